@@ -6,4 +6,5 @@ from setuptools import setup
 
 FILES = [file for folder in ("config", "models") for file in sorted(Path(folder).rglob("*")) if file.is_file()]
 
-setup(data_files=[(f"share/reflectdrive/{file.parent}", [str(file)]) for file in FILES])  # where CMake puts them too
+# the same places as in CMakeLists.txt
+setup(data_files=[(f"share/reflectdrive/{file.parent}", [str(file)]) for file in FILES])

@@ -1,10 +1,10 @@
-"""The proving ground and the planner in it: two nodes, real topics, time on /clock.
+"""The proving ground and the planner: two nodes, real topics, time on /clock.
 
     ros2 launch reflectdrive demo.launch.py rviz:=true
     ros2 launch reflectdrive demo.launch.py seed:=3 planner:=constant_velocity
 
-`reflectdrive demo` does the same without `ros2 launch`, and leaves a bag and a report. The planner follows /clock here,
-whatever use_sim_time says elsewhere: simulated time is the only one that the pictures know.
+`reflectdrive demo` does the same without `ros2 launch`, and writes a bag and a report. The planner always uses /clock
+here, because the images have simulated stamps.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from launch_ros.actions import Node
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 
 HERE = Path(__file__).parent
-WORLD_TOPICS = {  # what the world sends that Autoware calls otherwise
+WORLD_TOPICS = {  # outputs of the world whose Autoware names differ
     "input_route": "/planning/reflectdrive/route",
     "input_instruction": "/planning/reflectdrive/instruction",
 }
@@ -34,14 +34,14 @@ def generate_launch_description() -> LaunchDescription:
     )
     return LaunchDescription(
         [
-            argument("seed", "6", "of the town, its traffic and its looks"),
-            argument("map", "", "drive in this Lanelet2 map (.osm) instead of a made town"),
+            argument("seed", "6", "of the town, its traffic and its appearance"),
+            argument("map", "", "drive in this Lanelet2 map (.osm) instead of a generated town"),
             argument(
                 "config_file",
                 str(HERE.parent / "config" / "demo.yaml"),
                 "YAML file laid over the defaults; it names the world's camera topics, as config/demo.yaml does",
             ),
-            argument("namespace", "/planning/reflectdrive", "where the planner lives"),
+            argument("namespace", "/planning/reflectdrive", "namespace of the planner"),
             argument("log_level", "info", "least severe message shown"),
             OpaqueFunction(function=world),
             planner,

@@ -1,10 +1,10 @@
-"""The planner beside Autoware: it listens to Autoware's topics and publishes in a namespace of its own (shadow mode).
+"""The planner in shadow mode: subscribes to Autoware's topics and publishes in its own namespace.
 
     ros2 launch reflectdrive planner.launch.py config_file:=car.yaml route_type:=lanelet
     ros2 launch reflectdrive planner.launch.py --show-args
 
-Nothing goes where other nodes would follow it, unless an output_* argument says so. Camera topics differ from car to
-car and are settings: cameras.topics and cameras.info_topics in the config file.
+No output uses a topic of other nodes unless an output_* argument sets it. Camera topics differ between vehicles and are
+settings: cameras.topics and cameras.info_topics in the config file.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from reflectdrive_ros.planning import LEARNED, PLANNERS
 
 SHARE = Path(__file__).parent.parent
 
-INPUTS = {  # the node's name of a topic -> argument, Autoware's name, what it is
+INPUTS = {  # the node's topic -> argument, Autoware's name, description
     "~/input/odometry": ("input_odometry", "/localization/kinematic_state", "nav_msgs/Odometry in map"),
     "~/input/acceleration": ("input_acceleration", "/localization/acceleration", "AccelWithCovarianceStamped"),
     "~/input/route": ("input_route", "/planning/mission_planning/route", "LaneletRoute, or nav_msgs/Path"),
@@ -50,19 +50,19 @@ def generate_launch_description() -> LaunchDescription:
     return LaunchDescription(
         [
             argument("config_file", "", "YAML file laid over the defaults (config/reflectdrive.yaml lists them)"),
-            argument("planner", "", "which recipe plans; empty: as the config file says", ["", *PLANNERS, *LEARNED]),
+            argument("planner", "", "the planner; empty: as in the config file", ["", *PLANNERS, *LEARNED]),
             argument(
                 "route_type",
                 "",
-                "path: nav_msgs/Path, lanelet: LaneletRoute, which needs the map; empty: as the config file says",
+                "path: nav_msgs/Path, lanelet: LaneletRoute, which needs the map; empty: as in the config file",
                 ["", "path", "lanelet"],
             ),
             argument(
                 "lanelet_map",
                 "",
-                "the map's .osm file: the route is a LaneletRoute; empty: as the config file says, or Autoware's topic",
+                "the map's .osm file: the route is a LaneletRoute; empty: as in the config file, or Autoware's topic",
             ),
-            argument("namespace", "/planning/reflectdrive", "where the node lives"),
+            argument("namespace", "/planning/reflectdrive", "namespace of the node"),
             argument(
                 "use_sim_time",
                 "false",
@@ -88,7 +88,7 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def given(name: str) -> str:
         return str(LaunchConfiguration(name).perform(context))
 
-    # left out where it is false: it would overrule what Autoware sets for its whole tree
+    # left out if false, because it would override Autoware's setting for its whole tree
     time_source: dict[str, object] = {"use_sim_time": True} if given("use_sim_time") == "true" else {}
     parameters = dict(time_source)
     for name in ("config_file", "planner"):
@@ -120,7 +120,7 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
 
 def rviz(namespace: str, time_source: dict[str, object]) -> Node:
-    """RViz with the display of every topic; the file names the default namespace, another one is remapped to."""
+    """RViz with a display for every topic; its file has the default namespace, another one is remapped to it."""
     own = {name: f"{namespace}/reflectdrive/{name}" for name in ("output/trajectory", "debug/path", "debug/markers")}
     return Node(
         package="rviz2",
@@ -134,7 +134,9 @@ def rviz(namespace: str, time_source: dict[str, object]) -> Node:
 
 
 def dds_profile(environment: dict[str, str]) -> dict[str, str]:
-    """Fast DDS's default loses camera pictures; the profile that comes with the package does not. A user's own wins."""
+    """Sets the shipped DDS profile, because Fast DDS's default loses camera images; a user's own profile takes
+    precedence.
+    """
     if any(environment.get(name) for name in PROFILE_VARIABLES):
         return {}
     return dict.fromkeys(PROFILE_VARIABLES, str(SHARE / "config" / "fastdds.xml"))
@@ -143,5 +145,5 @@ def dds_profile(environment: dict[str, str]) -> dict[str, str]:
 def warn_loudly(own: str, topic: str) -> None:
     logging.get_logger("launch.user").warning(
         f"\n{'!' * 100}\n!! WARNING: no shadow mode: {own} is published as {topic}.\n"
-        f"!! Whatever listens there will act on it; make sure that nothing else publishes there.\n{'!' * 100}"
+        f"!! Its subscribers will act on it; make sure that no other node publishes there.\n{'!' * 100}"
     )

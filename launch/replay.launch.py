@@ -1,11 +1,11 @@
-"""A bag and the planner: recorded time on /clock, the planner beside it, and RViz to look at on request.
+"""Plays a bag to the planner: recorded time on /clock, and RViz on request.
 
     ros2 launch reflectdrive replay.launch.py bag:=/bags/drive config_file:=car.yaml rviz:=true
     ros2 launch reflectdrive replay.launch.py bag:=/bags/drive record:=/bags/plans
 
-`reflectdrive replay` is the one for numbers and a report; this is for watching, and for nodes of your own beside it.
-The planner follows /clock here: stamps of a recording mean nothing to today's clock. Route and instruction of bags that
-`reflectdrive make-bag` wrote are found by their names. All ends when the bag does.
+Use `reflectdrive replay` for numbers and a report, this for watching and for other nodes beside it. The planner always
+uses /clock here. Route and instruction of bags of `reflectdrive make-bag` are found by their names. All processes end
+with the bag.
 """
 
 from pathlib import Path
@@ -29,8 +29,8 @@ from reflectdrive_ros.ros.bag import BagError, BagReader
 
 HERE = Path(__file__).parent
 CLOCK_HZ = "100"
-LAST_PLAN_S = 1.0  # what the planner still answers after the last message
-MADE_TOPICS = {  # what bags of `reflectdrive make-bag` call otherwise than Autoware
+LAST_PLAN_S = 1.0  # time in which the planner may still publish after the last message
+MADE_TOPICS = {  # topics of `reflectdrive make-bag` whose Autoware names differ
     "input_route": "/planning/reflectdrive/route",
     "input_instruction": "/planning/reflectdrive/instruction",
 }
@@ -48,7 +48,7 @@ def generate_launch_description() -> LaunchDescription:
                 str(HERE.parent / "config" / "recorded.yaml"),
                 "YAML file laid over the defaults: names the bag's camera topics",
             ),
-            argument("namespace", "/planning/reflectdrive", "where the planner lives"),
+            argument("namespace", "/planning/reflectdrive", "namespace of the planner"),
             OpaqueFunction(function=planner),
             OpaqueFunction(function=player),
         ]
@@ -64,7 +64,7 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         with BagReader(str(LaunchConfiguration("bag").perform(context))) as bag:
             held = {topic.name for topic in bag.topics}
     except BagError:
-        held = set()  # `ros2 bag play` says what is wrong
+        held = set()  # `ros2 bag play` reports errors
     given = context.launch_configurations
     found = {name: topic for name, topic in MADE_TOPICS.items() if topic in held and name not in given}
     return [

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
-import io
 import os
 import sys
-from pathlib import Path
 from types import ModuleType
 
 from . import __version__
-from .stopping import exit_code, print_stop, raise_on_signal, report_stop
+from .stopping import run_process
 
-# command -> (module with add_arguments(parser) and run(args) -> exit code, what it does). Modules are imported when
-# their command is asked for: a laptop without ROS can score, a car without scipy can plan.
+# command -> (module with add_arguments(parser) and run(args) -> exit code, description). A module is imported when its
+# command is called: a laptop without ROS can score, a car without scipy can plan.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("cli.demo", "the closed loop: the proving ground drives the real node over real topics; with a report"),
-    "replay": ("replay.engine", "rosbag2 recordings through the engine or the node: plans, numbers, report"),
+    "replay": ("cli.replay", "rosbag2 recordings through the engine or the node: plans, numbers, report"),
     "compare": ("cli.compare", "two replays of the same bags: differences, and how sure they are"),
     "make-bag": ("cli.make_bag", "a rosbag2 from a recording that comes with the package, or from the proving ground"),
     "scenes": ("cli.scenes", "makes, completes, checks and shows a scene set of the proving ground"),
@@ -30,8 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("cli.doctor", "what is installed, what is missing, what to do"),
 }
 BENCHES: dict[str, tuple[str, str]] = {
-    "planner": ("bench.planner", "a network's planning step on a backend, the roofline beside it"),
-    "parity": ("bench.parity", "graphs beside eager torch on the same scenes: equal ids, both PDMS"),
+    "planner": ("bench.planner", "a network's planning step on a backend, with its roofline"),
+    "parity": ("bench.parity", "graphs and eager torch on the same scenes: equal ids, both PDMS"),
     "scoring": ("bench.scoring", "the driving score: time against candidates and agents"),
     "camera": ("bench.camera", "images per second of the proving ground's cameras"),
     "ego-mlp": (
@@ -53,46 +50,9 @@ EXTRAS = {
 }
 
 
-# errors of writing that name no file: what is printed goes to a full disk or beyond a limit
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code; 2 with one sentence on stderr where output or working directory fail.
-
-    A command ended by a signal prints one sentence and returns 128 plus the signal number.
-    """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # an ASCII terminal shows "?" for what it has no character for
-        sys.stdout.reconfigure(errors="replace")
-    with raise_on_signal() as request:
-        try:
-            return run_and_flush(sys.argv[1:] if argv is None else argv)
-        except KeyboardInterrupt as stop:
-            return report_stop(stop)
-        except OSError:
-            if request.number is None:
-                raise
-            print_stop()  # the terminal was closed, and what was being closed could not print
-            discard_output()
-            return exit_code(request.number)
-
-
-def run_and_flush(argv: list[str]) -> int:
-    try:
-        try:
-            return run(argv)
-        finally:
-            if sys.stdout is not None:  # None: closed by the shell
-                sys.stdout.flush()
-    except BrokenPipeError:  # `reflectdrive .. | head`
-        discard_output()
-        return 0
-    except OSError as fault:
-        if fault.filename is not None or fault.errno not in UNWRITABLE:
-            raise
-        discard_output()
-        sys.stderr.write(f"reflectdrive: standard output cannot be written: {fault.strerror}\n")
-        return 2
+    """Runs a command and returns its exit code."""
+    return run_process(lambda: run(sys.argv[1:] if argv is None else argv))
 
 
 def run(argv: list[str]) -> int:
@@ -103,7 +63,7 @@ def run(argv: list[str]) -> int:
     for name, (module, doc) in COMMANDS.items():
         add_command(commands, name, module, doc, name == chosen)
     if BENCHES:
-        doc = "figures with the physical bound beside them"
+        doc = "measurements with their physical bounds"
         bench = commands.add_parser("bench", help=doc, description=doc)
         benches = bench.add_subparsers(title="benches", metavar="BENCH", required=True)
         for name, (module, doc) in BENCHES.items():
@@ -114,38 +74,7 @@ def run(argv: list[str]) -> int:
     except FileNotFoundError:
         sys.stderr.write("reflectdrive: the working directory has been removed: change to one that exists\n")
         return 2
-    if problem := json_problem(args):
-        sys.stderr.write(f"{problem}\n")
-        return 2
     return int(args.run(args))
-
-
-def discard_output() -> None:
-    """Redirects standard output to /dev/null, so that the flush at interpreter exit does not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def json_problem(args: argparse.Namespace) -> str:
-    """Why the file of --json cannot be written, checked before the work; empty where it can be written or is not given.
-
-    Its folder may be the one of --out, which the command creates.
-    """
-    file: Path | None = getattr(args, "json", None)
-    if file is None:
-        return ""
-    try:
-        existed = file.exists()
-        if existed and not file.is_file() and not file.is_dir():  # a pipe is not tried
-            return ""
-        if file.parent == getattr(args, "out", None) and not file.parent.exists():
-            return ""
-        with file.open("ab"):
-            pass
-        if not existed:
-            file.unlink()
-    except OSError as fault:
-        return f"{file} cannot be written: {fault.strerror}; name another file with --json"
-    return ""
 
 
 def add_command(
@@ -153,9 +82,11 @@ def add_command(
 ) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:
+        from .command import HelpFormatter  # with its libraries, which a list of commands does not need
+
         loaded = load_module(name, f"{__package__}.{module}")
         parser.description = loaded.__doc__
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.formatter_class = HelpFormatter
         loaded.add_arguments(parser)
         parser.set_defaults(run=loaded.run)
 

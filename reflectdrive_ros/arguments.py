@@ -1,55 +1,40 @@
 """Argument types with a range check, and the errors for renamed options.
 
-Every numeric option of every command has `IntRange` or `FloatRange` as its `type` (checked by test/test_arguments.py).
+Every numeric option of every command has a `Range` as its `type` (checked by test/test_arguments.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+Number = TypeVar("Number", int, float)
 MAX_SHOWN_CHARS = 40  # of a rejected value in the error
 
 
 @dataclass(frozen=True)
-class IntRange:
-    """Parses an integer from `low` to `high`, both included."""
+class Range(Generic[Number]):
+    """Parses a finite number of the type of `low`, from `low` to `high`, both included."""
 
-    low: int
-    high: int
+    low: Number
+    high: Number
     unit: str = ""
 
-    def __call__(self, text: str) -> int:
+    def __call__(self, text: str) -> Number:
         """Raises argparse.ArgumentTypeError: argparse prints one sentence and exits with code 2."""
+        kind = type(self.low)
         try:
-            value = int(text)
+            value = kind(text)
         except ValueError:
-            value = self.low - 1
-        if not self.low <= value <= self.high:
-            raise _refused(text, "whole number", f"{self.low}", f"{self.high}", self.unit)
-        return value
-
-
-@dataclass(frozen=True)
-class FloatRange:
-    """Parses a finite number from `low` to `high`, both included."""
-
-    low: float
-    high: float
-    unit: str = ""
-
-    def __call__(self, text: str) -> float:
-        """Raises argparse.ArgumentTypeError: argparse prints one sentence and exits with code 2."""
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not self.low <= value <= self.high:  # also of nan
-            raise _refused(text, "number", f"{self.low:g}", f"{self.high:g}", self.unit)
+            value = None
+        if value is None or not self.low <= value <= self.high:  # also of nan
+            shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}.."
+            name, bounds = ("whole number", "{} to {}") if kind is int else ("number", "{:g} to {:g}")
+            unit = self.unit and f" {self.unit}"
+            raise argparse.ArgumentTypeError(f"'{shown}' is no {name} from {bounds.format(self.low, self.high)}{unit}")
         return value
 
 
@@ -58,29 +43,24 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def positive_int(high: int = 1_000_000) -> IntRange:
+def positive_int(high: int = 1_000_000) -> Range[int]:
     """An integer from 1 to `high`."""
-    return IntRange(1, high)
+    return Range(1, high)
 
 
-def process_count() -> IntRange:
+def process_count() -> Range[int]:
     """A number of processes or threads, at most four per core or 8."""
-    return IntRange(1, max(8, 4 * available_cores()))
+    return Range(1, max(8, 4 * available_cores()))
 
 
-def duration(low: float, high: float = 86_400.0) -> FloatRange:
+def duration(low: float, high: float = 86_400.0) -> Range[float]:
     """A time in seconds."""
-    return FloatRange(low, high, "seconds")
+    return Range(low, high, "seconds")
 
 
-SEED = IntRange(0, 2**31 - 1)
-INDEX = IntRange(0, 2**31 - 1)  # counted from 0
-PORT = IntRange(1, 65_535)
-
-
-def _refused(text: str, kind: str, low: str, high: str, unit: str) -> argparse.ArgumentTypeError:
-    shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}.."
-    return argparse.ArgumentTypeError(f"'{shown}' is no {kind} from {low} to {high}{unit and f' {unit}'}")
+SEED = Range(0, 2**31 - 1)
+INDEX = Range(0, 2**31 - 1)  # counted from 0
+PORT = Range(1, 65_535)
 
 
 def add_renamed_options(parser: argparse._ActionsContainer, options: Mapping[str, str]) -> None:

@@ -1,11 +1,11 @@
-"""JSON, YAML and NPZ that others wrote: read within limits, their fields checked by name and type.
+"""Reads JSON, YAML and NPZ of other programs within limits, and checks their fields by name and type.
 
     card = read_json(path)                                       # OSError, DocumentError
     check_fields(card, {"file": FILE_NAME, "bytes": whole(1, 2**40), "words": maybe(array(text()))})
     check_fields(card["graphs"], named({"sha256": SHA256}), "graphs")   # DocumentError: "has no graphs.step.sha256"
 
-Limits are on size, nesting and, in YAML, on aliases: there are none, since a few lines of them stand for gigabytes.
-A message begins with what follows the file's name: "is not JSON: ..", "nests deeper than ..", "has no ..".
+Size and nesting are limited. YAML aliases are refused, because a few lines of them can expand to gigabytes. A message
+continues the file's name: "is not JSON: ..", "nests deeper than ..", "has no ..".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _short.maxlevel = 2
 
 
 class DocumentError(ValueError):
-    """A document cannot be used; the message says what is wrong where, without the file's name."""
+    """A document cannot be used; the message names the place and the fault, without the file's name."""
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -47,15 +47,15 @@ class DocumentError(ValueError):
 
 def read_json(path: Path, limit_bytes: int = JSON_BYTES) -> Any:
     """Raises OSError as `files.read_limited` does, and DocumentError."""
-    return json_of(read_limited(path, limit_bytes))
+    return parse_json(read_limited(path, limit_bytes))
 
 
 def read_yaml(path: Path, limit_bytes: int = YAML_BYTES) -> Any:
     """Raises OSError as `files.read_limited` does, and DocumentError."""
-    return yaml_of(read_limited(path, limit_bytes))
+    return parse_yaml(read_limited(path, limit_bytes))
 
 
-def json_of(content: str | bytes) -> Any:
+def parse_json(content: str | bytes) -> Any:
     """Raises DocumentError."""
     try:
         found = json.loads(content)
@@ -73,7 +73,7 @@ def json_of(content: str | bytes) -> Any:
     return found
 
 
-def yaml_of(content: str | bytes) -> Any:
+def parse_yaml(content: str | bytes) -> Any:
     """Raises DocumentError."""
     try:
         return yaml.load(content.decode() if isinstance(content, bytes) else content, _Loader)
@@ -89,13 +89,13 @@ def yaml_of(content: str | bytes) -> Any:
 
 def read_arrays(path: Path, limit_bytes: int = ARRAYS_BYTES) -> dict[str, Array]:
     """The arrays of an NPZ file by name. Raises OSError as `files.read_limited` does, and DocumentError."""
-    return arrays_of(read_limited(path, limit_bytes), limit_bytes)
+    return parse_arrays(read_limited(path, limit_bytes), limit_bytes)
 
 
-def arrays_of(content: bytes, limit_bytes: int = ARRAYS_BYTES) -> dict[str, Array]:
+def parse_arrays(content: bytes, limit_bytes: int = ARRAYS_BYTES) -> dict[str, Array]:
     """The arrays of an NPZ file's bytes, at most `limit_bytes` of them when unpacked. Raises DocumentError."""
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:  # unpacking stops at the sizes that are told here
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:  # unpacking stops at the declared sizes
             size = sum(entry.file_size for entry in archive.infolist())
             if size <= limit_bytes:
                 return {
@@ -133,7 +133,7 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:  # the first would be lost without a word
+                if key.value in seen:  # PyYAML would silently drop the first value
                     raise yaml.constructor.ConstructorError(
                         problem=f"'{key.value}' is given twice", problem_mark=key.start_mark
                     )
@@ -183,7 +183,7 @@ def check_fields(value: Any, kind: Kind | Fields, name: str = "") -> None:
 
 
 def anything(value: Any, name: str) -> None:
-    """For fields that nothing depends on."""
+    """Accepts any value, for fields that are not used."""
 
 
 def whole(low: int, high: int) -> Kind:
@@ -205,9 +205,10 @@ def number(low: float = -math.inf, high: float = math.inf) -> Kind:
 
 
 def text(pattern: str = r"[^\0\ud800-\udfff]*", most: int = 4096, expected: str = "text") -> Kind:
-    """At most `most` characters that match `pattern` as a whole: by default neither NUL nor lone surrogates.
+    """A string of at most `most` characters that matches `pattern` as a whole: by default without NUL and lone
+    surrogates.
 
-    `expected` says in a message what the pattern means.
+    `expected` describes the pattern in messages.
     """
 
     def kind(value: Any, name: str) -> None:

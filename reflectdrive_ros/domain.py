@@ -2,10 +2,10 @@
 
 Metres, seconds, radians, m/s; stamps are int64 nanoseconds of the sensor clock. A pose is (x, y, heading), heading
 counter-clockwise from +x. The ego frame is x forward, y left, at the rear-axle centre (`base_link`). A transform is
-named by what it does: `map_from_ego` takes ego points to the map.
+named by its effect: `map_from_ego` takes ego points to the map.
 
-Every type checks itself when it is made: wrong shapes, non-finite numbers and impossible values raise a ValueError that
-names the field. Arrays are kept as read-only copies, so that a shared observation cannot change under its readers.
+Every type validates itself in its constructor: wrong shapes, non-finite numbers and impossible values raise a
+ValueError that names the field. Arrays are stored as read-only copies, so that a shared observation cannot change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 class Command(IntEnum):
-    """What the route asks for next, as NAVSIM's driving command."""
+    """The route's next manoeuvre, as NAVSIM's driving command."""
 
     FOLLOW = 0
     LEFT = 1
@@ -43,10 +43,10 @@ class AgentKind(IntEnum):
 
 
 class ForecastSource(Enum):
-    """Where the agents' future comes from. Only an evaluation may know the LOGGED one."""
+    """Source of the agents' future. Only evaluations may use LOGGED."""
 
     CONSTANT_VELOCITY = "constant_velocity"
-    ALONG_ROAD = "along_road"  # who drives along the ego's road stays on it, the rest at constant velocity
+    ALONG_ROAD = "along_road"  # agents on the ego's road follow it, the others keep their velocity
     PREDICTED = "predicted"
     LOGGED = "logged"
 
@@ -58,7 +58,7 @@ class StepKind(Enum):
 
 
 class Verdict(IntEnum):
-    """What the guard says of a plan; the numbers are those of PlannerStatus.msg."""
+    """The guard's verdict on a plan; the numbers are those of PlannerStatus.msg."""
 
     OK = 0
     LATE = 1
@@ -66,15 +66,24 @@ class Verdict(IntEnum):
     INFEASIBLE = 3
 
 
+class LightState(IntEnum):
+    """What a traffic light shows."""
+
+    UNKNOWN = 0  # or no light
+    GREEN = 1
+    AMBER = 2
+    RED = 3
+
+
 class PlanSource(IntEnum):
-    """Which plan went out; the numbers are those of PlannerStatus.msg."""
+    """Which plan was published; the numbers are those of PlannerStatus.msg."""
 
     PLANNER = 0
     CARRIED = 1
     STOP = 2
 
 
-def checked(owner: str, name: str, value: Any, shape: tuple[int | None, ...], dtype: Any = np.float64) -> Array:
+def check_array(owner: str, name: str, value: Any, shape: tuple[int | None, ...], dtype: Any = np.float64) -> Array:
     """`value` as a read-only array of the given shape (None matches any length), finite, whole where `dtype` is.
 
     Raises ValueError naming `owner.name`, what it is and what was expected.
@@ -121,7 +130,7 @@ def _check_stamp(owner: object) -> None:
 
 
 def _keep(owner: object, name: str, shape: tuple[int | None, ...], dtype: Any = np.float64) -> None:
-    object.__setattr__(owner, name, checked(type(owner).__name__, name, getattr(owner, name), shape, dtype))
+    object.__setattr__(owner, name, check_array(type(owner).__name__, name, getattr(owner, name), shape, dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +152,7 @@ class EgoState:
 
 @dataclass(frozen=True, eq=False)
 class CameraFrame:
-    """One picture with what is needed to draw on it."""
+    """One image with its intrinsics and camera pose."""
 
     stamp_ns: int
     name: str
@@ -195,7 +204,7 @@ class Agents:
 
     @staticmethod
     def none() -> Agents:
-        """An empty road: known to hold nobody (not the same as an unknown road)."""
+        """An empty road: it is known that there are no agents (None means unknown)."""
         return Agents(np.zeros((0, 3)), np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, np.int64))
 
     def beside(self, standing: Agents) -> Agents:
@@ -213,7 +222,7 @@ class Agents:
         )
 
 
-def together(agents: Agents | None, standing: Agents | None) -> Agents | None:
+def concat_agents(agents: Agents | None, standing: Agents | None) -> Agents | None:
     """Both, or the one that is known."""
     if agents is None or standing is None:
         return standing if agents is None else agents
@@ -224,7 +233,7 @@ def together(agents: Agents | None, standing: Agents | None) -> Agents | None:
 class Forecast:
     """Where the agents will be, at equal intervals from now on; index 0 is now."""
 
-    poses: Array  # (A, T, 3) box centres, ego frame of now
+    poses: Array  # (A, T, 3) box centres, present ego frame
     sizes: Array  # (A, 2) length m, width m
     dt_s: float
     source: ForecastSource
@@ -252,8 +261,67 @@ class DrivableGrid:
 
 
 @dataclass(frozen=True, eq=False)
+class LanePolylines:
+    """Lanes near the vehicle, ego frame, padded with zeros to N: pieces of P equally spaced points in driving
+    direction."""
+
+    points: Array  # (N, P, 2) m, centreline
+    widths_m: Array  # (N,)
+    speed_limits_mps: Array  # (N,) 0: unknown
+    lights: Array  # (N,) LightState of the light that guards the lane
+    valid: Array  # (N,) bool, False for padding
+
+    def __post_init__(self) -> None:
+        _keep(self, "points", (None, None, 2))
+        for name, dtype in (("widths_m", float), ("speed_limits_mps", float), ("lights", np.int64), ("valid", bool)):
+            _keep(self, name, (len(self.points),), dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class AgentHistory:
+    """Agents of an observation over the last 2 s, in its order; present ego frame, oldest first, 0 where invalid."""
+
+    ids: Array  # (A,) int64, the same for one agent in all observations
+    poses: Array  # (A, 21, 3) box centres at -2.0, -1.9, .. 0 s
+    velocities_mps: Array  # (A, 21, 2) over ground
+    valid: Array  # (A, 21) bool, whether the agent was seen
+    STEPS = 21
+    DT_S = 0.1
+
+    def __post_init__(self) -> None:
+        _keep(self, "ids", (None,), np.int64)
+        shape = (len(self.ids), self.STEPS)
+        for name, columns, dtype in (("poses", (3,), float), ("velocities_mps", (2,), float), ("valid", (), bool)):
+            _keep(self, name, (*shape, *columns), dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficLights:
+    """Traffic lights near the vehicle whose state is known."""
+
+    ids: Array  # (L,) int64
+    states: Array  # (L,) LightState
+
+    def __post_init__(self) -> None:
+        _keep(self, "ids", (None,), np.int64)
+        _keep(self, "states", (len(self.ids),), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class StopLines:
+    """Stop lines near the vehicle, ego frame, nearest first."""
+
+    ends: Array  # (S, 2, 2) m, left and right end in driving direction
+    light_ids: Array  # (S,) id of the traffic light; -1: none
+
+    def __post_init__(self) -> None:
+        _keep(self, "ends", (None, 2, 2))
+        _keep(self, "light_ids", (len(self.ends),), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
 class Observation:
-    """All that a planner may know at one stamp. None means unknown, which is not the same as empty."""
+    """All inputs of a planner at one stamp. None means unknown, which differs from empty."""
 
     stamp_ns: int
     ego: EgoState
@@ -264,9 +332,14 @@ class Observation:
     agents: Agents | None = None
     drivable: DrivableGrid | None = None
     instruction: str = ""
-    agents_age_s: float = 0.0  # how old the message was that told of them
+    agents_age_s: float = 0.0  # age of the message with the agents
     drivable_age_s: float = 0.0  # likewise; a map does not age
-    obstacles: Agents | None = None  # whatever else stands in the way, unclassified: boxes that do not move
+    obstacles: Agents | None = None  # unclassified obstacles as boxes that do not move
+    lanes: LanePolylines | None = None  # the nearest; these five are for `planning.VECTOR_PLANNERS`
+    route_lanes: LanePolylines | None = None  # those of the route's roads, in the order of the route
+    history: AgentHistory | None = None  # of `agents`
+    traffic_lights: TrafficLights | None = None
+    stop_lines: StopLines | None = None
 
     def __post_init__(self) -> None:
         _check_stamp(self)
@@ -275,11 +348,13 @@ class Observation:
         if len(self.route) == 1:
             raise ValueError("Observation.route has 1 point, expected none or at least 2")
         _check_positive(self, "speed_limit_mps")
+        if self.history is not None and len(self.history.ids) != (0 if self.agents is None else len(self.agents)):
+            raise ValueError(f"Observation.history has {len(self.history.ids)} agents, not those of Observation.agents")
 
     @property
     def others(self) -> Agents | None:
-        """Everything to keep clear of, as far as it is known."""
-        return together(self.agents, self.obstacles)
+        """All known agents and obstacles to keep clear of."""
+        return concat_agents(self.agents, self.obstacles)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,22 +382,24 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class SafetyCheck:
-    """What a plan was held against before it was sent, and what came out. What is unknown is not checked."""
+    """What a plan was checked against, and the result. Unknown inputs are not checked."""
 
-    objects: ForecastSource | None = None  # where the others' future came from; None: objects are unknown
+    objects: ForecastSource | None = None  # source of the agents' future; None: objects are unknown
     objects_age_s: float = 0.0
-    clearance_m: float | None = None  # least gap to another's box, told up to `scoring.clearance_max_m`
+    clearance_m: float | None = None  # smallest gap to another box, reported up to `scoring.clearance_max_m`
     drivable: bool = False  # whether the drivable space was known
     drivable_age_s: float = 0.0
-    room_m: float | None = None  # least way from the car's outline to the edge of the drivable space, negative outside
-    unsafe_after_s: float | None = None  # None: nothing unsafe was found
-    repairs: int = 0  # iterations of repair that this plan went through
+    road_clearance_m: float | None = (
+        None  # smallest distance from the car's outline to the edge of the drivable space, negative outside
+    )
+    unsafe_after_s: float | None = None  # None: the plan is safe
+    repairs: int = 0  # repair iterations of this plan
     horizon_s: float = 0.0  # how far ahead it was checked
     obstacles: bool = False  # whether unclassified obstacles were known
 
     @property
     def safe_s(self) -> float:
-        """How long nothing unsafe was found; infinite where it never was."""
+        """Seconds for which the plan is safe; infinite if it is safe throughout."""
         return math.inf if self.unsafe_after_s is None else self.unsafe_after_s
 
     def __str__(self) -> str:
@@ -336,25 +413,25 @@ class SafetyCheck:
         if self.obstacles:
             known.append("obstacles" if self.objects else f"unclassified obstacles (as they stand{gap})")
         if self.drivable:
-            room = "" if self.room_m is None else f", {self.room_m:.1f} m of room"
+            room = "" if self.road_clearance_m is None else f", {self.road_clearance_m:.1f} m of room"
             known.append(f"drivable space ({self.drivable_age_s:.2f} s old{room})")
         else:
             unknown.append("drivable space")
         if not known:
             return "unchecked: no objects, no drivable space"
         found = "safe" if self.unsafe_after_s is None else f"unsafe after {self.unsafe_after_s:.1f} s"
-        mended = f", {self.repairs} repairs" if self.repairs else ""
+        repaired = f", {self.repairs} repairs" if self.repairs else ""
         missing = f"; unchecked: no {unknown[0]}" if unknown else ""
-        return f"{found}{mended} for {self.horizon_s:.1f} s against {' and '.join(known)}{missing}"
+        return f"{found}{repaired} for {self.horizon_s:.1f} s against {' and '.join(known)}{missing}"
 
 
 @dataclass(frozen=True, eq=False)
 class TokenTrace:
-    """How a planner with tokens came to a plan: the goals it weighed, its draft, the result of each edit round."""
+    """How a token planner arrived at a plan: the ranked goals, the draft, and the result of each edit round."""
 
     goals: Array  # (G, 2) m, ego frame of the plan, the most probable first
     goal_probabilities: Array  # (G,) 0..1
-    chosen: int  # index of the goal that was drafted to; -1: the step weighed no goals
+    chosen: int  # index of the goal of the draft; -1: the step ranked no goals
     ids: Array  # (R + 1, 2 N) int32: the draft, then the ids after each of R rounds
     confidence: Array  # (R + 1, 2 N) 0..1, probability of each id
 
@@ -380,8 +457,8 @@ class Plan:
     candidates: tuple[Trajectory, ...] = ()  # further proposals, best first, same frame
     scores: tuple[float, ...] = ()  # of (trajectory, *candidates), 0..1, where they were scored
     tokens: Array | None = None  # (2 N,) int32 ids, x1, y1, .. xN, yN
-    check: SafetyCheck | None = None  # None: nobody looked
-    trace: TokenTrace | None = None  # how `tokens` came about
+    check: SafetyCheck | None = None  # None: not checked
+    trace: TokenTrace | None = None  # how `tokens` were decoded
 
     def __post_init__(self) -> None:
         _check_stamp(self)
@@ -394,7 +471,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class StepReport:
-    """What the engine answers: a plan that may be driven, and the truth about how it came to be."""
+    """Result of an engine step: the plan to publish, its source, and the verdict on the planner's own plan."""
 
     plan: Plan
     verdict: Verdict  # of the planner's own plan
@@ -403,4 +480,4 @@ class StepReport:
     timings_ms: Mapping[str, float] = field(default_factory=dict)  # by stage
     step: StepKind | None = None  # of the planner's own plan; None where it made none
     full_step_reason: str = ""  # why that step was a full one
-    notes: tuple[str, ...] = ()  # sentences on inputs that the planner did not use as they came
+    notes: tuple[str, ...] = ()  # sentences on inputs that the planner could not use unchanged

@@ -1,11 +1,11 @@
-"""What a network is given of an observation: the same code trains and drives.
+"""Converts an Observation to the network's inputs; training and driving use the same code.
 
     spec = InputSpec(width=288, height=144, text_length=16, tokenizer=WordTokenizer(WORDS))
     inputs = model_inputs(observation, spec)      # .images (6, H, W, 3), .text (T,), .ego (3,), .route (R, 2), .notes
 
-Words are those of a navigator, in a small vocabulary of our own; a network with a language model brings its tokenizer
-(any `Tokenizer`). What could not be given as it came (a missing instant, a sentence too long, unknown words) is said in
-`notes`, sentence by sentence; what cannot be given at all is a ValueError that names the field.
+The vocabulary is a small one of navigation instructions; a network with a language model brings its own tokenizer (any
+`Tokenizer`). Inputs that had to be changed (a missing instant, a sentence that is too long, unknown words) are listed
+in `notes`, one sentence each. Unusable inputs raise a ValueError that names the field.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from . import geometry
 from .domain import Array, CameraFrame, Command, EgoState, Observation
 from .tokens import Codebook
 
-MAX_CHARACTERS = 300  # of an instruction; what is longer is no navigator's
+MAX_CHARACTERS = 300  # of an instruction; longer texts are cut
 EGO_REACH = 20.0  # times its scale; an ego value beyond is a fault of odometry
-OFF_ROUTE_M = 30.0  # further away the route is not the one that is driven
+OFF_ROUTE_M = 30.0  # if the route is further away, it is not used
 LONGEST_NUMBER = 200
 PAD, UNKNOWN = "<pad>", "<unk>"
 COMMANDS = {Command.FOLLOW: "follow", Command.LEFT: "left", Command.STRAIGHT: "straight", Command.RIGHT: "right"}
@@ -73,7 +73,7 @@ def _word(word: str) -> str:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a network takes; its configuration says so."""
+    """The network's input format, from its configuration."""
 
     width: int  # px
     height: int  # px
@@ -83,7 +83,7 @@ class InputSpec:
     instants: int = 2
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
     route_at_m: tuple[float, ...] = ()  # how far along the route its points lie
-    codebook: Codebook = field(default_factory=Codebook)  # in which they are told
+    codebook: Codebook = field(default_factory=Codebook)  # of the route's ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,37 +94,37 @@ class ModelInputs:
     text: Array  # (text_length,) int64
     ego: Array  # (3,) float32 speed, acceleration, yaw rate over their scales
     route: Array  # (R, 2) int64 ids of x and y, the mask where the route is not known
-    notes: tuple[str, ...] = ()  # sentences on what was not given as it came
+    notes: tuple[str, ...] = ()  # sentences on inputs that were changed
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """What networks take, by the names of their inputs and in their order."""
+        """The network's inputs by name, in their order."""
         return {"images": self.images, "text": self.text, "ego": self.ego, "route": self.route}
 
 
 def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     """Arrays of an observation. Raises ValueError naming the field that cannot be used."""
-    pictures, about_pictures = _instants(observation.cameras, spec)
+    frames, about_images = _instants(observation.cameras, spec)
     text, about_text = _text(observation, spec)
-    images = np.stack([_sized(frame, spec) for frame in pictures])
+    images = np.stack([_sized(frame, spec) for frame in frames])
     points, about_route = route_ahead(observation.route, spec.route_at_m)
-    route = route_ids(points, spec.codebook)
-    notes = (*about_pictures, *about_text, *about_route)
+    route = encode_route(points, spec.codebook)
+    notes = (*about_images, *about_text, *about_route)
     return ModelInputs(images, text, _ego(observation.ego, spec), route, notes)
 
 
-def sentence(observation: Observation) -> str:
+def instruction_text(observation: Observation) -> str:
     """The command, the speed limit in km/h and the navigator's words."""
     limit_kmh = 3.6 * min(observation.speed_limit_mps, 1000.0)
     return f"{COMMANDS[observation.command]} limit {limit_kmh:.0f} {observation.instruction[:MAX_CHARACTERS]}"
 
 
 def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[CameraFrame], list[str]]:
-    """Pictures of every instant, and what is to be said about them."""
+    """Images of every instant, and notes."""
     expected = spec.cameras * spec.instants
     if len(frames) not in (spec.cameras, expected):
         raise ValueError(
-            f"Observation.cameras holds {len(frames)} pictures, expected {expected} ({spec.instants} instants of "
+            f"Observation.cameras holds {len(frames)} images, expected {expected} ({spec.instants} instants of "
             f"{spec.cameras} cameras) or {spec.cameras}"
         )
     newest = frames[-spec.cameras :]
@@ -134,7 +134,7 @@ def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[
     if len(frames) == spec.cameras:
         if spec.instants == 1:
             return frames, []
-        return list(frames) * spec.instants, ["the older pictures are missing: the newest stand in for them"]
+        return list(frames) * spec.instants, ["the older images are missing: the newest are used instead"]
     for first in range(0, expected, spec.cameras):
         instant = [frame.name for frame in frames[first : first + spec.cameras]]
         if instant != names:
@@ -143,9 +143,9 @@ def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[
 
 
 def _sized(frame: CameraFrame, spec: InputSpec) -> Array:
-    """(H, W, 3) uint8 of the network's size; averaging areas, so that small things fade rather than flicker.
+    """(H, W, 3) uint8 of the network's size, by area averaging, which avoids aliasing of small objects.
 
-    Remembered as long as the frame lives: the newest picture of now is the older one of some steps from now.
+    Cached as long as the frame exists: the newest image of this step is the older one of a later step.
     """
     size, pixels = (spec.width, spec.height), frame.pixels
     if pixels.shape[1::-1] == size:
@@ -157,13 +157,13 @@ def _sized(frame: CameraFrame, spec: InputSpec) -> Array:
 
 
 def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:
-    """(text_length,) ids, and what is to be said about them."""
+    """(text_length,) ids, and notes."""
     notes = []
     if len(observation.instruction) > MAX_CHARACTERS:
         notes.append(
             f"the instruction has {len(observation.instruction)} characters: it was cut after {MAX_CHARACTERS}"
         )
-    ids, unknown = spec.tokenizer.encode(sentence(observation))
+    ids, unknown = spec.tokenizer.encode(instruction_text(observation))
     if unknown:
         notes.append(f"the instruction has {unknown} unknown words: '{observation.instruction[:60]}'")
     if len(ids) > spec.text_length:
@@ -174,9 +174,10 @@ def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:
 
 
 def route_ahead(route: Array, at_m: Sequence[float]) -> tuple[Array, list[str]]:
-    """(R, 2) points at these distances along a route (L, 2+) of the ego frame; and what is to be said about them.
+    """(R, 2) points at these distances along a route (L, 2+) of the ego frame, and notes.
 
-    They count from the route's nearest place. Where it ends before a point, or there is none, the point is NaN.
+    Distances count from the route point closest to the ego. Points beyond the end of the route, or without a route, are
+    NaN.
     """
     nothing = np.full((len(at_m), 2), np.nan)
     line = geometry.distinct_points(route)
@@ -190,7 +191,7 @@ def route_ahead(route: Array, at_m: Sequence[float]) -> tuple[Array, list[str]]:
     return np.where(known[:, None], geometry.sample(line, along)[:, :2], np.nan), []
 
 
-def route_ids(points: Array, codebook: Codebook) -> Array:
+def encode_route(points: Array, codebook: Codebook) -> Array:
     """Ids (.., R, 2) int64 of points (.., R, 2), the mask where they are NaN: a route in the words of plans."""
     known = np.isfinite(points)
     return np.where(known, codebook.to_ids(np.where(known, points, 0.0)), codebook.mask_id).astype(np.int64)

@@ -1,9 +1,9 @@
-"""Files that appear at once or not at all, and files of others, read with a limit.
+"""Atomic writes, and reads with a size limit.
 
-write_whole(path, content)                     # whole or not there, whatever ends the process or the power
+write_atomic(path, content)                    # complete or absent, also after a crash or a power failure
 content = read_limited(path, 16 * MEGABYTE)    # never blocks, never reads more than the limit
-with locked(path): ...                         # no other process of ours writes into the folder meanwhile
-with whole_folder(path) as part: ...           # what is written into `part` appears in `path` at the block's end
+with lock_folder(path): ...                    # excludes other processes of this package
+with atomic_folder(path) as part: ...          # files in `part` move to `path` at the end of the block
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ KINDS = {stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "devic
 def read_limited(path: Path, limit_bytes: int) -> bytes:
     """The content of a regular file of at most `limit_bytes` bytes.
 
-    Raises OSError whose `strerror` is the reason: what the system says, or that it is a device, pipe, socket or
-    directory, or larger than the limit. A pipe without a writer does not block.
+    Raises OSError with the reason in `strerror`: the system's, or that it is a device, pipe, socket or directory, or
+    larger than the limit. A pipe without a writer does not block.
     """
     blocks, left = [], limit_bytes
     with open_limited(path, limit_bytes) as file:
@@ -88,7 +88,7 @@ def shown(path: Path | str) -> str:
     return text if len(text) <= SHOWN_PATH else f"{text[: SHOWN_PATH // 2]}...{text[-SHOWN_PATH // 2 :]}"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Writes a file that appears at once or not at all. Raises OSError naming it; what was begun is removed then."""
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
@@ -105,11 +105,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes that call this out of a folder, which is made where it is missing. Not reentrant.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Excludes other processes that call this from a folder, which is created if it is missing. Not reentrant.
 
-    The lock is the system's: it ends with this process, however that ends. A folder that is made here and in which the
-    block leaves nothing is removed. Raises BlockingIOError where another process holds it, OSError naming the folder.
+    The operating system releases the lock when this process ends. A folder that was created here and is empty after the
+    block is removed. Raises BlockingIOError if another process holds the lock, OSError naming the folder.
     """
     missing = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """An empty folder to write into; its files move to `folder` when the block ends, and are removed when it raises.
 
     Files of `folder` with other names stay. Raises OSError.

@@ -1,7 +1,7 @@
-"""Rigid motions of the plane, polylines, oriented boxes.
+"""Rigid transforms of the plane, polylines, oriented boxes.
 
-Poses are (..., 3): x m, y m, heading rad. A pose used as a motion takes points of its own frame to the outer frame, so
-`compose(map_from_ego, ego_from_x)` is `map_from_x`: the inner names meet and cancel.
+Poses are (..., 3): x m, y m, heading rad. A pose used as a transform takes points of its own frame to the outer frame,
+so `compose(map_from_ego, ego_from_x)` is `map_from_x`: the inner names cancel.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
 
 
 def sample(polyline: Array, along: Array) -> Array:
-    """Poses (N, 3) at arc lengths (N,) along a polyline (L >= 2, 2+); beyond its ends it goes on straight."""
+    """Poses (N, 3) at arc lengths (N,) along a polyline (L >= 2, 2+), which is extended straight beyond its ends."""
     line = distinct_points(polyline)
     at = arc_lengths(line)
     along = np.asarray(along, float)
@@ -155,8 +155,8 @@ def sample(polyline: Array, along: Array) -> Array:
 def ego_on_route(route: Array, near_m: float = 60.0, lost_m: float = 15.0) -> tuple[float, float]:
     """Arc length and lateral offset (left positive) of the ego on a route (L >= 2, 2+) in its own frame.
 
-    A route begins a little behind the ego and may cross itself further on, so its first `near_m` metres are tried
-    first; only when the ego is more than `lost_m` away from them is the whole of it searched.
+    A route starts behind the ego and may cross itself, so its first `near_m` metres are searched first; the whole route
+    is searched only if the ego is more than `lost_m` away from them.
     """
     here = np.zeros((1, 2))
     first = max(2, int(np.searchsorted(arc_lengths(route), near_m)))

@@ -38,7 +38,7 @@ def yaw_rates(trajectory: Trajectory) -> Array:
 
 
 def curvatures(trajectory: Trajectory, slowest_mps: float = 1.0) -> Array:
-    """(T,) 1/m, yaw rate over speed; speeds below `slowest_mps` count as that, where the ratio would be noise."""
+    """(T,) 1/m, yaw rate over speed; speeds below `slowest_mps` are replaced by it: the ratio would be noise."""
     return np.asarray(yaw_rates(trajectory) / np.maximum(np.abs(speeds(trajectory)), slowest_mps))
 
 
@@ -56,7 +56,7 @@ def resample(trajectory: Trajectory, times_s: Array) -> Array:
     knots_s = np.concatenate([[0.0], trajectory.times_s])
     step = np.diff(poses[:, :2], axis=0)
     along = np.concatenate([[0.0], np.cumsum(np.hypot(step[:, 0], step[:, 1]))])
-    kept = [0]  # against the last one kept, so that creeping is still moving
+    kept = [0]  # compared with the last one kept, so that creeping counts as moving
     for knot in range(1, len(along)):
         if along[knot] - along[kept[-1]] > SAME_PLACE_M:
             kept.append(knot)
@@ -69,10 +69,10 @@ def resample(trajectory: Trajectory, times_s: Array) -> Array:
     return np.concatenate([xy, geometry.wrap(np.interp(distance, path_along, heading))[:, None]], axis=1)
 
 
-def carried_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory | None:
-    """What is left of a plan at a later stamp, in the ego frame of that moment; None when less than one interval is.
+def carry_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory | None:
+    """The rest of a plan from a later stamp on, in the ego frame of that stamp; None if less than one interval remains.
 
-    The part already driven falls away and nothing is added at the end: the horizon shrinks, honestly.
+    The part already driven is dropped and nothing is appended: the horizon shrinks.
     """
     elapsed_s = (stamp_ns - plan.stamp_ns) * 1e-9
     trajectory = plan.trajectory
@@ -85,7 +85,7 @@ def carried_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajector
 
 
 def path_ahead(plan: Plan, map_from_ego: Array) -> Array:
-    """(L, 3) the part of a plan's path that lies ahead of the ego, in the ego frame of now; may be empty."""
+    """(L, 3) the part of a plan's path ahead of the ego, in the present ego frame; may be empty."""
     now_from_then = geometry.compose(geometry.invert(map_from_ego), plan.map_from_ego)
     path = geometry.compose(now_from_then, plan.trajectory.poses)
     ahead = path[:, 0] > 0.0
@@ -93,8 +93,9 @@ def path_ahead(plan: Plan, map_from_ego: Array) -> Array:
 
 
 def forecast(agents: Agents, dt_s: float, steps: int) -> Forecast:
-    """Where agents will be at 0, 1, .. `steps` intervals: along their predicted paths where the observation has them
-    (straight on at the present velocity beyond their end), else at constant velocity with the heading kept."""
+    """Agents at 0, 1, .. `steps` intervals: along their predicted paths if the observation has them (straight on at the
+    present velocity beyond their end), else at constant velocity and heading.
+    """
     times_s = dt_s * np.arange(steps + 1)
     now = agents.poses[:, None, :]
     poses = np.repeat(now, steps + 1, axis=1)

@@ -1,13 +1,15 @@
-"""A road as a graph of lanes, and the line that a route follows through it.
+"""The lane graph of a road, the line of a route through it, and the lanes near a vehicle as polylines.
 
-A navigator knows the streets: from the lane of the start, with as few lane changes as possible, to where it leads. The
-line along those lanes changes lane gradually, and goes on straight where the map ends.
+A route follows lanes from the lane of the start with as few lane changes as possible. Its line changes lanes gradually,
+and is extended straight where the map ends.
+
+Polylines are the map of Diffusion Planner (Zheng et al. 2025): 70 lanes and 25 lanes of the route, of 20 points each.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +17,17 @@ import numpy as np
 import shapely
 
 from . import geometry
-from .domain import Array
+from .domain import Array, LanePolylines
 
 SAME_WAY_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
 LANE_REACH_M = 5.0  # inside a crossing, the lane that a turning car is about to meet may begin this far away
-LANE_CHANGE_COST_M = 1000.0  # a lane change is worth this detour
+LANE_CHANGE_COST_M = 1000.0  # a lane change costs as much as this detour
 ROUTE_BEHIND_M = 30.0
 ROUTE_AHEAD_M = 250.0  # 8 s at the motorway limit
+LANES_MAX, ROUTE_LANES_MAX, LANE_POINTS = 70, 25, 20  # of polylines
+LANE_RADIUS_M = 100.0  # of polylines, around the vehicle
+SEGMENT_M = 50.0  # longer lanes are cut: their points would be further apart than 2.6 m
+MIN_LANE_M = 0.5  # shorter lanes are joints inside a junction
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +41,9 @@ class Lane:
 
 
 def lanes_at(lanes: Mapping[int, Lane], pose: Array) -> list[int]:
-    """Ids of the lanes that a pose lies in and drives along; where it lies in none, of the nearest in reach."""
+    """Ids of the lanes that contain a pose with a heading along the lane; if there is none, of the nearest lanes in
+    reach.
+    """
     point = shapely.Point(pose[:2])
     gaps = {key: min(part.distance(point) for part in lane.polygons) for key, lane in lanes.items()}
     along_it = {
@@ -54,7 +62,7 @@ def _heading_near(line: Array, pose: Array) -> float:
 
 
 def same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
-    """The lanes `some` with all that lie beside them in the same direction."""
+    """The lanes `some` with all adjacent lanes of the same direction."""
     road, todo = set(some), list(some)
     while todo:
         for other in lanes[todo.pop()].beside:
@@ -64,8 +72,8 @@ def same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
     return road
 
 
-def cheapest(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list[int]:
-    """The shortest way from a lane to any of `ends` with as few lane changes as possible; empty if there is none."""
+def shortest_path(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list[int]:
+    """The shortest path from a lane to any of `ends` with as few lane changes as possible; empty if there is none."""
     queue: list[tuple[float, int, list[int]]] = [(0.0, start, [start])]
     done = set()
     while queue:
@@ -83,7 +91,7 @@ def cheapest(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list[int]
     return []
 
 
-def along(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Array:
+def route_line(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Array:
     """The line (L, 2) along a path of lanes, from ROUTE_BEHIND_M behind `ego` (2,) to ROUTE_AHEAD_M ahead of it."""
     before, after = [path[0]], [path[-1]]
     while lanes[before[0]].predecessors and before[0] not in before[1:]:
@@ -112,7 +120,7 @@ def _onwards(line: Array) -> Array:
 
 
 def _straightest(lanes: Mapping[int, Lane], lane: int, others: Sequence[int], way: int) -> int:
-    """Of the lanes that continue a lane (`way` 1 ahead, -1 behind), the one with the least change of direction."""
+    """Of the lanes that continue a lane (`way` 1 ahead, -1 behind), the one with the smallest change of direction."""
 
     def turn(other: int) -> float:
         ahead, behind = (other, lane) if way > 0 else (lane, other)
@@ -127,7 +135,7 @@ def _chord(line: Array) -> float:
 
 
 def _stretches(lanes: Mapping[int, Lane], path: Sequence[int]) -> Iterator[list[int]]:
-    """The path cut where it goes on along the road: [a], [b, c] for a, then b with a change to c beside it."""
+    """The path cut at lane changes: [a], [b, c] for a, then b with a change to the adjacent c."""
     stretch = [path[0]]
     for lane in path[1:]:
         if lane in lanes[stretch[-1]].successors:
@@ -149,3 +157,72 @@ def _crossing(one: Array, other: Array, ego: Array) -> Array:
     weight = (3 * u**2 - 2 * u**3)[:, None]
     lines = [geometry.sample(line, share * geometry.arc_lengths(line)[-1])[:, :2] for line in (one, other)]
     return (1 - weight) * lines[0] + weight * lines[1]
+
+
+# --- polylines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LaneSegments:
+    """The lanes of a map, cut into segments of at most SEGMENT_M; in the frame of the map. Made once per map."""
+
+    keys: Array  # (N,) int64, of the lane of each segment
+    points: Array  # (N, LANE_POINTS, 2) m, equally spaced
+    widths_m: Array  # (N,) area of the lane over its length
+    speed_limits_mps: Array  # (N,) 0: unknown
+
+    @staticmethod
+    def of(lanes: Mapping[int, Lane]) -> LaneSegments:
+        keys, points, widths_m, limits_mps = [], [np.zeros((0, LANE_POINTS, 2))], list[float](), list[float]()
+        for key, lane in lanes.items():
+            length_m = float(geometry.arc_lengths(lane.centerline)[-1])
+            if length_m < MIN_LANE_M:
+                continue
+            count = int(np.ceil(length_m / SEGMENT_M))
+            ends_m = np.linspace(0.0, length_m, count + 1)
+            at_m = np.linspace(ends_m[:-1], ends_m[1:], LANE_POINTS, axis=1)
+            points.append(geometry.sample(lane.centerline, at_m.ravel())[:, :2].reshape(count, LANE_POINTS, 2))
+            keys += count * [key]
+            widths_m += count * [sum(part.area for part in lane.polygons) / length_m]
+            limits_mps += count * [lane.speed_limit_mps or 0.0]
+        return LaneSegments(np.array(keys, np.int64), np.concatenate(points), np.array(widths_m), np.array(limits_mps))
+
+    def near(self, map_from_ego: Array, lights: Mapping[int, int] | None = None) -> LanePolylines:
+        """The LANES_MAX segments nearest to a pose (3,), within LANE_RADIUS_M, nearest first. `lights` has the
+        LightState by key of the lane."""
+        away_m = self._distances(map_from_ego)
+        order = np.argsort(away_m, kind="stable")
+        return self._polylines(order[away_m[order] < LANE_RADIUS_M][:LANES_MAX], LANES_MAX, map_from_ego, lights)
+
+    def along(
+        self, route: Array, keys: Collection[int], map_from_ego: Array, lights: Mapping[int, int] | None = None
+    ) -> LanePolylines:
+        """The first ROUTE_LANES_MAX segments of the lanes `keys` that are not behind a pose (3,), within LANE_RADIUS_M,
+        in the order of a route (L, 2+), ego frame."""
+        chosen = np.flatnonzero(np.isin(self.keys, list(keys)) & (self._distances(map_from_ego) < LANE_RADIUS_M))
+        if len(chosen) and len(route) >= 2:
+            ends = geometry.transform_points(geometry.invert(map_from_ego), self.points[chosen][:, [0, -1]])
+            at_m, _ = geometry.project(route, np.concatenate([np.zeros((1, 2)), ends.reshape(-1, 2)]))
+            begins_m, ends_m = at_m[1:].reshape(-1, 2).T
+            ahead = ends_m >= at_m[0]
+            chosen = chosen[ahead][np.argsort(begins_m[ahead], kind="stable")]
+        return self._polylines(chosen[:ROUTE_LANES_MAX], ROUTE_LANES_MAX, map_from_ego, lights)
+
+    def _distances(self, map_from_ego: Array) -> Array:
+        """(N,) m from a pose (3,) to the nearest point of each segment."""
+        away = self.points - map_from_ego[:2]
+        return np.asarray(np.sqrt((away**2).sum(axis=-1).min(axis=-1, initial=np.inf)))
+
+    def _polylines(
+        self, chosen: Array, count: int, map_from_ego: Array, lights: Mapping[int, int] | None
+    ) -> LanePolylines:
+        pad = count - len(chosen)
+        points = geometry.transform_points(geometry.invert(map_from_ego), self.points[chosen])
+        shown = np.array([(lights or {}).get(key, 0) for key in self.keys[chosen].tolist()], np.int64)
+        return LanePolylines(
+            np.pad(points, ((0, pad), (0, 0), (0, 0))),
+            np.pad(self.widths_m[chosen], (0, pad)),
+            np.pad(self.speed_limits_mps[chosen], (0, pad)),
+            np.pad(shown, (0, pad)),
+            np.arange(count) < len(chosen),
+        )

@@ -24,20 +24,21 @@ from typing import Any, Generic, TypeVar
 import cv2
 import numpy as np
 
+from .errors import UserError
 from .stopping import block_terminal_signals, install_worker_handlers
 
 ATTEMPTS = 3
-TERMINATE_TIMEOUT_S = 2.0  # before a terminated worker is killed
+TERMINATE_TIMEOUT_S = 5.0  # before a terminated worker is killed
 PRELOADED_MODULE = f"{__package__}.data.codec"  # OpenCV, SciPy, shapely and the types of scenes: a second of imports
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 SIMD_BASELINE = "AVX2" if platform.machine() in ("x86_64", "AMD64") else platform.machine()  # results depend on it
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Work = Callable[[Task, Callable[[int], None]], Result]
+Work = Callable[[Task, Callable[[Any], None]], Result]
 
 
-class WorkerPoolError(RuntimeError):
+class WorkerPoolError(UserError, RuntimeError):
     """No worker process can be started; its own error output is above."""
 
 
@@ -51,12 +52,20 @@ class Outcome(Generic[Task, Result]):
 
 
 def map_restartable(
-    tasks: Sequence[Task], work: Work[Task, Result], workers: int, on_progress: Callable[[int, int], None]
+    tasks: Sequence[Task],
+    work: Work[Task, Result],
+    workers: int,
+    on_progress: Callable[[int, Any], None],
+    *,
+    portable: bool = True,
+    isolated: bool = False,
 ) -> Generator[Outcome[Task, Result], None, None]:
     """Runs `work(task, report)` for every task in worker processes and yields outcomes in order of completion.
 
     `work` and the tasks must be picklable. Values passed to `report` are passed on to `on_progress(index, value)`; 0
     means that the task was restarted. An exception fails its task; a task whose process dies is tried ATTEMPTS times.
+    `portable` workers have one thread and the SIMD baseline, others those of this process. `isolated`: a fresh process
+    for each task, which is tried once.
     Raises OSError of the system from a worker (a full disk), and WorkerPoolError if workers do not start. Close the
     generator to end its workers early.
     """
@@ -65,7 +74,7 @@ def map_restartable(
     pool: list[_Worker] = []
     try:
         for _ in range(min(workers, len(tasks))):
-            pool.append(_Worker(work))  # appended one by one, so that `finally` ends them
+            pool.append(_Worker(work, portable))  # appended one at a time, so that `finally` ends them
         while waiting or any(worker.index is not None for worker in pool):
             for worker in pool:
                 if worker.ready and worker.index is None and waiting:
@@ -81,7 +90,7 @@ def map_restartable(
                     raise WorkerPoolError("a worker process could not be started")
                 index = worker.index
                 if index is None:  # died while idle
-                    pool[pool.index(worker)] = _Worker(work)
+                    pool[pool.index(worker)] = _Worker(work, portable)
                     continue
                 if kind == "progress":
                     on_progress(index, content)
@@ -90,13 +99,19 @@ def map_restartable(
                 if kind == "system":
                     raise OSError(*content)
                 if kind == "dead":
-                    pool[pool.index(worker)] = _Worker(work)
+                    pool[pool.index(worker)] = _Worker(work, portable)
                     on_progress(index, 0)
                     deaths[index] += 1
-                    if deaths[index] < ATTEMPTS:
+                    if deaths[index] < ATTEMPTS and not isolated:
                         waiting.appendleft(index)
                         continue
-                    content = f"its process died {ATTEMPTS} times ({content})"
+                    content = f"its process died{'' if isolated else f' {ATTEMPTS} times'} ({content})"
+                elif isolated:
+                    worker.pipe.close()  # it ends
+                    worker.end()
+                    pool.remove(worker)
+                    if waiting:
+                        pool.append(_Worker(work, portable))
                 if kind == "done":
                     yield Outcome(tasks[index], content)
                 else:
@@ -111,12 +126,14 @@ def map_restartable(
 class _Worker:
     """A worker process and its pipe."""
 
-    def __init__(self, work: Work[Any, Any]) -> None:
-        context = multiprocessing.get_context("forkserver")
+    def __init__(self, work: Work[Any, Any], portable: bool) -> None:
+        # the fork server keeps the environment and the SIMD instructions that it began with
+        context = multiprocessing.get_context("forkserver") if portable else multiprocessing.get_context("spawn")
         context.set_forkserver_preload([PRELOADED_MODULE])
         self.pipe, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(other, work), daemon=True)
-        with block_terminal_signals(), _environment({**ONE_THREAD, **portable_simd_environment()}):
+        self.process = context.Process(target=_serve, args=(other, work, portable), daemon=True)
+        variables = {**ONE_THREAD, **portable_simd_environment()} if portable else {}
+        with block_terminal_signals(), _environment(variables):
             self.process.start()
         other.close()  # otherwise the end of the worker is not detected
         self.ready = False
@@ -170,11 +187,12 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _serve(pipe: Connection, work: Work[Any, Any]) -> None:
+def _serve(pipe: Connection, work: Work[Any, Any], portable: bool) -> None:
     """The main loop of a worker process."""
     install_worker_handlers()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    cv2.setNumThreads(1)
+    if portable:
+        cv2.setNumThreads(1)
     try:
         pipe.send(("ready", None))
     except BrokenPipeError:  # the parent has exited

@@ -16,11 +16,13 @@ from typing import Any
 from . import __version__
 
 
-def write_numbers(file: Path, numbers: Mapping[str, Any], gpu: str = "", weights_sha256: str = "") -> None:
-    """Writes a command's numbers as JSON with their provenance. Raises OSError when the file cannot be written.
+def write_numbers(file: Path | None, numbers: Mapping[str, Any], gpu: str = "", weights_sha256: str = "") -> None:
+    """Writes a command's numbers as JSON with their provenance, where there is a file. Raises OSError of the file.
 
-    `gpu` is the name of the GPU they were measured on, `weights_sha256` the hash of the network's weights.
+    `gpu` is the name of the GPU of the measurement, `weights_sha256` the hash of the network's weights.
     """
+    if file is None:
+        return
     content = {**numbers, **provenance(weights_sha256=weights_sha256)}
     if gpu:
         content["device"] = f"{gpu}; {content['device']}"

@@ -1,19 +1,22 @@
 """Raises SIGINT, SIGTERM and SIGHUP as exceptions, so that `with` blocks close files and end child processes.
 
-    with raise_on_signal():                # a command, in its main thread
-        ...                           # a signal raises Stopped here
-    with defer_signals() as request:       # a loop whose step must not be cut in two
+    raise SystemExit(run_process(work))     # a command, in its main thread: a signal raises Stopped in `work`
+    with defer_signals() as request:        # a loop whose step must not be cut in two
         while request.number is None:
             ...
-    with block_terminal_signals():         # around the start of a worker process
+    with block_terminal_signals():          # around the start of a worker process
         process.start()
-    install_worker_handlers()             # first line of a worker process, which its parent ends
+    install_worker_handlers()               # first line of a worker process, which its parent ends
 
 `report_stop` prints one sentence and returns the exit code: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import io
+import os
 import signal
 import sys
 import threading
@@ -24,11 +27,12 @@ from dataclasses import dataclass
 from types import FrameType
 
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-TERMINAL_SIGNALS = (
-    signal.SIGINT,
-    signal.SIGHUP,
-)  # the terminal also sends them to the parent, which ends workers
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # the terminal also sends them to the parent, which ends workers
 REPEAT_WINDOW_S = 5.0  # a launcher may forward the Ctrl-C that the terminal also sends
+PARENT_VARIABLE = "REFLECTDRIVE_PARENT_PID"
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+STDOUT = "standard output"  # the file name of errors of writing to it
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a full disk, or beyond a limit
 
 
 class Stopped(KeyboardInterrupt):
@@ -80,6 +84,24 @@ def defer_signals() -> Iterator[Request]:
         yield request
 
 
+def child_environment() -> dict[str, str]:
+    """The environment of a child process that calls `end_with_parent`."""
+    return {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+
+
+def end_with_parent() -> None:
+    """Makes Linux end this process with SIGTERM when the main thread of its parent is gone, even if it was killed.
+
+    Without effect in a process that was not started with `child_environment`.
+    """
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if not parent:
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != int(parent):  # it was gone before
+        raise SystemExit(1)
+
+
 def install_worker_handlers() -> None:
     """Signal handlers of a worker process: it exits on SIGTERM of its parent, after `with` blocks and `finally`."""
     for number in TERMINAL_SIGNALS:
@@ -99,6 +121,49 @@ def block_terminal_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_process(work: Callable[[], int]) -> int:
+    """The exit code of a process that does `work`; 2 with one sentence where standard output cannot be written.
+
+    Ended by a signal it prints one sentence and returns 128 plus the signal number.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an ASCII terminal shows "?" for what it has no character for
+        sys.stdout.reconfigure(errors="replace")
+    with raise_on_signal() as request:
+        try:
+            return _run_and_flush(work)
+        except KeyboardInterrupt as stop:
+            return report_stop(stop)
+        except Exception:  # what a signal cuts short may fail in its own way: an import, output to a closed terminal
+            if request.number is None:
+                raise
+            print_stop()
+            _discard_output()
+            return exit_code(request.number)
+
+
+def _run_and_flush(work: Callable[[], int]) -> int:
+    try:
+        try:
+            return work()
+        finally:
+            if sys.stdout is not None:  # None: closed by the shell
+                sys.stdout.flush()
+    except BrokenPipeError:  # `reflectdrive .. | head`
+        _discard_output()
+        return 0
+    except OSError as fault:
+        if fault.filename not in (None, STDOUT) or fault.errno not in UNWRITABLE:
+            raise
+        _discard_output()
+        sys.stderr.write(f"reflectdrive: {STDOUT} cannot be written: {fault.strerror}\n")
+        return 2
+
+
+def _discard_output() -> None:
+    """Redirects standard output to /dev/null, so that the flush at interpreter exit does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report_stop(stop: KeyboardInterrupt, consequence: str = "") -> int:
@@ -122,7 +187,7 @@ def _install_handlers(on_signal: Callable[[int, FrameType | None], None]) -> Ite
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    # nohup ignores SIGHUP, and that is kept; a shell that starts a command in the background ignores SIGINT for it
+    # nohup ignores SIGHUP, which is kept; a shell that starts a command in the background ignores SIGINT for it
     numbers = [
         each for each in TERMINATION_SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN
     ]

@@ -1,13 +1,17 @@
-"""Metres <-> ids: the codebook that discrete planners speak.
+"""Conversion between values and ids: the codebook of an axis, the layout of an action sequence, the decoding schedule.
 
-One uniform grid serves x and y: value a_k = bin_m * (k - half), k = 0 .. bins - 1, with an odd number of bins, so that
-there is a bin at exactly 0 and a parked car decodes to where it stands (a grid that starts at -100 m with 0.3 m steps
-has none: its nearest value is -0.1 m). A trajectory is x1, y1, .. xN, yN; one id past the values is the mask.
+A codebook is a uniform grid: value a_k = bin_m * (k - half), k = 0 .. bins - 1, with an odd number of bins. There is a
+bin at exactly 0, so that a parked car decodes to its own place (a grid from -100 m in steps of 0.3 m has none: its
+nearest value is -0.1 m). A layout assigns a coordinate of a waypoint to each token.
+
+    layout = TokenLayout()                     # x1, y1, .. x8, y8 in bins of 0.3 m; the last pair is the goal
+    ids = layout.encode(points)                # (.., P, A) metres (headings radians) -> (.., T)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,27 +77,185 @@ class Codebook:
         return self.to_values(ids).reshape(*ids.shape[:-1], ids.shape[-1] // 2, 2)
 
 
-ROUNDING_M = 0.3 / np.sqrt(12)  # standard deviation of what the codebook rounds away
-CURVATURE_PER_M = 0.1  # usual curvature of a driven path: a radius of 10 m is not rare
-CURVATURE_CHANGE = 0.01  # usual change of curvature, 1/m per square root of a metre
-STANDING_RAD = 0.01  # how far a car turns that stands
-FIRST_NOISE = 10.0  # the first step also holds the gap between where the car is and where the plan begins
-SHORTEST_M = 0.3  # steps shorter than this tell nothing of curvature
-DIRECTION_M = 1.0  # a step of this length says which way the car faces
+@dataclass(frozen=True)
+class Axis:
+    """One coordinate of a waypoint: its grid, and the range of values that a network may use."""
+
+    name: str  # one of AXES
+    bin: float  # m, of a heading radians
+    bins: int
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if self.name not in AXES:
+            raise ValueError(f"Axis.name is {self.name!r}, expected one of {', '.join(AXES)}")
+        try:
+            codebook = self.codebook
+        except ValueError as fault:
+            raise ValueError(f"axis {self.name}: {fault}") from None
+        if not -codebook.reach_m - self.bin < self.low <= 0.0 <= self.high < codebook.reach_m + self.bin:
+            expected = f"a range around 0 within {codebook.reach_m:g}"
+            raise ValueError(f"axis {self.name} has the range {self.low} .. {self.high}, expected {expected}")
+
+    @property
+    def codebook(self) -> Codebook:
+        return Codebook(self.bin, self.bins)
+
+    @property
+    def id_range(self) -> tuple[int, int]:
+        """First and last id of the range."""
+        half = self.bins // 2
+        reach = half * self.bin
+        return round(max(self.low, -reach) / self.bin) + half, round(min(self.high, reach) / self.bin) + half
+
+
+AXES = ("x", "y", "heading")
+X = Axis("x", 0.3, 667, -12.0, 99.9)
+Y = Axis("y", 0.3, 667, -45.0, 45.0)
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """The coordinate and waypoint of each token of an action sequence, and the goal tokens.
+
+    Ids of each axis count from 0; the mask is the id after those of the axis with the most bins.
+    """
+
+    points: int = 8
+    axes: tuple[Axis, ...] = (X, Y)
+    goal: tuple[int, ...] = (14, 15)  # positions of x and y of one waypoint; empty: the layout has no goal
+    order: str = "waypoints"  # all axes of the first waypoint, then of the second ..
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.points, int) or self.points < 2:
+            raise ValueError(f"TokenLayout.points is {self.points}, expected at least 2")
+        names = tuple(axis.name for axis in self.axes)
+        if names not in (AXES[:2], AXES):
+            raise ValueError(f"TokenLayout.axes is {names}, expected x, y or x, y, heading")
+        if self.axes[0].codebook != self.axes[1].codebook:
+            raise ValueError("TokenLayout.axes has two grids for x and y, expected one")
+        if self.order != "waypoints":
+            raise ValueError(f"TokenLayout.order is {self.order!r}, expected 'waypoints'")
+        first = self.goal[0] if self.goal else 0
+        if self.goal and (self.goal != (first, first + 1) or first % len(self.axes) or not 0 <= first < self.length):
+            expected = "the positions of x and y of one waypoint, or none"
+            raise ValueError(f"TokenLayout.goal is {self.goal}, expected {expected}")
+
+    @property
+    def length(self) -> int:
+        """Number of tokens T."""
+        return self.points * len(self.axes)
+
+    @property
+    def padded_length(self) -> int:
+        """The power of two at or above the length."""
+        return 1 << (self.length - 1).bit_length()
+
+    @property
+    def bins(self) -> int:
+        """Number of bins of the axis with the most."""
+        return max(axis.bins for axis in self.axes)
+
+    @property
+    def mask_id(self) -> int:
+        return self.bins
+
+    @property
+    def codebook(self) -> Codebook:
+        """Of x and y."""
+        return self.axes[0].codebook
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """Positions that are not part of the goal."""
+        return tuple(place for place in range(self.length) if place not in self.goal)
+
+    @property
+    def id_ranges(self) -> tuple[tuple[int, int], ...]:
+        """First and last id of each axis."""
+        return tuple(axis.id_range for axis in self.axes)
+
+    @property
+    def token_ranges(self) -> tuple[tuple[int, int], ...]:
+        """First and last id of each token."""
+        return self.points * self.id_ranges
+
+    def encode(self, points: Array) -> Array:
+        """Waypoints (.., P, A) in m and radians -> int32 ids (.., P A). Raises ValueError on another shape or NaN."""
+        points = np.asarray(points, float)
+        if points.ndim < 2 or points.shape[-2:] != (self.points, len(self.axes)):
+            expected = f"(.., {self.points}, {len(self.axes)})"
+            raise ValueError(f"TokenLayout.encode got points of shape {points.shape}, expected {expected}")
+        ids = np.stack([axis.codebook.to_ids(points[..., k]) for k, axis in enumerate(self.axes)], axis=-1)
+        return ids.reshape(*points.shape[:-2], self.length)
+
+    def decode(self, ids: Array) -> Array:
+        """Ids (.., P A) -> waypoints (.., P, A) in m and radians. Raises ValueError on another length or masks."""
+        ids = np.asarray(ids)
+        if ids.ndim < 1 or ids.shape[-1] != self.length:
+            raise ValueError(f"TokenLayout.decode got ids of shape {ids.shape}, expected (.., {self.length})")
+        pairs = ids.reshape(*ids.shape[:-1], self.points, len(self.axes))
+        return np.stack([axis.codebook.to_values(pairs[..., k]) for k, axis in enumerate(self.axes)], axis=-1)
+
+    def decode_goal(self, ids: Array) -> Array:
+        """(.., 2) x and y in metres of the goals of ids (.., T)."""
+        return self.codebook.to_values(np.asarray(ids)[..., list(self.goal)])
+
+    def waypoint(self, place: int) -> slice:
+        """Positions of x and y of a waypoint."""
+        first = len(self.axes) * place
+        return slice(first, first + 2)
+
+    def clip(self, ids: Array) -> Array:
+        """Ids (.., T) brought into the ranges of their tokens; masks stay masks."""
+        low, high = np.array(self.token_ranges).T
+        return np.where(ids == self.mask_id, ids, np.clip(ids, low, high))
+
+
+class Round(NamedTuple):
+    """One decoding round: a draft of at most `limit` masked tokens of each sequence or, with `edit`, AutoEdit."""
+
+    limit: int = 0
+    edit: bool = False
+
+
+def draft_schedule(masked: int, rounds: int) -> tuple[int, ...]:
+    """Tokens that each of `rounds` draft rounds writes, `masked` in all: equal shares, larger ones first, as 5, 5, 4.
+
+    Rounds beyond `masked` would write nothing and are left out. Raises ValueError on fewer than 0 tokens or 1 round.
+    """
+    if masked < 0 or rounds < 1:
+        raise ValueError(f"draft_schedule got {masked} masked tokens and {rounds} rounds, expected 0 and 1 or more")
+    rounds = min(rounds, masked)
+    return tuple(masked // rounds + (turn < masked % rounds) for turn in range(rounds))
+
+
+def decoding_rounds(masked: int, draft_rounds: int, edit_rounds: int) -> tuple[Round, ...]:
+    """The draft rounds of `draft_schedule`, then the edit rounds."""
+    return (*map(Round, draft_schedule(masked, draft_rounds)), *(Round(edit=True) for _ in range(edit_rounds)))
+
+
+ROUNDING_M = 0.3 / np.sqrt(12)  # standard deviation of the rounding error of the codebook
+CURVATURE_PER_M = 0.1  # prior standard deviation of the curvature: a radius of 10 m is not rare
+CURVATURE_CHANGE = 0.01  # prior standard deviation of the change of curvature, 1/m per square root of a metre
+STANDING_RAD = 0.01  # standard deviation of the turn of a standing car
+FIRST_NOISE = 10.0  # the first step includes the gap between the car and the start of the plan
+SHORTEST_M = 0.3  # shorter steps carry no information on curvature
+DIRECTION_M = 1.0  # length of a step whose direction is the car's heading
 
 
 def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE) -> Array:
-    """Poses (.., T, 3) with headings read from rounded points (.., T, 2) of the ego frame; the points are kept.
+    """Poses (.., T, 3) with headings estimated from rounded points (.., T, 2) of the ego frame; the points are kept.
 
-    The car starts at the origin with heading 0. The direction of each step is taken as a measurement of the mean
-    heading of its ends, the less certain the shorter the step (rounding moves both ends), and the headings that best
-    explain all steps are found under a prior that a path curves little and changes its curvature slowly, usually by
-    `curvature_change` (1/m per square root of a metre): one linear least-squares problem per trajectory. So a car that
-    stands keeps its heading, and rounding at walking pace does not make it zigzag. A step backwards is taken as
-    reversing, not as a turn on the spot.
+    The car starts at the origin with heading 0. The direction of each step is a measurement of the mean heading of its
+    ends, with a variance that grows for shorter steps (rounding moves both ends). The prior is that curvature is small
+    and changes slowly, by `curvature_change` (1/m per square root of a metre). The most probable headings solve one
+    linear least-squares problem per trajectory. A standing car keeps its heading, and rounding at walking pace does not
+    make it zigzag. A step backwards is reversing, not a turn on the spot.
 
-    Plain directions of steps would cost several points of PDM score (docs/scoring.md). Raises ValueError on another
-    shape, NaN or infinity.
+    The directions of the steps as headings would cost several points of PDM score (docs/scoring.md). Raises ValueError
+    on another shape, NaN or infinity.
     """
     points = np.asarray(points, float)
     if points.ndim < 2 or points.shape[-1] != 2 or points.shape[-2] == 0:
@@ -121,7 +283,7 @@ def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE)
 
 
 def _directions(step: Array, length: Array) -> Array:
-    """(.., T) directions of steps (.., T, 2), unwrapped; one that points backwards is turned round."""
+    """(.., T) directions of steps (.., T, 2), unwrapped; one that points backwards is reversed."""
     direction = np.arctan2(step[..., 1], step[..., 0])
     facing = np.zeros(direction.shape[:-1])
     for k in range(direction.shape[-1]):

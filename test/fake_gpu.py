@@ -422,7 +422,7 @@ class FakeTensorRT(types.ModuleType):
 def driver(monkeypatch):
     """A machine with one GPU."""
     made = FakeDriver()
-    monkeypatch.setattr(cuda_device, "library", lambda: made)
+    monkeypatch.setattr(cuda_device, "load_driver", lambda: made)
     yield made
     if made.fault is not None:
         raise made.fault

@@ -1,6 +1,6 @@
 """Scenes of the proving ground made by hand, for tests of what is done with scenes: no SUMO, no cameras, no towns.
 
-A road along a gentle arc, two lanes and a junction, cars that drive along it and stand beside it, pictures of noise
+A road along a gentle arc, two lanes and a junction, cars that drive along it and stand beside it, images of noise
 over a gradient (harder to compress than a drawing). Everything follows from the scene's name.
 """
 
@@ -44,7 +44,7 @@ def strip(curvature, start, stop, right, left):
     return np.concatenate([sides[0], sides[1][::-1]])
 
 
-def scene(name="test-00000-000", family=None, agents=6, pictures=True, speed=None, curvature=None, size=(192, 108)):
+def scene(name="test-00000-000", family=None, agents=6, images=True, speed=None, curvature=None, size=(192, 108)):
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     family = family or NAMES[rng.integers(len(NAMES))]
     speed = rng.uniform(4, 12) if speed is None else speed
@@ -61,7 +61,7 @@ def scene(name="test-00000-000", family=None, agents=6, pictures=True, speed=Non
         present[1, :9] = present[2, 50:] = False  # one comes, one goes
         poses[~present], speeds[~present] = 0.0, 0.0
     stamp_ns = 12_300_000_000
-    picture = partial(_picture, rng, size)
+    image = partial(_image, rng, size)
     return DrivingScene(
         name=name,
         family=family,
@@ -84,7 +84,7 @@ def scene(name="test-00000-000", family=None, agents=6, pictures=True, speed=Non
         tracks=Tracks(poses, speeds, present, np.tile([4.5, 1.9], (agents, 1)), np.full(agents, AgentKind.VEHICLE)),
         expert=arc(curvature, 0.5 * speed * np.arange(1, 9)),
         reference=Reference(4.0 * speed, 1.0),
-        cameras=tuple(picture(stamp_ns + at, side) for at in (-500_000_000, 0) for side in CAMERAS) if pictures else (),
+        cameras=tuple(image(stamp_ns + at, side) for at in (-500_000_000, 0) for side in CAMERAS) if images else (),
         notes={"expert_pdms": 0.97, "lead": 3},
     )
 
@@ -92,7 +92,7 @@ def scene(name="test-00000-000", family=None, agents=6, pictures=True, speed=Non
 SIDES = ((-1.8, 1.8), (1.8, 5.4))
 
 
-def _picture(rng, size, stamp_ns, name):
+def _image(rng, size, stamp_ns, name):
     width, height = size
     shade = np.linspace(60, 200, height)[:, None, None] + np.linspace(0, 40, width)[None, :, None]
     pixels = np.clip(shade + rng.normal(0, 4, (height, width, 3)), 0, 255).astype(np.uint8)
@@ -107,14 +107,14 @@ class Shard:
     split: str
     index: int
     size: int
-    pictures: bool = False
+    images: bool = False
     counts: dict = field(default_factory=dict)
 
     def scenes(self):
         for k in range(self.size):
             self.counts["overlap"] = self.counts.get("overlap", 0) + (k % 3 == 0)
             family = NAMES[k % len(NAMES)]
-            yield scene(f"{self.split}-{self.index:05d}-{k:03d}", family, pictures=self.pictures)
+            yield scene(f"{self.split}-{self.index:05d}-{k:03d}", family, images=self.images)
 
 
 def make(split: str, index: int, size: int, folder: Path):

@@ -51,15 +51,15 @@ def route(points=None, frame="map"):
     return message
 
 
-def picture(shade=0, width=64, height=36):
-    """A picture that differs with its shade."""
+def image(shade=0, width=64, height=36):
+    """An image that differs with its shade."""
     pixels = np.full((height, width, 3), (shade * 37) % 256, np.uint8)
     pixels[:, : width // 2] = (shade * 11 + 5) % 256
     return pixels
 
 
 def jpeg(seconds, camera="front", shade=0, pixels=None, **size):
-    pixels = picture(shade, **size) if pixels is None else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    pixels = image(shade, **size) if pixels is None else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     data = cv2.imencode(".jpg", pixels)[1].tobytes()
     return CompressedImage(
         header=outputs.header(ns(seconds), f"{camera}_optical"), format="jpeg", data=array("B", data)
@@ -67,7 +67,7 @@ def jpeg(seconds, camera="front", shade=0, pixels=None, **size):
 
 
 def raw(seconds, camera="front", pixels=None, encoding="rgb8"):
-    pixels = picture() if pixels is None else pixels
+    pixels = image() if pixels is None else pixels
     message = Image(header=outputs.header(ns(seconds), f"{camera}_optical"), encoding=encoding)
     message.height, message.width = pixels.shape[:2]
     message.step = int(pixels.nbytes // pixels.shape[0])

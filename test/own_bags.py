@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
+from reflectdrive_ros.demo.recordings import open_recording
 from reflectdrive_ros.ros.bag import BagWriter, type_name_of
 from reflectdrive_ros.ros.convert import stamp_ns
-from reflectdrive_ros.ros.recordings import open_recording
 
 DATA = Path(__file__).parent / "data"
 ODOMETRY, ROUTE = "/localization/kinematic_state", "/planning/reflectdrive/route"

@@ -3,14 +3,15 @@
 import numpy as np
 
 from reflectdrive_ros.domain import DrivableGrid
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import TokenLayout
 
-BOOK = Codebook()
+LAYOUT = TokenLayout()
+BOOK = LAYOUT.codebook
 
 
-def redraw(blocks):
+def redraw(actions):
     """Blocks (M, 16), partly masked -> written full: straight between kept points, on at the last pace after them."""
-    written = np.array(blocks)
+    written = np.array(actions)
     for block in written:
         pairs = block.reshape(8, 2)
         kept = np.flatnonzero((pairs != BOOK.mask_id).all(axis=1))
@@ -28,7 +29,7 @@ def redraw(blocks):
 
 def plain(ids):
     """Points (M, 8, 2) of ids, as they are."""
-    return BOOK.decode(ids)
+    return LAYOUT.decode(ids)
 
 
 def strip_grid(half_width_m, resolution_m=0.2, length_m=120.0, behind_m=20.0):

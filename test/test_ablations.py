@@ -48,12 +48,12 @@ for name, value in zip(words[1::2], words[2::2]):
         for part in path:
             at = at[part]
         at[last] = json.loads(value)
-card = {"settings": base, "steps": base["length"]["steps"], "minutes": 1.5}
+card = {"settings": base, "steps": base["schedule"]["steps"], "minutes": 1.5}
 card["data"] = {"train": {"scenes": 0, "made_by": {"scene_version": 1}, "used": 12}}
 if "--init-from" in given:
     eyes = json.loads((Path(given["--init-from"]) / "card.json").read_text())
     card["data"]["init_from"] = {"steps": eyes["steps"]}
-    worth = 50.0 + base["seed"] - 2.0 * (base["loss"]["field"] == 0) - 1.0 * (base["data"]["perturbed_blocks"] == 0)
+    worth = 50.0 + base["seed"] - 2.0 * (base["loss"]["field"] == 0) - 1.0 * (base["data"]["perturbed_actions"] == 0)
     card["validation"] = dict.fromkeys(NAMES, worth)
 out.mkdir(exist_ok=True)
 (out / "card.json").write_text(json.dumps(card))
@@ -100,10 +100,13 @@ def test_a_card_is_expected_to_tell_what_train_makes_of_the_same_words(place):
         assert train._config(training.parse_args(["sft", *run.words])) == run.config
     by_name = {run.name: run.config for run in runs}
     assert list(by_name) == ["eyes", *pair(0), *pair(1), *pair(2)]
-    assert by_name["eyes"].optimizer.eyes_share == 0.99
+    assert by_name["eyes"].optimizer.vision_pretrain_fraction == 0.99
     full = by_name["full-1"]
-    assert (full.optimizer.eyes_share, full.length.steps, full.seed) == (0.0, 500, 1)
-    for name, section, value in (("no-field-1", "loss", {"field": 0.0}), ("no-sap-1", "data", {"perturbed_blocks": 0})):
+    assert (full.optimizer.vision_pretrain_fraction, full.schedule.steps, full.seed) == (0.0, 500, 1)
+    for name, section, value in (
+        ("no-field-1", "loss", {"field": 0.0}),
+        ("no-sap-1", "data", {"perturbed_actions": 0}),
+    ):
         changed = {section: dataclasses.replace(getattr(full, section), **value)}
         assert by_name[name] == dataclasses.replace(full, **changed)
 
@@ -140,8 +143,8 @@ def test_a_training_that_was_stopped_goes_on(place):
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (("--steps", "600"), "full-0 holds another training (length.steps differ)"),
-        (("--vision-steps", "900"), "eyes holds another training (length.steps differ)"),
+        (("--steps", "600"), "full-0 holds another training (schedule.steps differ)"),
+        (("--vision-steps", "900"), "eyes holds another training (schedule.steps differ)"),
     ],
 )
 def test_another_budget_is_refused_before_anything_begins(place, capsys, more, named):
@@ -162,10 +165,10 @@ def test_another_set_or_other_eyes_are_refused(place, capsys):
     whole = json.loads(card.read_text())
     card.write_text(json.dumps({**whole, "data": {**whole["data"], "init_from": {"steps": 7}}}))
     assert main(command(place, "--seeds", "1")) == 2
-    assert "(steps of the eyes differ)" in capsys.readouterr().err
+    assert "(steps of the vision pretraining differ)" in capsys.readouterr().err
     card.write_text(json.dumps({}))
     assert main(command(place, "--seeds", "1")) == 2
-    assert "is no card of a training" in capsys.readouterr().err
+    assert "is not the card of a training" in capsys.readouterr().err
     shards.write_index(place / "train", Index("train", 12, (), {"sources": "later"}))
     assert main(command(place, "--seeds", "1")) == 2
     assert "(scenes differ)" in capsys.readouterr().err
@@ -209,7 +212,7 @@ def test_ctrl_c_and_a_kill_end_the_trainings_too(place, capsys, number):
 
     threading.Thread(target=interrupt, daemon=True).start()
     assert main(command(place, "--seeds", "1")) == 128 + number
-    assert "goes on from here" in capsys.readouterr().err
+    assert "resumes from here" in capsys.readouterr().err
     for file in files:
         with pytest.raises(ProcessLookupError):
             os.kill(int(file.read_text()), 0)
@@ -218,7 +221,7 @@ def test_ctrl_c_and_a_kill_end_the_trainings_too(place, capsys, number):
 @pytest.mark.parametrize(
     ("yaml", "complaint"),
     [
-        ("length: {minutes: 5}", "steps are the budget"),
+        ("schedule: {minutes: 5}", "steps are the budget"),
         ("loss: {fild: 0}", "did you mean 'loss.field'"),
     ],
 )

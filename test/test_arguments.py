@@ -12,18 +12,13 @@ import pytest
 
 from reflectdrive_ros import arguments
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.arguments import FloatRange, IntRange
+from reflectdrive_ros.arguments import Range
 from reflectdrive_ros.cli import scenes
 
 # what makes a number's place in the help; `metavar="N"` without a range would be a number that nobody checks
 NUMERIC_METAVARS = {"N", "M", "S"}
-PROGRAMS = (
-    "ros.live",
-    "bench.soak",
-    "replay.conformance",
-    "ros.world_node",
-    "ros.node",
-)  # without `reflectdrive COMMAND`
+PROGRAMS = ("demo.live", "demo.world_node", "ros.node")  # without `reflectdrive COMMAND`
+MODULES = ("bench.soak", "replay.conformance")  # likewise, with a parser of their own
 TEXTS = (None, Path, str)
 OTHER = {"--camera": "WxH", "--show": "N FILE", "--privilege": "NAME"}  # tested below
 
@@ -57,6 +52,10 @@ def options_of(parser):
 def parsers(monkeypatch):
     for words in [*([name] for name in COMMANDS), *(["bench", name] for name in BENCHES)]:
         yield " ".join(words), parser_of(monkeypatch, main, words)
+    for module in MODULES:
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"reflectdrive_ros.{module}").add_arguments(parser)
+        yield module, parser
     for module in PROGRAMS:
         yield module, parser_of(monkeypatch, importlib.import_module(f"reflectdrive_ros.{module}").main, [])
 
@@ -67,7 +66,7 @@ def all_options(monkeypatch):
 
 def beyond(kind):
     """What an option of a range must refuse."""
-    step = 1 if isinstance(kind, IntRange) else max(abs(kind.high) * 1e-3, 1e-6)
+    step = 1 if isinstance(kind.low, int) else max(abs(kind.high) * 1e-3, 1e-6)
     outside = repr(kind.low - step), repr(kind.high + step)
     return ("nan", "NaN", "inf", "-inf", "1e308", "-1e308", "9" * 5000, "", " ", "x", "1,5", "0x10", *outside)
 
@@ -75,7 +74,7 @@ def beyond(kind):
 def test_every_numeric_option_refuses_what_is_no_number_of_its_range(monkeypatch, capsys):
     tried = set()
     for command, parser, action in all_options(monkeypatch):
-        if not isinstance(action.type, (IntRange, FloatRange)):
+        if not isinstance(action.type, Range):
             continue
         name = action.option_strings[-1]
         tried.add(name)
@@ -97,7 +96,7 @@ def test_every_numeric_option_refuses_what_is_no_number_of_its_range(monkeypatch
 def test_no_option_takes_a_number_without_a_range(monkeypatch):
     for command, _, action in all_options(monkeypatch):
         name = action.option_strings[-1] if action.option_strings else action.dest
-        if isinstance(action.type, (IntRange, FloatRange)) or name in OTHER:
+        if isinstance(action.type, Range) or name in OTHER:
             continue
         assert action.type in TEXTS, f"{command} {name}: give it a type of arguments.py"
         assert action.metavar not in NUMERIC_METAVARS, f"{command} {name}: a number without a range"
@@ -126,7 +125,7 @@ def test_a_few_processes_for_each_core_are_allowed():
     assert arguments.process_count().high >= 8
     assert arguments.process_count()("8") == 8
     with pytest.raises(argparse.ArgumentTypeError, match="'1024' is no whole number from 1 to"):
-        arguments.IntRange(1, 8)("1024")
+        arguments.Range(1, 8)("1024")
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from reflectdrive_ros.files import sha256_of
 from reflectdrive_ros.planning.planner import Prefilled
 from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.runtime.model_file import ModelFileError, named, verified_sha256
-from reflectdrive_ros.runtime.network import golden, made_inputs, network_of, self_check
+from reflectdrive_ros.runtime.model_file import ModelFileError, model_config, verified_sha256
+from reflectdrive_ros.runtime.network import golden, load_network, self_check, synthetic_inputs
 
 
 def opened(model, **changes):
-    return network_of(replace(ModelConfig(str(model.file), model.sha256), **changes), DecodingConfig())
+    return load_network(replace(ModelConfig(str(model.file), model.sha256), **changes), DecodingConfig())
 
 
 def refused(ask):
@@ -44,20 +44,20 @@ def copy(tiny_model, tmp_path):  # noqa: F811
 
 
 def test_no_model_is_no_network():
-    assert network_of(ModelConfig("", ""), DecodingConfig()) is None
+    assert load_network(ModelConfig("", ""), DecodingConfig()) is None
 
 
 def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
     network = opened(tiny_model)
-    assert len(network.prefill_goal(made_inputs(network)).blocks) == DecodingConfig().goals
-    one = network_of(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(goals=2, goal_floor=0.0))
-    known = one.prefill_goal(made_inputs(one))
-    assert known.real.tolist() == [True, True]
-    apart = network_of(
+    assert len(network.prefill_goal(synthetic_inputs(network)).actions) == DecodingConfig().goals
+    one = load_network(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(goals=2, goal_floor=0.0))
+    known = one.prefill_goal(synthetic_inputs(one))
+    assert known.valid.tolist() == [True, True]
+    apart = load_network(
         ModelConfig(str(tiny_model.file), tiny_model.sha256),
         DecodingConfig(goals=4, goal_floor=0.0, goal_spacing_m=9.0),
     )
-    goals = apart.codebook.decode(apart.prefill_goal(made_inputs(apart)).blocks[:, -2:])[:, 0]
+    goals = apart.layout.decode_goal(apart.prefill_goal(synthetic_inputs(apart)).actions)
     gaps = np.linalg.norm(goals[:, None] - goals[None], axis=-1)[np.triu_indices(4, 1)]
     assert gaps.min() >= 9.0 - 1e-3
 
@@ -66,9 +66,9 @@ def test_edits_follow_their_settings(tiny_model):  # noqa: F811
     """A way of nonsense is replaced token by token, at most so many in a round."""
 
     def changed(**rules):
-        network = network_of(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(**rules))
-        known = network.prefill_goal(made_inputs(network))
-        nonsense = known.blocks[:1].copy()
+        network = load_network(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(**rules))
+        known = network.prefill_goal(synthetic_inputs(network))
+        nonsense = known.actions[:1].copy()
         nonsense[:, :14] = 333 + np.arange(14) % 3
         return int((network.step(known.context, nonsense, 0, True)[0] != nonsense).sum())
 
@@ -96,14 +96,14 @@ def test_a_relative_name_is_found(place, copy, tmp_path, monkeypatch):
 
 
 def test_a_model_named_on_a_command_line_brings_its_hash(copy):
-    assert named(str(copy.file), None) == ModelConfig(str(copy.file), copy.sha256)
-    assert named(str(copy.file), "ab").sha256 == "ab"
+    assert model_config(str(copy.file), None) == ModelConfig(str(copy.file), copy.sha256)
+    assert model_config(str(copy.file), "ab").sha256 == "ab"
     card = copy.file.parent / "card.json"
-    assert verified_sha256(named(str(card), None))  # a model that is a card, as of exported graphs
+    assert verified_sha256(model_config(str(card), None))  # a model that is a card, as of exported graphs
     card.unlink()
-    assert "give it with --sha256" in refused(lambda: named(str(copy.file), None))
+    assert "give it with --sha256" in refused(lambda: model_config(str(copy.file), None))
     card.write_text("{")
-    assert f"{card} is not JSON" in refused(lambda: named(str(copy.file), None))
+    assert f"{card} is not JSON" in refused(lambda: model_config(str(copy.file), None))
 
 
 # --- what is not -----------------------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def test_weights_of_the_wrong_shape_are_refused(copy):
         tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
     tensors["slot"] = tensors["slot"][:8].clone()
     save_file(tensors, copy.file, metadata)
-    spoilt = named(str(copy.file), sha256_of(copy.file))
-    assert "slot has shape (8, 32), expected (16, 32)" in refused(lambda: network_of(spoilt, DecodingConfig()))
+    spoilt = model_config(str(copy.file), sha256_of(copy.file))
+    assert "slot has shape (8, 32), expected (16, 32)" in refused(lambda: load_network(spoilt, DecodingConfig()))
 
 
 @pytest.mark.parametrize("library", ["torch", "safetensors"])
@@ -151,16 +151,18 @@ def test_what_no_backend_can_run_is_refused(copy, name, changes, text):
 
 
 def test_a_model_that_answers_otherwise_than_its_card_is_refused_whatever_rules_are_set(copy):
-    from reflectdrive_ros.runtime.torch_backend import TRIED_BY, TorchNetwork
+    from reflectdrive_ros.runtime.torch_backend import SELF_CHECK_DECODING, TorchNetwork
 
     place = copy.file.parent / "card.json"
     card = json.loads(place.read_text())
-    assert card["golden"] == golden(TorchNetwork.of_file(copy.file, copy.sha256, decoding=TRIED_BY))
-    for trust in (0.0, 10.0):
-        network_of(ModelConfig(str(copy.file), copy.sha256), DecodingConfig(goals_looked_at=1, goal_trust=trust))
+    assert card["golden"] == golden(TorchNetwork.from_file(copy.file, copy.sha256, decoding=SELF_CHECK_DECODING))
+    for value_power in (0.0, 10.0):
+        load_network(
+            ModelConfig(str(copy.file), copy.sha256), DecodingConfig(rescore_goals=1, goal_value_power=value_power)
+        )
     card["golden"]["goal_log_prob"] -= 0.2
     place.write_text(json.dumps(card))
-    assert "fails its self-check: its likeliest goal has a log-probability of" in refused(lambda: opened(copy))
+    assert "fails its self-check: its goal_log_prob is" in refused(lambda: opened(copy))
 
 
 @pytest.mark.parametrize("fault", ["probability", "mask", "goal", "scene"])
@@ -168,22 +170,26 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
     network = opened(tiny_model)
 
     class Broken:
-        inputs, codebook = network.inputs, network.codebook
+        inputs, layout, capabilities = network.inputs, network.layout, network.capabilities
 
         def prefill_goal(self, inputs):
             known = network.prefill_goal(inputs)
             log_probs = known.goal_log_probs * (np.nan if fault == "probability" else 1.0)
-            return Prefilled(known.context, known.blocks, log_probs, known.real)
+            return Prefilled(known.context, known.actions, log_probs, known.valid)
 
         def prefill(self, inputs):
             context = network.prefill(inputs)
             return tuple((keys, 30 * values) for keys, values in context) if fault == "scene" else context
 
-        def step(self, context, blocks, limit, edit):
-            written, confidence = network.step(context, blocks, 0 if fault == "mask" else limit, edit)
+        def step(self, context, actions, limit, edit):
+            written, confidence = network.step(context, actions, 0 if fault == "mask" else limit, edit)
             return written + (np.arange(16) == 14) * (fault == "goal"), confidence
 
-    expected = {"probability": "probabilities that are none", "mask": "unwritten", "goal": "does not keep its goals"}
+    expected = {
+        "probability": "probabilities are not between 0 and 1",
+        "mask": "stay masked",
+        "goal": "does not keep its goals",
+    }
     expected["scene"] = "reads a scene otherwise when it has its goal"
     assert expected[fault] in refused(lambda: self_check(Broken(), Path("weights.safetensors")))
 
@@ -192,10 +198,10 @@ def test_cameras_that_are_not_the_networks_are_refused(tiny_model):  # noqa: F81
     def started(**more):
         return refused(lambda: Engine(config(**tiny_model.settings, **more), Clock()))
 
-    assert "cameras.required is false, but planner reflectdrive2 looks at pictures" in started(cameras__required=False)
+    assert "cameras.required is false, but planner reflectdrive2 needs images" in started(cameras__required=False)
     two = started(cameras__names=["front", "rear"])
     assert "cameras.names has 2 cameras" in two
-    assert "looks through 3" in two
+    assert "uses 3" in two
 
 
 def test_a_planner_that_has_learned_does_not_start_without_a_model():
@@ -209,9 +215,9 @@ def test_torchs_threads_do_not_spin_in_a_planner_unless_somebody_wants_it(tiny_m
     script = (
         "import os, sys\n"
         "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
-        "from reflectdrive_ros.runtime.network import network_of\n"
+        "from reflectdrive_ros.runtime.network import load_network\n"
         "assert 'torch' not in sys.modules\n"
-        "network_of(ModelConfig(sys.argv[1], sys.argv[2], 'torch', 'cpu', threads=2), DecodingConfig())\n"
+        "load_network(ModelConfig(sys.argv[1], sys.argv[2], 'torch', 'cpu', threads=2), DecodingConfig())\n"
         "print(os.environ['OMP_WAIT_POLICY'])"
     )
     env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}

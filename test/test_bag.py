@@ -33,19 +33,19 @@ TYPES = [
 ]
 
 
-def write(path, storage="mcap", messages=5, picture_bytes=0):
-    """A bag with a latched text, odometry at 10 Hz and, if asked for, pictures."""
+def write(path, storage="mcap", messages=5, image_bytes=0):
+    """A bag with a latched text, odometry at 10 Hz and, if asked for, images."""
     with BagWriter(path, storage) as bag:
         bag.add_topic("/words", "std_msgs/msg/String", latched=True)
         bag.add_topic("/odometry", "nav_msgs/msg/Odometry")
-        bag.add_topic("/picture", "sensor_msgs/msg/CompressedImage")
+        bag.add_topic("/image", "sensor_msgs/msg/CompressedImage")
         bag.write("/words", 0, String(data="straight on"))
         for i in range(messages):
             message = Odometry()
             message.pose.pose.position = Point(x=float(i), y=-1.0, z=0.0)
             bag.write("/odometry", i * 10**8, message)
-            if picture_bytes:
-                bag.write("/picture", i * 10**8, CompressedImage(format="jpeg", data=bytes(picture_bytes)))
+            if image_bytes:
+                bag.write("/image", i * 10**8, CompressedImage(format="jpeg", data=bytes(image_bytes)))
 
 
 def storage_file(path):
@@ -85,7 +85,7 @@ def test_an_sqlite_bag_that_may_not_grow_is_one_sentence(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
     try:
         with pytest.raises(BagError, match=r"bag .*bag cannot be written: "):
-            write(tmp_path / "bag", "sqlite3", messages=10, picture_bytes=500_000)
+            write(tmp_path / "bag", "sqlite3", messages=10, image_bytes=500_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, before)
@@ -96,8 +96,8 @@ def test_what_goes_in_comes_out(tmp_path, storage):
     write(tmp_path / "bag", storage)
     with BagReader(tmp_path / "bag") as bag:
         assert [(t.name, t.type_name, t.count, t.latched) for t in bag.topics] == [
+            ("/image", "sensor_msgs/msg/CompressedImage", 0, False),
             ("/odometry", "nav_msgs/msg/Odometry", 5, False),
-            ("/picture", "sensor_msgs/msg/CompressedImage", 0, False),
             ("/words", "std_msgs/msg/String", 1, True),
         ]
         assert bag.duration_s == pytest.approx(0.4)
@@ -151,15 +151,15 @@ def test_a_recording_that_fails_half_way_is_still_a_whole_bag(tmp_path, storage)
 
 
 def test_a_killed_mcap_recording_gives_back_what_was_flushed(tmp_path):
-    write(tmp_path / "bag", messages=40, picture_bytes=100_000)
+    write(tmp_path / "bag", messages=40, image_bytes=100_000)
     file = storage_file(tmp_path / "bag")
     (tmp_path / "bag" / "metadata.yaml").unlink()
-    file.write_bytes(file.read_bytes()[:2_500_000])  # 40 pictures would be 4 MB
+    file.write_bytes(file.read_bytes()[:2_500_000])  # 40 images would be 4 MB
     with BagReader(tmp_path / "bag") as bag:
         found = list(bag.messages())
-        pictures = [entry for entry in found if entry.topic == "/picture"]
-        assert 20 <= len(pictures) < 40
-        assert all(len(entry.message().data) == 100_000 for entry in pictures)
+        images = [entry for entry in found if entry.topic == "/image"]
+        assert 20 <= len(images) < 40
+        assert all(len(entry.message().data) == 100_000 for entry in images)
         assert f"is damaged (File end magic is invalid); {len(found)} messages of bag.mcap were recovered" in bag.notice
         assert len(bag.require("nav_msgs/msg/Odometry")) == 1
         part = list(bag.messages(["/odometry"], start_ns=10**8, stop_ns=3 * 10**8))
@@ -167,7 +167,7 @@ def test_a_killed_mcap_recording_gives_back_what_was_flushed(tmp_path):
 
 
 def test_a_cut_mcap_beside_its_metadata_is_recovered_too(tmp_path):
-    write(tmp_path / "bag", messages=20, picture_bytes=100_000)
+    write(tmp_path / "bag", messages=20, image_bytes=100_000)
     file = storage_file(tmp_path / "bag")
     file.write_bytes(file.read_bytes()[:1_500_000])
     with BagReader(tmp_path / "bag") as bag:
@@ -277,7 +277,7 @@ def test_a_topic_that_is_missing_is_named_with_those_that_are_there(tmp_path):
     with BagReader(tmp_path / "bag") as bag:
         assert bag.require("nav_msgs/msg/Odometry", "/odometry")[0].count == 5
         with pytest.raises(
-            BagError, match=r"has no topic of type nav_msgs/msg/Path; it has: /odometry \(nav_msgs/msg/O"
+            BagError, match=r"has no topic of type nav_msgs/msg/Path; it has: /image \(sensor_msgs/msg/C"
         ):
             bag.require("nav_msgs/msg/Path")
         with pytest.raises(BagError, match="has no topic /odom of type nav_msgs/msg/Odometry"):

@@ -12,10 +12,10 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import decoding
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.data.shards import Index, Load
+from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import Axis, Codebook, TokenLayout
 
 SCENES = 2
 
@@ -27,7 +27,7 @@ def given(tmp_path_factory):
     scenes = folder / "val"
     scenes.mkdir()
     made = [hand_scenes.scene(f"val-00000-{k:03d}", size=(64, 36), agents=2) for k in range(SCENES)]
-    note = shards.write_shard(scenes, "val-00000", Load.of(made), asked=SCENES, made_by={})
+    note = shards.write_shard(scenes, "val-00000", ShardContent.of(made), asked=SCENES, made_by={})
     shards.write_index(scenes, Index("val", SCENES, (note,), {}))
     net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
     checkpoint.save(net, folder / "model/weights.safetensors", {})
@@ -64,21 +64,22 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
         assert found["rows"][same] == found["rows"]["configured"]
     one = found["rows"]["goals 1"]
     assert one["single"] == one["best"] == one["chosen"]
-    stored = shards.read(scenes, pictures=False, on_damage=pytest.fail)
+    stored = shards.read(scenes, images=False, on_damage=pytest.fail)
     exact = [score(scene.scored(), scene.expert[None]).score[0] for scene in stored]
     assert found["expert"]["exact"] == pytest.approx(100.0 * np.mean(exact), abs=1e-3)
     told = capsys.readouterr().out
     assert "edit rounds 0" in told
-    assert f"in tokens, read against the road, {found['expert']['tokens']:.1f}; without the road" in told
+    assert f"read relative to the road {found['expert']['tokens']:.1f}, without the road" in told
 
 
 def test_what_the_expert_scores_in_tokens_is_told_with_and_without_the_road():
-    scene = hand_scenes.scene(size=(64, 36), agents=0, pictures=False)
-    found = decoding.expert_ceiling(scene, Codebook())
+    scene = hand_scenes.scene(size=(64, 36), agents=0, images=False)
+    found = decoding.expert_ceiling(scene, TokenLayout())
     assert found.exact >= found.tokens - 0.02  # rounding brings nothing but luck
     points = scene.expert[:, :2]
     np.testing.assert_allclose(Codebook().decode(Codebook().encode(points)), points, atol=0.15 + 1e-9)
-    fine = decoding.expert_ceiling(scene, Codebook(0.02, 9999))
+    axes = tuple(Axis(name, 0.02, 9999, -99.0, 99.0) for name in ("x", "y"))
+    fine = decoding.expert_ceiling(scene, TokenLayout(axes=axes))
     assert fine.tokens_without_road == pytest.approx(fine.exact, abs=0.02)
 
 

@@ -13,14 +13,16 @@ from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import gpu, planner
-from reflectdrive_ros.bench.parity import FULL, LITE, run_step
+from reflectdrive_ros.bench.parity import full_rounds, lite_rounds, run_step
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model.token import torch_bench
-from reflectdrive_ros.model.token.cuda_graphs import WAYS
+from reflectdrive_ros.model.token.cuda_graphs import MODES
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt import cuda_device
+from reflectdrive_ros.tokens import TokenLayout
 
 WORDS = ("<pad>", "<unk>")
+FULL, LITE = full_rounds(TokenLayout()), lite_rounds(TokenLayout())
 
 
 def scenes(count=3):
@@ -64,7 +66,7 @@ def test_frames_that_reuse_nothing_write_the_same_tokens(packed):
     net = tiny_net(words=WORDS)
     eager = TorchNetwork(net)
     for inputs in scenes():
-        afresh = torch_bench.without_reuse(net, eager.tensors(inputs), eager.decoding, 6, packed)
+        afresh = torch_bench.full_step_uncached(net, eager.tensors(inputs), eager.decoding, 6, packed)
         np.testing.assert_array_equal(afresh[0].numpy(), run_step(eager, inputs, FULL, 6)[0])
 
 
@@ -80,14 +82,15 @@ def test_a_frame_may_edit_some_of_its_blocks():
     network = TorchNetwork(tiny_net(words=WORDS))
     for inputs in scenes():
         np.testing.assert_array_equal(
-            run_step(network, inputs, FULL, 6, edited=2)[0], run_step(network, inputs, FULL, 6)[0][:2]
+            run_step(network, inputs, FULL, 6, edited=2)[0],
+            run_step(network, inputs, FULL, 6)[0][:2],
         )
 
 
 def test_a_frame_tells_where_its_time_went():
     network = TorchNetwork(tiny_net(words=WORDS))
-    blocks, (prefill, drafts, edits) = run_step(network, next(scenes(1)), LITE, 1)
-    assert blocks.shape == (1, 16)
+    actions, (prefill, drafts, edits) = run_step(network, next(scenes(1)), LITE, 1)
+    assert actions.shape == (1, 16)
     assert min(prefill, drafts, edits) > 0
 
 
@@ -110,8 +113,8 @@ def test_the_table_of_tensorrt_is_that_of_the_other_backends(tmp_path, capsys, m
     words = ["bench", "planner", "--backend", "tensorrt", "--steps", "2", "--threads", "1"]
     assert main([*words, "--json", str(tmp_path / "f")]) == 0
     told = json.loads((tmp_path / "f").read_text())
-    assert told["runs_on"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
-    assert told["eager_runs_on"].endswith("on cpu")
+    assert told["backend_description"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
+    assert told["eager_backend_description"].endswith("on cpu")
     assert told["roofline_full_ms"] is None
     assert told["cold_start_s"] == 1.5
     for kind in ("full", "lite"):
@@ -128,7 +131,7 @@ def test_each_way_has_its_turn_and_is_held_against_the_plain_one():
     """On a CPU all ways are the plain one, so this tries the bench and not the ways."""
     net = tiny_net(words=WORDS)
     told = gpu.cuda_modes(net, TorchNetwork(net), next(scenes(1)), "cpu", 2)
-    assert set(told["step_ms_p50"]) | set(told["left_out"]) == set(told["same_ids"]) == {str(way) for way in WAYS}
+    assert set(told["step_ms_p50"]) | set(told["left_out"]) == set(told["same_ids"]) == {str(way) for way in MODES}
     assert all(ms > 0 for by_count in told["step_ms_p50"].values() for ms in by_count.values())
     assert set(told["same_ids"].values()) == {1.0}
     other = gpu.cuda_modes(net, TorchNetwork(tiny_net(1, words=WORDS)), next(scenes(1)), "cpu", 1)
@@ -137,7 +140,10 @@ def test_each_way_has_its_turn_and_is_held_against_the_plain_one():
 
 @pytest.mark.parametrize(
     ("answer", "ticks"),
-    [("1755, 1980, 2619, 2619\n", "sm 1755, max.sm 1980, mem 2619, max.mem 2619 MHz"), ("[N/A], 1, 1, 1", "not tell")],
+    [
+        ("1755, 1980, 2619, 2619\n", "sm 1755, max.sm 1980, mem 2619, max.mem 2619 MHz"),
+        ("[N/A], 1, 1, 1", "not report"),
+    ],
 )
 def test_the_table_names_the_gpu_its_clocks_and_what_was_left_out(answer, ticks, monkeypatch):
     answered = subprocess.CompletedProcess([], 0, answer, "")
@@ -162,11 +168,11 @@ def test_figures_of_a_small_run_on_a_gpu(tmp_path):
     assert told["device"].startswith(told["gpu"]["name"])
 
 
-def test_on_the_road_older_pictures_were_the_newest_and_strange_ones_were_never_seen():
+def test_on_the_road_older_images_were_the_newest_and_strange_ones_were_never_seen():
     inputs = next(scenes(1))
     cameras = len(inputs.images) // 2
     for strange in (False, True):
         first, second = itertools.islice(planner.driven(inputs, cameras, strange), 2)
-        before = {picture.tobytes() for picture in first.images}
-        known = [picture.tobytes() in before for picture in second.images]
+        before = {image.tobytes() for image in first.images}
+        known = [image.tobytes() in before for image in second.images]
         assert known == [not strange] * cameras + [False] * cameras

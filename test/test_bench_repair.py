@@ -12,7 +12,7 @@ from reflectdrive_ros.bench import repair
 from reflectdrive_ros.bench.repair import BOTH, GOALS
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.data.shards import Index, Load
+from reflectdrive_ros.data.shards import Index, ShardContent
 
 SCENES = 3
 
@@ -22,7 +22,7 @@ def scenes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("repair") / "val"
     folder.mkdir()
     made = [hand_scenes.scene(f"val-00000-{k:03d}", size=(64, 36), agents=4, speed=8.0) for k in range(SCENES)]
-    note = shards.write_shard(folder, "val-00000", Load.of(made), asked=SCENES, made_by={})
+    note = shards.write_shard(folder, "val-00000", ShardContent.of(made), asked=SCENES, made_by={})
     shards.write_index(folder, Index("val", SCENES, (note,), {}))
     return folder
 
@@ -37,7 +37,7 @@ def test_the_ablation_has_the_papers_shape_and_repair_makes_nothing_less_safe(
 ):
     out = tmp_path / "repair.json"
     call = ["bench", "repair", "--scenes", str(scenes), "--model", str(tiny_model.file)]
-    call += ["--sha256", tiny_model.sha256, "--planner", planner, "--picture", str(tmp_path / "repair.png")]
+    call += ["--sha256", tiny_model.sha256, "--planner", planner, "--image", str(tmp_path / "repair.png")]
     assert main([*call, "--random-weights", "--json", str(out)]) == 0
     assert cv2.imread(str(tmp_path / "repair.png")) is not None
     found = json.loads(out.read_text())

@@ -335,7 +335,7 @@ def test_what_is_behind_the_camera_changes_nothing(town, place):
 
 @pytest.mark.parametrize("place", [(2.0, 3.2), (4.5, 0.0), (0.5, -3.0), (1.0, 2.6)])
 def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, place):
-    """A bus alongside covers one connected stretch of a side picture, up to its border."""
+    """A bus alongside covers one connected stretch of a side image, up to its border."""
     for name in ("front_left", "front", "front_right"):
         seen = difference(rendered(town, name=name), rendered(town, actors((Shape.BUS, *place, 0.0)), name=name)) > 12
         covered = np.flatnonzero(seen[120:240].any(axis=0))

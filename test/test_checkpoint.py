@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from tiny_net import some_blocks, tiny_config, tiny_inputs, tiny_net
+from tiny_net import random_actions, tiny_config, tiny_inputs, tiny_net
 
 from reflectdrive_ros.model.checkpoint import CheckpointError, load, save
-from reflectdrive_ros.model.layers import BlockConfig
+from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.pretrained import load_qwen3, load_siglip
-from reflectdrive_ros.model.token.net import TokenNet, small
+from reflectdrive_ros.model.token.net import TokenNet, small_config
 from reflectdrive_ros.model.vision import VisionConfig
 
 
@@ -42,8 +42,10 @@ def test_a_network_comes_back_with_its_configuration(tmp_path):
     again = load(path, sha256)
     assert again.config == net.config
     assert not again.training
-    inputs, blocks = tiny_inputs(net), some_blocks(net)
-    torch.testing.assert_close(again.packed_logits(*inputs, blocks), net.packed_logits(*inputs, blocks), atol=0, rtol=0)
+    inputs, actions = tiny_inputs(net), random_actions(net)
+    torch.testing.assert_close(
+        again.packed_logits(*inputs, actions), net.packed_logits(*inputs, actions), atol=0, rtol=0
+    )
     card = json.loads((path.parent / "card.json").read_text())
     assert card["sha256"] == sha256
     assert card["seed"] == 7
@@ -57,7 +59,7 @@ def test_the_same_weights_make_the_same_file(tmp_path):
 
 
 def test_the_small_model_fits_into_16_mb(tmp_path):
-    net = TokenNet(small(("go",)))
+    net = TokenNet(small_config(("go",)))
     net.initialise(torch.Generator().manual_seed(0))
     save(net, tmp_path / "weights.safetensors", {})
     assert (tmp_path / "weights.safetensors").stat().st_size <= 16e6
@@ -92,28 +94,43 @@ def change_config(values):
         (lambda t, m: t["norm.weight"].fill_(float("nan")), "NaN or infinity in norm.weight"),
         (
             lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}),
-            r"expected weights of the format .*net\.1",
+            r"expected weights of the format .*net\.3",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.1": "{"}),
+            lambda t, m: m.update({"reflectdrive.token_net.3": "{"}),
             "the configuration that .* carries is not JSON",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.1": "[" * 100_000}),
+            lambda t, m: m.update({"reflectdrive.token_net.3": "[" * 100_000}),
             "the configuration that .* carries nests deeper than 64 levels",
         ),
         (change_config(lambda c: c.update(colour="red")), r"unknown \['colour'\]"),
-        (change_config(lambda c: c["blocks"].pop("heads")), r"carries has no blocks\.heads"),
+        (change_config(lambda c: c["transformer"].pop("heads")), r"carries has no transformer\.heads"),
         (change_config(lambda c: c.update(cameras="3")), "carries has cameras = '3', expected a whole number"),
         (change_config(lambda c: c.update(cameras=5)), r"camera has shape \(3, 32\), expected \(5, 32\)"),
         (change_config(lambda c: c.update(instants=8)), r"instant has shape \(1, 32\), expected \(4, 32\)"),
         (change_config(lambda c: c.update(text_length=10**9)), "has text_length = 1000000000, expected a whole number"),
         (change_config(lambda c: c.update(words=[["a"]])), r"has words\[0\] = \['a'\], expected text"),
         (change_config(lambda c: c.update(ego_scale=[1.0, 0.0, 1.0])), r"has ego_scale\[1\] = 0\.0, expected a finite"),
-        (change_config(lambda c: c.update(bin_m=float("nan"))), "has bin_m = nan, expected a finite number"),
-        (change_config(lambda c: c["blocks"].update(width=1 << 16, ffn=1 << 16, layers=256)), r"lacks layers\.10\."),
-        (change_config(lambda c: c["blocks"].update(layers=1)), "unexpected layers.1"),
-        (change_config(lambda c: c["blocks"].update(kv_heads=3)), "expected a multiple of kv_heads"),
+        (
+            change_config(lambda c: c["layout"]["axes"][0].update(bin=float("nan"))),
+            r"has layout.axes\[0\].bin = nan, expected a finite number",
+        ),
+        (
+            change_config(lambda c: c["layout"].update(goal=[3, 4])),
+            r"TokenLayout.goal is \(3, 4\), expected the positions",
+        ),
+        (
+            change_config(lambda c: c["layout"].update(order="axes")),
+            "TokenLayout.order is 'axes', expected 'waypoints'",
+        ),
+        (change_config(lambda c: c["layout"]["axes"][0].update(name="z")), "Axis.name is 'z', expected one of x, y"),
+        (
+            change_config(lambda c: c["transformer"].update(width=1 << 16, ffn=1 << 16, layers=256)),
+            r"lacks layers\.10\.",
+        ),
+        (change_config(lambda c: c["transformer"].update(layers=1)), "unexpected layers.1"),
+        (change_config(lambda c: c["transformer"].update(kv_heads=3)), "expected a multiple of kv_heads"),
         (change_config(lambda c: c["vision"].update(channels=24)), "expected .*24"),
     ],
 )
@@ -143,7 +160,7 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path, content):
 
 # --- public weights --------------------------------------------------------------------------------------------------
 
-QWEN = BlockConfig(
+QWEN = TransformerConfig(
     width=32, layers=3, heads=4, kv_heads=2, head_dim=16, ffn=48, action_ffn=20, rope_theta=1e6, norm_eps=1e-6
 )
 SIGLIP = VisionConfig(
@@ -200,7 +217,7 @@ def siglip(tmp_path):
 
 
 def net_like(**changes):
-    settings = {"vision": SIGLIP, "blocks": QWEN, "text_vocabulary": 40, **changes}
+    settings = {"vision": SIGLIP, "transformer": QWEN, "text_vocabulary": 40, **changes}
     return tiny_net(**settings)
 
 
@@ -227,7 +244,7 @@ def test_a_network_with_words_of_its_own_begins_with_what_the_language_model_kno
     model, folder = qwen
     words = ("<pad>", "left", "roundabout", "right")
     net, random = (net_like(words=words, text_vocabulary=6) for _ in range(2))
-    with pytest.raises(CheckpointError, match=r"vocab\.json is no vocabulary of the weights beside it"):
+    with pytest.raises(CheckpointError, match=r"vocab\.json is not the vocabulary of the weights beside it"):
         load_qwen3(net, folder)
     (folder / "vocab.json").write_text(json.dumps({"\u0120left": 7, "left": 8, "right": 39, "round": 3}))
     load_qwen3(net, folder)
@@ -236,7 +253,7 @@ def test_a_network_with_words_of_its_own_begins_with_what_the_language_model_kno
     assert net.embed_tokens.weight[[0, 2, 4, 5]].equal(random.embed_tokens.weight[[0, 2, 4, 5]])
     assert net.layers[0].mlp.gate_proj.weight.equal(model.model.layers[0].mlp.gate_proj.weight)
     (folder / "vocab.json").write_text(json.dumps({"left": 40}))
-    with pytest.raises(CheckpointError, match="is no vocabulary of the weights beside it: index 40"):
+    with pytest.raises(CheckpointError, match="is not the vocabulary of the weights beside it: index 40"):
         load_qwen3(net, folder)
 
 
@@ -261,7 +278,7 @@ def test_the_action_ffn_begins_as_the_strongest_channels(qwen):
         assert layer.action_mlp.up_proj.weight.equal(theirs.mlp.up_proj.weight[kept])
         assert layer.action_mlp.down_proj.weight.equal(theirs.mlp.down_proj.weight[:, kept])
     # with all channels kept, an action token is treated as a word is
-    whole = net_like(blocks=dataclasses.replace(QWEN, action_ffn=QWEN.ffn))
+    whole = net_like(transformer=dataclasses.replace(QWEN, action_ffn=QWEN.ffn))
     load_qwen3(whole, folder)
     x = torch.randn(1, 4, QWEN.width, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(whole.layers[0].action_mlp(x), whole.layers[0].mlp(x))
@@ -285,7 +302,7 @@ def test_a_language_model_of_other_measures_is_refused_by_name(qwen):
         ({"layers": 2}, "num_hidden_layers is 3, expected 2"),
     ):
         with pytest.raises(CheckpointError, match=complaint):
-            load_qwen3(net_like(blocks=dataclasses.replace(QWEN, **change)), folder)
+            load_qwen3(net_like(transformer=dataclasses.replace(QWEN, **change)), folder)
     with pytest.raises(CheckpointError, match="vocab_size is 40, expected 41"):
         load_qwen3(net_like(text_vocabulary=41), folder)
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import cars, config, ego, observation
 
-from reflectdrive_ros.planning.postprocess.comfort import calmed, comfortable, gentler
-from reflectdrive_ros.planning.safety import SAFE, Known, looked_at
+from reflectdrive_ros.planning.assessment import comfortable, evaluate
+from reflectdrive_ros.planning.postprocess.comfort import relax_profile, relaxed_profiles
+from reflectdrive_ros.scoring.safety import SAFE, SafetyContext
 
 DT_S = 0.5
 
@@ -20,15 +21,15 @@ def straight(distances):
 
 def seen(car, others=None):
     """What is known where the car knows of others at most."""
-    return Known.of(replace(observation(agents=others, route=np.zeros((0, 3))), ego=car), config())
+    return SafetyContext(replace(observation(agents=others, route=np.zeros((0, 3))), ego=car), config())
 
 
 def comforts(points, car):
-    return comfortable(points[None], car, seen(car))[0]
+    return comfortable(seen(car), points[None])[0]
 
 
 def calm(points, car, known=None):
-    return calmed(points, car, known or seen(car))
+    return relax_profile(points, known or seen(car))
 
 
 def along(points):
@@ -63,8 +64,8 @@ def test_comfort_is_not_bought_with_somebody_elses_way():
     """Who just makes it behind a car that brakes late hits one that brakes sooner."""
     car = ego(10.0)
     known = seen(car, cars((5.3, -10.85, np.pi / 2, 9.75)))
-    first = next(option for option in gentler(LATE, car, DT_S) if comforts(option, car))
-    np.testing.assert_array_equal(looked_at(known, np.stack([LATE, first])).safety.worst >= SAFE, [True, False])
+    first = next(option for option in relaxed_profiles(LATE, car, DT_S) if comforts(option, car))
+    np.testing.assert_array_equal(evaluate(known, np.stack([LATE, first])).safety.worst >= SAFE, [True, False])
     assert calm(LATE, car, known) is LATE
     np.testing.assert_array_equal(calm(LATE, car), first)
 
@@ -81,7 +82,7 @@ def test_gentler_plans_stay_on_the_way_and_behind_the_plan(speed_mps, accelerati
     car = ego(speed_mps, acceleration_mps2=acceleration_mps2)
     way = np.concatenate([np.zeros((1, 2)), points])
     pieces = np.diff(way, axis=0)
-    for found in (*gentler(points, car, DT_S), calm(points, car)):
+    for found in (*relaxed_profiles(points, car, DT_S), calm(points, car)):
         assert (along(found) <= along(points) + 1e-6).all()
         for place in found:
             share = ((place - way[:-1]) * pieces).sum(1) / np.maximum((pieces**2).sum(1), 1e-12)

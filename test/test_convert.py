@@ -6,11 +6,11 @@ import pytest
 from autoware_perception_msgs.msg import ObjectClassification, TrackedObject, TrackedObjects
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages import acceleration, camera_info, jpeg, ns, odometry, picture, predicted_objects, raw, route, tf_static
+from messages import acceleration, camera_info, image, jpeg, ns, odometry, predicted_objects, raw, route, tf_static
 from scenes import ego
 
 from reflectdrive_ros.domain import AgentKind
-from reflectdrive_ros.ros import convert, outputs, rotations
+from reflectdrive_ros.ros import convert, image_decoding, outputs, rotations
 from reflectdrive_ros.ros.convert import BadMessage
 
 HERE = np.zeros(2)
@@ -58,7 +58,7 @@ def test_acceleration_that_is_nan_is_refused():
     [
         ([], "0 points"),
         ([(1.0, 2.0)], "1 points"),
-        ([(1.0, 2.0)] * 5, "one spot"),
+        ([(1.0, 2.0)] * 5, "are equal"),
         ([(0.0, 0.0), (float("nan"), 1.0)], "NaN"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_long_route_is_thinned_but_keeps_its_ends():
     assert (made[0, 0], made[-1, 0]) == (0.0, 1000.0)
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 RGB = np.random.default_rng(3).integers(0, 256, (36, 64, 3), dtype=np.uint8)
 
@@ -88,16 +88,16 @@ RGB = np.random.default_rng(3).integers(0, 256, (36, 64, 3), dtype=np.uint8)
         ("bgra8", np.dstack([RGB[..., ::-1], np.full((36, 64), 255, np.uint8)])),
     ],
 )
-def test_every_colour_encoding_gives_the_same_picture(encoding, stored):
+def test_every_colour_encoding_gives_the_same_image(encoding, stored):
     message = raw(1.0, pixels=np.ascontiguousarray(stored), encoding=encoding)
-    np.testing.assert_array_equal(convert.raw_pixels(message, "front"), RGB)
+    np.testing.assert_array_equal(image_decoding.raw_pixels(message, "front"), RGB)
 
 
 def test_grey_and_yuv_give_three_channels():
-    grey = convert.raw_pixels(raw(1.0, pixels=RGB[..., 0], encoding="mono8"), "front")
+    grey = image_decoding.raw_pixels(raw(1.0, pixels=RGB[..., 0], encoding="mono8"), "front")
     np.testing.assert_array_equal(grey, np.repeat(RGB[..., :1], 3, axis=2))
     flat = np.full((36, 64, 2), 128, np.uint8)
-    yuv = convert.raw_pixels(raw(1.0, pixels=flat, encoding="yuv422_yuy2"), "front")
+    yuv = image_decoding.raw_pixels(raw(1.0, pixels=flat, encoding="yuv422_yuy2"), "front")
     assert np.ptp(yuv) <= 4  # neutral grey stays neutral
 
 
@@ -105,19 +105,19 @@ def test_padded_rows_are_cut():
     padded = np.concatenate([RGB, np.zeros((36, 8, 3), np.uint8)], axis=1)
     message = raw(1.0, pixels=padded)
     message.width = 64
-    np.testing.assert_array_equal(convert.raw_pixels(message, "front"), RGB)
+    np.testing.assert_array_equal(image_decoding.raw_pixels(message, "front"), RGB)
 
 
 def test_an_unknown_encoding_is_named_with_those_there_are():
     with pytest.raises(BadMessage, match=r"camera front: encoding 'bayer_x' is unknown, expected one of rgb8"):
-        convert.raw_pixels(raw(1.0, encoding="bayer_x"), "front")
+        image_decoding.raw_pixels(raw(1.0, encoding="bayer_x"), "front")
 
 
-def test_a_picture_of_the_wrong_size_is_refused():
+def test_a_image_of_the_wrong_size_is_refused():
     message = raw(1.0)
     message.height = 400
     with pytest.raises(BadMessage, match="are not 64x400"):
-        convert.raw_pixels(message, "front")
+        image_decoding.raw_pixels(message, "front")
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff\xe0 no jpeg at all"])
@@ -126,18 +126,18 @@ def test_bytes_that_are_not_an_image_are_refused(data):
     del message.data[:]
     message.data.frombytes(data)
     with pytest.raises(BadMessage, match="are not an image"):
-        convert.jpeg_pixels(message, "front")
+        image_decoding.jpeg_pixels(message, "front")
 
 
-def test_pictures_come_in_the_asked_size_and_the_right_colours():
+def test_images_come_in_the_asked_size_and_the_right_colours():
     message = jpeg(1.0, shade=3)
-    pixels, scale = convert.pixels(message, "front", 32, 18)
+    pixels, scale = image_decoding.pixels(message, "front", 32, 18)
     assert pixels.shape == (18, 32, 3)
     assert scale == (0.5, 0.5)
-    np.testing.assert_allclose(pixels[9, 2].astype(int), picture(3)[9, 4], atol=3)
+    np.testing.assert_allclose(pixels[9, 2].astype(int), image(3)[9, 4], atol=3)
 
 
-def smooth_picture(width, height):
+def smooth_image(width, height):
     """(H, W, 3) uint8 of slow waves, so that what is averaged is no accident of a pixel."""
     across, down = np.arange(width) / width, np.arange(height)[:, None] / height
     waves = [np.sin(2 * np.pi * (a * across + b * down)) for a, b in ((3, 1), (1, 2), (2, 3))]
@@ -147,12 +147,12 @@ def smooth_picture(width, height):
 @pytest.mark.parametrize(
     ("size", "reduction"), [((384, 216), 1), ((640, 360), 2), ((1280, 720), 4), ((1920, 1080), 4), ((3840, 2160), 8)]
 )
-def test_a_large_picture_is_decoded_smaller_and_looks_the_same(monkeypatch, size, reduction):
-    pixels, asked, decoded = smooth_picture(*size), [], convert.jpeg_pixels
-    monkeypatch.setattr(convert, "jpeg_pixels", lambda *args: asked.append(args[2]) or decoded(*args))
+def test_a_large_image_is_decoded_smaller_and_looks_the_same(monkeypatch, size, reduction):
+    pixels, asked, decoded = smooth_image(*size), [], image_decoding.jpeg_pixels
+    monkeypatch.setattr(image_decoding, "jpeg_pixels", lambda *args: asked.append(args[2]) or decoded(*args))
     expected = cv2.resize(pixels, (192, 96), interpolation=cv2.INTER_AREA).astype(int)
     for message in (jpeg(1.0, pixels=pixels), raw(1.0, pixels=pixels)):
-        found, scale = convert.pixels(message, "front", 192, 96)
+        found, scale = image_decoding.pixels(message, "front", 192, 96)
         assert np.abs(found - expected).max() <= 6
         assert scale == pytest.approx((192 / size[0], 96 / size[1]))
     assert asked == [reduction]
@@ -160,8 +160,8 @@ def test_a_large_picture_is_decoded_smaller_and_looks_the_same(monkeypatch, size
 
 @given(st.integers(16, 3000), st.integers(16, 2000))
 @settings(max_examples=25, deadline=None)
-def test_pictures_of_any_size_are_brought_to_the_asked_one(width, height):
-    found, scale = convert.pixels(
+def test_images_of_any_size_are_brought_to_the_asked_one(width, height):
+    found, scale = image_decoding.pixels(
         jpeg(1.0, pixels=np.full((height, width, 3), (90, 120, 30), np.uint8)), "front", 64, 36
     )
     assert found.shape == (36, 64, 3)
@@ -171,20 +171,20 @@ def test_pictures_of_any_size_are_brought_to_the_asked_one(width, height):
 
 def test_a_jpeg_tells_its_size_behind_whatever_stands_before_it():
     data = bytes(jpeg(1.0, pixels=np.zeros((90, 160, 3), np.uint8)).data)
-    assert convert.jpeg_size(data) == (160, 90)
+    assert image_decoding.jpeg_size(data) == (160, 90)
     comment = b"\xff\xfe\x00\x10" + 14 * b"x"
-    assert convert.jpeg_size(data[:2] + comment + b"\xff" + data[2:]) == (160, 90)
+    assert image_decoding.jpeg_size(data[:2] + comment + b"\xff" + data[2:]) == (160, 90)
     for broken in (b"", b"\xff\xd8", data[:100], b"\x89PNG" + data, data[:2] + comment[:3]):
-        assert convert.jpeg_size(broken) is None
+        assert image_decoding.jpeg_size(broken) is None
 
 
 def test_a_living_camera_has_changing_digests():
-    assert convert.digest(jpeg(1.0, shade=1)) == convert.digest(jpeg(2.0, shade=1))
-    assert convert.digest(jpeg(1.0, shade=1)) != convert.digest(jpeg(2.0, shade=2))
-    assert convert.digest(raw(1.0, pixels=picture(1))) != convert.digest(raw(1.0, pixels=picture(2)))
+    assert image_decoding.digest(jpeg(1.0, shade=1)) == image_decoding.digest(jpeg(2.0, shade=1))
+    assert image_decoding.digest(jpeg(1.0, shade=1)) != image_decoding.digest(jpeg(2.0, shade=2))
+    assert image_decoding.digest(raw(1.0, pixels=image(1))) != image_decoding.digest(raw(1.0, pixels=image(2)))
 
 
-def test_a_point_ahead_lands_in_the_middle_of_the_picture():
+def test_a_point_ahead_lands_in_the_middle_of_the_image():
     transforms = convert.static_transforms(tf_static())
     camera_from_ego = convert.camera_from_ego(transforms, "front", "front_optical")
     seen = camera_from_ego @ np.array([10.0, 0.0, 1.5, 1.0])
@@ -203,7 +203,7 @@ def test_an_intrinsic_matrix_that_would_overflow_is_refused(entry, value):
 
 
 def test_missing_extrinsics_and_intrinsics_are_sentences():
-    with pytest.raises(BadMessage, match="no way from base_link to 'left_optical'"):
+    with pytest.raises(BadMessage, match="no transform from base_link to 'left_optical'"):
         convert.camera_from_ego({}, "left", "left_optical")
     message = camera_info()
     message.k[0] = 0.0
@@ -213,7 +213,7 @@ def test_missing_extrinsics_and_intrinsics_are_sentences():
 
 def test_a_circle_of_transforms_ends():
     circle = {"a": ("b", np.eye(4)), "b": ("a", np.eye(4))}
-    with pytest.raises(BadMessage, match="no way"):
+    with pytest.raises(BadMessage, match="no transform"):
         convert.camera_from_ego(circle, "front", "a")
 
 
@@ -286,11 +286,11 @@ def test_objects_that_are_nan_in_any_field_are_counted_and_not_an_empty_road():
         assert found.ignored == {"not finite": 1}
 
 
-def test_a_picture_in_pairs_of_pixels_must_have_an_even_width():
+def test_a_image_in_pairs_of_pixels_must_have_an_even_width():
     for encoding in ("yuv422_yuy2", "yuv422"):
         odd = raw(1.0, pixels=np.zeros((1, 3, 2), np.uint8), encoding=encoding)
         with pytest.raises(BadMessage, match="3 px wide"):
-            convert.raw_pixels(odd, "front")
+            image_decoding.raw_pixels(odd, "front")
 
 
 def test_no_objects_is_an_empty_road():
@@ -313,14 +313,14 @@ def test_tracked_objects_are_read_too():
 def test_objects_are_moved_on_to_the_moment_of_the_ego():
     """A car at 15 m/s seen 0.2 s ago is 3 m further now."""
     found = agents_of(predicted_objects(1.0, (20.0, 0.0, 0.0, 15.0, 4.5)))
-    agents = convert.in_ego_frame(found, ego(5.0, ns(1.2), (10.0, 0.0, 0.0)))
+    agents = convert.agents_to_ego_frame(found, ego(5.0, ns(1.2), (10.0, 0.0, 0.0)))
     assert agents.poses[0, 0] == pytest.approx(20.0 + 3.0 - 10.0)
     assert agents.predicted_poses[0, 0, 0] == pytest.approx(13.0 + 7.5)
 
 
 def test_objects_turn_with_the_ego():
     found = agents_of(predicted_objects(1.0, (0.0, 20.0, np.pi / 2, 3.0, 4.5)))
-    agents = convert.in_ego_frame(found, ego(5.0, ns(1.0), (0.0, 0.0, np.pi / 2)))
+    agents = convert.agents_to_ego_frame(found, ego(5.0, ns(1.0), (0.0, 0.0, np.pi / 2)))
     np.testing.assert_allclose(agents.poses, [[20.0, 0.0, 0.0]], atol=1e-9)
     np.testing.assert_allclose(agents.velocities_mps, [[3.0, 0.0]], atol=1e-9)
 

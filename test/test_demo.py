@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -102,7 +103,7 @@ def test_bag_numbers_and_page_are_left_behind(five_seconds, tmp_path):
     assert fields_of(numbers) <= explained_fields()
     page = (out / "report.html").read_text()
     assert '"world":{"rings":[[[' in page
-    assert page.count("/9j/") >= 3 * 40  # pictures
+    assert page.count("/9j/") >= 3 * 40  # images
     assert "nothing received yet" not in page  # in no diagnostics
     assert "driven" in done.stdout
     code = main(["replay", str(out / "world"), "--out", str(tmp_path), "--no-report"])
@@ -136,8 +137,13 @@ def test_an_input_that_the_world_does_not_send_is_one_sentence(tmp_path, capsys,
 
 
 @pytest.mark.dds
-def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path):
-    process = subprocess.Popen(command(tmp_path, "--seconds", "600"), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path, live, number, code):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        words = ("--live", "--port", str(free.getsockname()[1])) if live else ("--seconds", "600")
+    process = subprocess.Popen(command(tmp_path, *words), cwd=ROOT, stderr=subprocess.PIPE, text=True)
     node = None
     try:
         until = time.perf_counter() + 60.0
@@ -147,11 +153,16 @@ def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path):
             node = next((int(pid) for pid in children if b"reflectdrive_ros.ros.node" in cmdline(int(pid))), None)
             time.sleep(0.1)
         time.sleep(3.0)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20.0) == 143
+        process.send_signal(number)
+        assert process.wait(20.0) == code
+        until = time.perf_counter() + 10.0
+        while cmdline(node) and time.perf_counter() < until:
+            assert code < 0, "the node outlives the demo"
+            time.sleep(0.1)
         assert not cmdline(node)
-        with BagReader(tmp_path / "world") as bag:
-            assert bag.notice == ""
+        if code > 0 and not live:
+            with BagReader(tmp_path / "world") as bag:
+                assert bag.notice == ""
     finally:
         for pid in (process.pid, node):
             if pid and cmdline(pid):

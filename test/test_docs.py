@@ -1,6 +1,8 @@
-"""The pages tell the truth: made pages are up to date, sentences exist, links and commands lead somewhere."""
+"""Pages are up to date and short, sentences exist, links and commands lead somewhere."""
 
+import importlib.util
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from reflectdrive_ros.config import Config, settings
 from reflectdrive_ros.ros import topics
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+LINES_MAX = {"README.md": 120}  # of the others 250; generated pages may be longer
+GENERATED = {"parameters.md", "results.md", "topics.md", "faults.md"}
 SOURCE = "\n".join(file.read_text() for file in sorted((ROOT / "reflectdrive_ros").rglob("*.py")))
 
 
@@ -20,21 +24,21 @@ def test_the_topics_page_is_made_from_the_table():
 
 
 def sentences():
-    """The sentences of the diagnostics that running.md explains, as their fixed parts."""
-    page = (ROOT / "docs" / "running.md").read_text().split("## What each sentence means")[1]
+    """The sentences of the diagnostics that diagnostics.md explains, as their fixed parts."""
+    page = (ROOT / "docs" / "diagnostics.md").read_text().split("## What each sentence means")[1]
     rows = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
     assert len(rows) > 25
     return [(row, [part.strip(" ':") for part in row.split("…") if len(part.strip(" ':")) > 3]) for row in rows]
 
 
 @pytest.mark.parametrize(("sentence", "parts"), sentences(), ids=lambda value: value if isinstance(value, str) else "")
-def test_every_explained_sentence_is_one_that_the_node_says(sentence, parts):
+def test_every_explained_sentence_is_one_of_the_node(sentence, parts):
     assert parts
     for part in parts:
-        assert part in SOURCE, f"nothing in the package says '{part}'"
+        assert part in SOURCE, f"no sentence of the package contains '{part}'"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_and_anchors_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if "://" in target:
@@ -47,7 +51,7 @@ def test_links_and_anchors_lead_somewhere(page):
             assert anchor in {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings}, target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_and_settings_on_the_pages_exist(page):
     text = page.read_text()
     for command in re.findall(r"^\s*(?:\.venv/bin/)?reflectdrive ([a-z-]+)", text, re.MULTILINE):
@@ -66,3 +70,41 @@ def test_make_targets_on_the_pages_exist():
     for page in PAGES:
         for target in re.findall(r"\bmake ([a-z-]+)(?= *(?:#|$|`|ARGS))", page.read_text(), re.MULTILINE):
             assert target in targets, f"{page.name} names make {target}"
+
+
+def links(page):
+    """Files that a page links to."""
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    return {(page.parent / target).resolve() for target in targets if "://" not in target}
+
+
+def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is():
+    found, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        found.add(page)
+        todo += [target for target in links(page) if target.suffix == ".md" and target not in {*found, *todo}]
+    assert set(PAGES) <= found, sorted(page.name for page in set(PAGES) - found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_is_short(page):
+    lines = len(page.read_text().splitlines())
+    assert page.name in GENERATED or lines <= LINES_MAX.get(page.name, 250)
+
+
+def test_the_figures_of_the_planners_are_those_of_their_script():
+    folder = ROOT / "docs" / "planners"
+    for name, content in runpy.run_path(str(folder / "figures.py"))["FIGURES"].items():
+        assert (folder / name).read_text(encoding="utf-8") == content, "run python docs/planners/figures.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_modules_and_source_files_on_the_pages_exist(page):
+    text = page.read_text()
+    for module in re.findall(r"python -m (reflectdrive_ros[\w.]*)", text):
+        assert importlib.util.find_spec(module), f"{page.name} names the module {module}"
+    package = ROOT / "reflectdrive_ros"
+    places = [ROOT, package, *(folder for folder in package.rglob("*") if folder.is_dir())]
+    for file in re.findall(r"`([\w/]+\.py)`", text):
+        assert any((place / file).is_file() for place in places), f"{page.name} names the file {file}"

@@ -82,14 +82,14 @@ def test_without_ros_it_says_so_and_what_to_do(tmp_path):
 
 
 def test_numbers_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "examine", lambda environment: iter([system_checks.python((3, 11))]))
+    monkeypatch.setattr(doctor, "run_checks", lambda environment: iter([system_checks.python((3, 11))]))
     assert doctor.run(arguments("--json", tmp_path / "nowhere" / "doctor.json")) == 2
     assert "doctor.json cannot be written: No such file or directory" in capsys.readouterr().err
 
 
 def test_what_is_optional_does_not_stop_the_planner(monkeypatch, capsys):
     absent = system_checks.Finding("tensorrt", State.MISSING, "not installed", "nothing", required=False)
-    monkeypatch.setattr(doctor, "examine", lambda environment: iter([absent]))
+    monkeypatch.setattr(doctor, "run_checks", lambda environment: iter([absent]))
     assert doctor.run(arguments()) == 0
     assert "MISSING (optional)" in capsys.readouterr().out
 
@@ -136,7 +136,7 @@ def test_the_shipped_profile_is_a_good_one(variable):
 def test_without_a_profile_the_command_that_sets_it_is_given(environment):
     found = system_checks.dds_profile(environment)
     assert found.state is State.WARN
-    assert "loses pictures silently" in found.found
+    assert "loses images silently" in found.found
     assert f"export FASTRTPS_DEFAULT_PROFILES_FILE={ROOT / 'config/fastdds.xml'}" in found.todo
 
 
@@ -240,7 +240,7 @@ def process(code):
 def test_two_processes_that_do_not_hear_each_other_stop_the_planner(monkeypatch):
     monkeypatch.setattr(system_checks, "LOOPBACK_S", 1.0)
     speaker = process("print('speaking rmw_fastrtps_cpp', flush=True); input()")
-    middleware, talking = system_checks.conversation(speaker, "/nobody", {})
+    middleware, talking = system_checks.check_loopback(speaker, "/nobody", {})
     assert (middleware.state, talking.state, talking.required) == (State.OK, State.MISSING, True)
     assert "no message between two processes within 1 s" in talking.found
     assert speaker.poll() is not None  # nothing is left running
@@ -250,18 +250,18 @@ def test_two_processes_that_do_not_hear_each_other_stop_the_planner(monkeypatch)
 @pytest.mark.dds
 def test_a_middleware_that_is_not_installed_is_missing(monkeypatch):
     monkeypatch.setenv("RMW_IMPLEMENTATION", "rmw_of_nobody")
-    (middleware,) = system_checks.conversation(system_checks.start_speaker("/nobody"), "/nobody", {})
+    (middleware,) = system_checks.check_loopback(system_checks.start_talker("/nobody"), "/nobody", {})
     assert middleware.state is State.MISSING
     assert middleware.required
     assert "unset RMW_IMPLEMENTATION" in middleware.todo
 
 
 def test_a_process_that_ends_without_a_word_is_said():
-    (middleware,) = system_checks.conversation(process("raise SystemExit(7)"), "/nobody", {})
+    (middleware,) = system_checks.check_loopback(process("raise SystemExit(7)"), "/nobody", {})
     assert middleware.found == "a process with a node ended with exit code 7"
 
 
-def test_another_middleware_is_a_warning_for_the_sake_of_the_pictures():
+def test_another_middleware_is_a_warning_for_the_sake_of_the_images():
     assert system_checks.middleware("rmw_fastrtps_dynamic_cpp").state is State.OK
     found = system_checks.middleware("rmw_cyclonedds_cpp")
     assert found.state is State.WARN
@@ -270,5 +270,5 @@ def test_another_middleware_is_a_warning_for_the_sake_of_the_pictures():
 
 def test_where_discovery_is_off_talking_is_not_tried():
     speaker = process("print('speaking rmw_fastrtps_cpp', flush=True); input()")
-    _, talking = system_checks.conversation(speaker, "/nobody", {"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF"})
+    _, talking = system_checks.check_loopback(speaker, "/nobody", {"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF"})
     assert (talking.state, talking.required) == (State.WARN, False)

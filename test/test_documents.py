@@ -14,21 +14,21 @@ from reflectdrive_ros.documents import (
     SHA256,
     DocumentError,
     array,
-    arrays_of,
     check_fields,
     choice,
     fixed,
     flag,
-    json_of,
     maybe,
     named,
     number,
+    parse_arrays,
+    parse_json,
+    parse_yaml,
     read_arrays,
     read_json,
     read_yaml,
     text,
     whole,
-    yaml_of,
 )
 
 
@@ -44,7 +44,7 @@ def refusal(how, *given):
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reader", [json_of, yaml_of])
+@pytest.mark.parametrize("reader", [parse_json, parse_yaml])
 def test_nesting_is_read_up_to_the_limit(reader):
     found = reader("[" * DEEPEST + "]" * DEEPEST)
     for _ in range(DEEPEST - 1):
@@ -59,33 +59,33 @@ def test_nesting_is_read_up_to_the_limit(reader):
 def test_a_yaml_file_of_aliases_is_refused_before_it_grows():
     """Nine aliases of nine aliases, ten times: 9^10 entries if they were written out."""
     lines = ["a0: &a0 [x, x]"] + [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]" for k in range(1, 10)]
-    assert refusal(yaml_of, "\n".join(lines)) == "is not YAML: an alias is not allowed here in line 2"
-    assert "an alias is not allowed" in refusal(yaml_of, "a: &a {b: 1}\nc: {<<: *a}")
-    assert "an alias is not allowed" in refusal(yaml_of, "a: &a [*a]")
-    assert yaml_of("a: &a 1") == {"a": 1}
+    assert refusal(parse_yaml, "\n".join(lines)) == "is not YAML: an alias is not allowed here in line 2"
+    assert "an alias is not allowed" in refusal(parse_yaml, "a: &a {b: 1}\nc: {<<: *a}")
+    assert "an alias is not allowed" in refusal(parse_yaml, "a: &a [*a]")
+    assert parse_yaml("a: &a 1") == {"a": 1}
 
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("digits", ["1" * 100_000, "1" + ":1" * 100_000, "0x" + "f" * 100_000, "1." + "0" * 100_000])
 def test_a_number_of_a_hundred_thousand_digits_is_refused(digits):
-    assert "a number has more than 1000 characters" in refusal(yaml_of, f"a: {digits}")
-    assert yaml_of(f"a: '{digits}'") == {"a": digits}
+    assert "a number has more than 1000 characters" in refusal(parse_yaml, f"a: {digits}")
+    assert parse_yaml(f"a: '{digits}'") == {"a": digits}
 
 
 @pytest.mark.parametrize(
     "content", ["!!int ''", "!!float ''", "!!bool x", "!!timestamp x", "!!set [a]", "!!omap {a: b}", "? [1]\n: 2", "\0"]
 )
 def test_yaml_that_no_constructor_takes_is_one_sentence(content):
-    assert refusal(yaml_of, content).startswith("is not YAML: ")
+    assert refusal(parse_yaml, content).startswith("is not YAML: ")
 
 
 def test_what_is_no_json_is_one_sentence():
-    assert refusal(json_of, b"{") == (
+    assert refusal(parse_json, b"{") == (
         "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
     )
-    assert refusal(json_of, b"") == "is not JSON: Expecting value: line 1 column 1 (char 0)"
-    assert refusal(json_of, b"\xff{}").startswith("is not UTF-8 text: ")
-    assert refusal(json_of, "9" * 5000).startswith("is not JSON: ")
+    assert refusal(parse_json, b"") == "is not JSON: Expecting value: line 1 column 1 (char 0)"
+    assert refusal(parse_json, b"\xff{}").startswith("is not UTF-8 text: ")
+    assert refusal(parse_json, "9" * 5000).startswith("is not JSON: ")
 
 
 @pytest.mark.parametrize("reader", [read_json, read_yaml])
@@ -114,7 +114,7 @@ def test_arrays_that_are_more_than_they_seem_are_refused(tmp_path):
     buffer = io.BytesIO()
     np.savez_compressed(buffer, a=np.zeros(10_000_000, np.uint8))
     assert len(buffer.getvalue()) < 20_000
-    said = refusal(arrays_of, buffer.getvalue(), 1_000_000)
+    said = refusal(parse_arrays, buffer.getvalue(), 1_000_000)
     assert said == "holds 10000128 bytes of arrays, more than the limit of 1000000"
 
     def packed(array):
@@ -129,7 +129,7 @@ def test_arrays_that_are_more_than_they_seem_are_refused(tmp_path):
     pickled = io.BytesIO()
     np.lib.format.write_array(pickled, np.array([object()]), allow_pickle=True)
     for content in (packed(terabyte), packed(pickled.getvalue()), packed(b"x"), packed(b""), plain.getvalue(), b""):
-        assert refusal(arrays_of, content).startswith("is no NPZ file of arrays: ")
+        assert refusal(parse_arrays, content).startswith("is no NPZ file of arrays: ")
 
 
 # --- checking --------------------------------------------------------------------------------------------------------

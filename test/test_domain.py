@@ -18,7 +18,7 @@ from reflectdrive_ros.domain import (
     Observation,
     Plan,
     Trajectory,
-    checked,
+    check_array,
 )
 
 EGO = EgoState(1_000_000_000, np.array([10.0, -3.0, 0.2]), 8.0)
@@ -174,12 +174,12 @@ def test_scores_belong_to_trajectories():
 
 
 @pytest.mark.parametrize("pixels", [np.zeros((36, 64, 3)), [[[0, 0, 0]]], None], ids=["float", "list", "None"])
-def test_pictures_are_uint8(pixels):
+def test_images_are_uint8(pixels):
     with pytest.raises(ValueError, match=r"CameraFrame.pixels of front is not uint8"):
         replace(CAMERA, pixels=pixels)
 
 
-def test_a_picture_has_pixels():
+def test_a_image_has_pixels():
     with pytest.raises(ValueError, match=r"CameraFrame.pixels of front has no pixels"):
         replace(CAMERA, pixels=np.zeros((0, 64, 3), np.uint8))
 
@@ -219,4 +219,4 @@ def test_the_last_pose_stands_at_the_horizon(count, dt_s):
 
 def test_checked_says_what_it_has_and_what_it_expected():
     with pytest.raises(ValueError, match=r"Here\.that has shape \(2, 3\), expected \(any, 2\)"):
-        checked("Here", "that", np.zeros((2, 3)), (None, 2))
+        check_array("Here", "that", np.zeros((2, 3)), (None, 2))

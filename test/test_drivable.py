@@ -28,7 +28,7 @@ def rings(draw, center_m=12.0, radius_m=15.0):
 @st.composite
 def spaces(draw):
     """Overlapping, separate and touching polygons, with holes of any shape cut out."""
-    space = drivable.joined(draw(st.lists(rings(), min_size=1, max_size=4)))
+    space = drivable.union_polygons(draw(st.lists(rings(), min_size=1, max_size=4)))
     for hole in draw(st.lists(rings(radius_m=4.0), max_size=3)):
         cut = polygons_of(space.difference(shapely.Polygon(hole)))
         space = cut if cut.area > 1.0 else space
@@ -137,7 +137,7 @@ def test_less_road_is_never_more_room(space, cut, seed):
 
 def test_on_a_lane_the_grid_costs_a_car_half_a_cell():
     """A car that keeps 0.1 m from a straight kerb, at any angle to the grid, may drive; on average it costs 3 cm."""
-    road = drivable.joined([np.array([[-30.0, -1.75], [110, -1.75], [110, 1.75], [-30, 1.75]])])
+    road = drivable.union_polygons([np.array([[-30.0, -1.75], [110, -1.75], [110, 1.75], [-30, 1.75]])])
     rng = np.random.default_rng(1)
     poses = np.stack([rng.uniform(0, 80, 5000), rng.uniform(-1, 1, 5000), rng.normal(0, 0.03, 5000)], axis=-1)
     corners = geometry.box_corners(poses, CAR)
@@ -156,14 +156,14 @@ def test_on_a_lane_the_grid_costs_a_car_half_a_cell():
 
 def test_a_seam_between_two_lanes_is_road_and_the_kerb_is_not():
     lanes = [np.array([[0.0, 0], [9, 0], [9, 3], [0, 3]]), np.array([[0.0, 3], [9, 3], [9, 6], [0, 6]])]
-    road = drivable.joined(lanes)
+    road = drivable.union_polygons(lanes)
     assert drivable.contains(road, np.array([[4.0, 3.0], [4, 5.9]])).all()
     assert not drivable.contains(road, np.array([[4.0, 6.0], [4, 7], [0, 3]])).any()
 
 
 def test_an_island_between_the_corners_stops_the_outline_only():
     island = shapely.Polygon([(2, -5), (2.4, -5), (2.4, 0), (2, 0)])
-    space = drivable.joined([shapely.Polygon([(-20, -9), (20, -9), (20, 9), (-20, 9)]).difference(island)])
+    space = drivable.union_polygons([shapely.Polygon([(-20, -9), (20, -9), (20, 9), (-20, 9)]).difference(island)])
     lookup = drivable.grid(space, np.array([-10.0, -5, 0]), (20.0, 10.0))
     beside = np.array([2.2, 0.8, 0.0])
     assert drivable.corner_clearances(lookup, beside, CAR) > 0
@@ -171,7 +171,7 @@ def test_an_island_between_the_corners_stops_the_outline_only():
 
 
 def test_a_grid_of_the_map_rides_along_with_the_car():
-    space = drivable.joined([np.array([[-50.0, -3], [50, -3], [50, 3], [-50, 3]])])
+    space = drivable.union_polygons([np.array([[-50.0, -3], [50, -3], [50, 3], [-50, 3]])])
     in_map = drivable.grid(space, np.array([-60.0, -10, 0]), (120.0, 20.0))
     map_from_ego = np.array([7.0, 1.0, 0.4])
     in_ego = replace(in_map, ego_from_grid=geometry.compose(geometry.invert(map_from_ego), in_map.ego_from_grid))
@@ -198,12 +198,12 @@ SQUARE = np.array([[0.0, 0], [4, 0], [4, 4], [0, 4]])
 )
 def test_polygons_that_are_none_are_named(polygons, message):
     with pytest.raises(ValueError, match=message):
-        drivable.joined(polygons)
+        drivable.union_polygons(polygons)
 
 
 def test_a_grid_without_area_is_refused():
     with pytest.raises(ValueError, match="size_m"):
-        drivable.grid(drivable.joined([SQUARE]), np.zeros(3), (0.0, 5.0))
+        drivable.grid(drivable.union_polygons([SQUARE]), np.zeros(3), (0.0, 5.0))
 
 
 def test_a_space_that_is_not_made_of_polygons_is_refused():
@@ -216,7 +216,7 @@ def test_between_cells_the_likely_distance_is_exact_beside_a_straight_edge_and_t
     """A road of 6 m at 20 degrees to the grid."""
     tilt = np.deg2rad(20.0)
     corners = geometry.transform_points(np.array([0.0, 0.0, tilt]), np.array([(-60, -3), (60, -3), (60, 3), (-60, 3)]))
-    lookup = drivable.grid(drivable.joined([corners]), np.array([-10.0, -10.0, 0.0]), (20.0, 20.0))
+    lookup = drivable.grid(drivable.union_polygons([corners]), np.array([-10.0, -10.0, 0.0]), (20.0, 20.0))
     rng = np.random.default_rng(0)
     x, y = rng.uniform(4.0, 16.0, (2, 2000))
     across = np.abs(np.cos(tilt) * (y - 10.0) - np.sin(tilt) * (x - 10.0))

@@ -19,10 +19,11 @@ from reflectdrive_ros.domain import Verdict
 from reflectdrive_ros.replay import recorded_world
 from reflectdrive_ros.ros import convert, outputs, topics
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import Inputs, Level
-from reflectdrive_ros.ros.lanelet_file import from_file
-from reflectdrive_ros.ros.map_drivable import MapSpace, made
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.inputs.channel import Level
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.ros.lanelet_file import load_map
+from reflectdrive_ros.ros.map_drivable import MapDrivableArea, build_grid
+from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.rotations import quaternion_from_yaw
 from reflectdrive_ros.scoring import drivable
 
@@ -43,7 +44,7 @@ def grid(seconds=0.0, half_width=3.0, resolution=0.2, size=(120.0, 40.0), origin
 
 def converted(message, at=(0.0, 0.0, 0.0), now_s=0.0, speed=5.0, free_below=50, coarsest_m=0.5):
     state = ego(speed, ns(now_s), at)
-    return convert.grid_in_ego_frame(convert.map_grid(message, "map", state, free_below, coarsest_m), state)
+    return convert.grid_to_ego_frame(convert.map_grid(message, "map", state, free_below, coarsest_m), state)
 
 
 # --- a grid -----------------------------------------------------------------------------------------------------------
@@ -58,10 +59,10 @@ def converted(message, at=(0.0, 0.0, 0.0), now_s=0.0, speed=5.0, free_below=50, 
 def test_a_grid_never_says_that_there_is_more_room_than_there_is(at, turn, resolution, seed):
     """However grid and car are turned: what it tells is at most the way to the kerb, and little less on the road."""
     corner = geometry.compose(np.array([12.0, 0.0, turn]), np.array([-50.0, -50.0, 0.0]))
-    made = converted(grid(resolution=resolution, size=(100.0, 100.0), origin=tuple(corner)), at)
+    build_grid = converted(grid(resolution=resolution, size=(100.0, 100.0), origin=tuple(corner)), at)
     points = np.random.default_rng(seed).uniform((-4, -8), (20, 8), (200, 2))
     truth = 3.0 - np.abs(geometry.transform_points(np.array(at), points)[:, 1])
-    told = drivable.clearances(made, points)
+    told = drivable.clearances(build_grid, points)
     truth = np.maximum(truth, -drivable.REACH_M)  # further out it is not told how far
     assert (told <= truth + 0.72 * resolution).all()  # the road itself is told in whole cells
     near = truth > -3.0
@@ -80,10 +81,10 @@ def test_unknown_cells_and_what_lies_beyond_are_no_road():
     cells = np.frombuffer(message.data, np.int8).reshape(200, 600).copy()
     cells[:, 300:] = -1
     message.data = array("b", cells.tobytes())
-    made = converted(message)
-    assert drivable.clearances(made, np.array([30.0, 0.0])) > 2.0
-    assert drivable.clearances(made, np.array([45.0, 0.0])) < 0.0
-    assert drivable.clearances(made, np.array([-25.0, 0.0])) < 0.0
+    build_grid = converted(message)
+    assert drivable.clearances(build_grid, np.array([30.0, 0.0])) > 2.0
+    assert drivable.clearances(build_grid, np.array([45.0, 0.0])) < 0.0
+    assert drivable.clearances(build_grid, np.array([-25.0, 0.0])) < 0.0
 
 
 def test_what_counts_as_free_is_a_setting():
@@ -155,10 +156,10 @@ def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, 
     (status,) = [status for status in inputs.statuses(ns(1.0)) if status.name == "drivable"]
     assert status.level is Level.WARN
     assert words in status.message
-    pilot = Pilot(small(inputs__drivable_type="grid"), Clock())
-    pilot.inputs = inputs
+    core = PlanningCore(small(inputs__drivable_type="grid"), Clock())
+    core.inputs = inputs
     inputs._planned_image_ns = -1
-    report = pilot.step(ns(1.0)).report
+    report = core.step(ns(1.0)).report
     assert report.verdict is Verdict.OK
     assert not report.plan.check.drivable
     assert str(report.plan.check).endswith("unchecked: no drivable space")
@@ -187,7 +188,7 @@ def lanelets():
     pytest.importorskip("lanelet2")
     from test_lanelet_map import MAP
 
-    return from_file(InputsConfig(drivable_type="map", lanelet_map=str(MAP)))
+    return load_map(InputsConfig(drivable_type="map", lanelet_map=str(MAP)))
 
 
 @pytest.fixture(scope="module")
@@ -202,8 +203,8 @@ def driven():
 
 def test_a_recorded_drive_stays_on_the_maps_road(lanelets, driven):
     poses, _ = driven
-    space = MapSpace(lanelets, AtOnce())
-    with pytest.raises(BadMessage, match="is being made"):
+    space = MapDrivableArea(lanelets, AtOnce())
+    with pytest.raises(BadMessage, match="is being computed"):
         space.around(ego(5.0, at=poses[0]))
     rooms = [float(drivable.clearances(space.around(ego(5.0, at=pose)), np.zeros(2))) for pose in poses]
     assert np.mean(np.array(rooms) > 0.0) > 0.95
@@ -213,7 +214,7 @@ def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
     from test_lanelet_map import MAP
 
     poses, _ = driven
-    around = recorded_world.drivable_grids(from_file(InputsConfig(lanelet_map=str(MAP))))
+    around = recorded_world.drivable_grids(load_map(InputsConfig(lanelet_map=str(MAP))))
     grids = [around(frame(0.0, (1.0,), map_from_ego=pose)) for pose in (poses[0], poses[len(poses) // 2], poses[-1])]
     assert all(drivable.clearances(grid, np.zeros(2)) > -1.0 for grid in grids)
     assert around(frame(0.0, (1.0,), map_from_ego=poses[0] + np.array([5e4, 0.0, 0.0]))) is None
@@ -222,21 +223,21 @@ def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
 
 def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
     poses, _ = driven
-    space = MapSpace(lanelets, AtOnce())
+    space = MapDrivableArea(lanelets, AtOnce())
     begun = poses[len(poses) // 2]
-    with pytest.raises(BadMessage, match="is being made"):
+    with pytest.raises(BadMessage, match="is being computed"):
         space.around(ego(5.0, at=begun))
     here = geometry.compose(begun, np.array([12.0, 0.5, 0.2]))
     points = np.random.default_rng(0).uniform((-10, -15), (60, 15), (500, 2))
     riding = drivable.clearances(space.around(ego(5.0, at=here)), points)
-    anew = drivable.clearances(made(lanelets, here), points)
+    anew = drivable.clearances(build_grid(lanelets, here), points)
     np.testing.assert_allclose(riding, anew, atol=0.3)
 
 
 def test_a_car_off_the_map_is_told_so(lanelets, driven):
     poses, _ = driven
     for shift, words in ((np.array([5e4, 0, 0]), "has no road near the car"), (np.array([0, 0, 0]), None)):
-        space = MapSpace(lanelets, AtOnce())
+        space = MapDrivableArea(lanelets, AtOnce())
         for _ in range(2):
             try:
                 space.around(ego(5.0, at=poses[0] + shift))
@@ -261,7 +262,7 @@ def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_no
     for k, shift in ((1, 0.0), (2, 0.0), (3, 9e4), (4, 9e4)):
         inputs.put("odometry", odometry(0.1 * k, x=x + shift, y=y, yaw=yaw), ns(0.1 * k))
         found.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
-        inputs.settle()
+        inputs.wait_idle()
     assert found == [False, True, False, False]
     (status,) = [status for status in inputs.statuses(ns(0.4)) if status.name == "drivable"]
     assert status.level is Level.WARN

@@ -5,12 +5,14 @@ import json
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scenes import config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
+from reflectdrive_ros import command as wrapper
 from reflectdrive_ros.config import CamerasConfig, Config, VehicleConfig
 from reflectdrive_ros.domain import Trajectory
 from reflectdrive_ros.evaluation import closed_loop, driving_scores
@@ -172,12 +174,17 @@ def command(*words):
     parser = argparse.ArgumentParser()
     parser.add_argument("--planner", nargs="+")
     parser.add_argument("--config")
-    parser.add_argument("--json")
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--random-weights", action="store_true")
     cli_args.add_model_arguments(parser)
     cli_args.add_settings_argument(parser)
     closed_loop.add_arguments(parser)
-    return closed_loop.run_closed_loop(parser.parse_args([str(word) for word in words]))
+    args = parser.parse_args([str(word) for word in words])
+
+    def run(args, console, errors):
+        return closed_loop.run_closed_loop(args, cli_args.configuration(args), console, errors)
+
+    return wrapper.command()(run)(args)
 
 
 def test_the_command_writes_the_numbers_of_its_table(tmp_path, capsys):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import Clock, cars, config, ego, later, observation
-from test_features import pictures
+from test_features import camera_images
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros import kinematics
@@ -29,9 +29,9 @@ def test_without_a_clock_of_ones_own_the_engine_tells_real_times():
 
 
 def slow_planner(clock, seconds):
-    def plan(state, scene, tools):
+    def plan(state, scene, planner_context):
         clock.now_s += seconds
-        return constant_velocity.plan(state, scene, tools)
+        return constant_velocity.plan(state, scene, planner_context)
 
     return plan
 
@@ -49,7 +49,7 @@ def test_an_unknown_planner_is_refused_with_the_names_there_are():
 
 
 def test_a_planner_that_throws_does_not_drive():
-    def broken(state, scene, tools):
+    def broken(state, scene, planner_context):
         raise ZeroDivisionError("by nothing")
 
     report = Engine(config(), Clock(), broken).step(observation())
@@ -96,11 +96,11 @@ def test_a_car_ahead_of_the_plan_that_would_be_carried_stops_and_does_not_go_bac
 def test_a_planner_is_told_how_much_of_the_deadline_is_gone():
     clock, told = Clock(), []
 
-    def planner(state, scene, tools):
+    def planner(state, scene, planner_context):
         for seconds in (0.02, 0.04):
             clock.now_s += seconds
-            told.append(tools.spent())
-        return constant_velocity.plan(state, scene, tools)
+            told.append(planner_context.deadline_used())
+        return constant_velocity.plan(state, scene, planner_context)
 
     driven = Engine(config(engine__deadline_ms=80.0), clock, planner)
     for k in range(2):
@@ -132,7 +132,7 @@ def test_a_late_plan_is_not_carried_into_a_wall():
 
 
 def test_the_last_good_plan_is_carried_for_a_limited_time_only():
-    def failing(state, scene, tools):
+    def failing(state, scene, planner_context):
         raise PlanningError("no idea")
 
     pilot = engine(engine__carry_max_s=0.5)
@@ -149,9 +149,9 @@ def test_the_last_good_plan_is_carried_for_a_limited_time_only():
 def test_an_old_plan_is_never_sent_as_new():
     old = {}
 
-    def repeating(state, scene, tools):
+    def repeating(state, scene, planner_context):
         if "plan" not in old:
-            _, old["plan"] = constant_velocity.plan(state, scene, tools)
+            _, old["plan"] = constant_velocity.plan(state, scene, planner_context)
         return state, old["plan"]
 
     pilot = Engine(config(), Clock(), repeating)
@@ -167,16 +167,16 @@ def test_reset_forgets_the_plan_of_another_time():
     scene = observation(speed=8.0)
     pilot.step(scene)
     pilot.reset()
-    pilot._planner = lambda state, scene, tools: 1 / 0
+    pilot._planner = lambda state, scene, planner_context: 1 / 0
     assert pilot.step(later(scene, 0.1)).source is PlanSource.STOP
 
 
 def test_a_planner_starts_anew_after_a_plan_that_may_not_be_driven():
     told = []
 
-    def planner(state, scene, tools):
+    def planner(state, scene, planner_context):
         told.append((state.previous is None, state.memory))
-        _, plan = constant_velocity.plan(state, scene, tools)
+        _, plan = constant_velocity.plan(state, scene, planner_context)
         return PlannerState(plan, 0, "of the last step"), plan
 
     driven, scene = Engine(config(), Clock(), planner), observation(speed=8.0)
@@ -190,9 +190,9 @@ def test_a_plan_of_a_later_time_is_not_carried_and_holds_no_other_one():
     driven, scene = engine(), observation(speed=8.0)
     driven.step(scene)
     before = later(scene, -0.1, forward=0.0)
-    assert driven._recent(scene.stamp_ns) is not None
-    assert driven._recent(before.stamp_ns) is None
-    driven._planner = lambda state, scene, tools: 1 / 0
+    assert driven._recent_plan(scene.stamp_ns) is not None
+    assert driven._recent_plan(before.stamp_ns) is None
+    driven._planner = lambda state, scene, planner_context: 1 / 0
     assert driven.step(before).source is PlanSource.STOP
 
 
@@ -233,7 +233,7 @@ def learned(tiny_model):  # noqa: F811
 
 
 def seen(**more):
-    return observation(**{"speed": SPEED_MPS, "agents": cars(), "cameras": pictures(), **more})
+    return observation(**{"speed": SPEED_MPS, "agents": cars(), "cameras": camera_images(), **more})
 
 
 def test_a_learned_planner_drives_and_tells_what_its_steps_were(learned):
@@ -243,7 +243,7 @@ def test_a_learned_planner_drives_and_tells_what_its_steps_were(learned):
     assert [report.source for report in reports] == [PlanSource.PLANNER] * 4
     assert [report.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
     assert [bool(report.full_step_reason) for report in reports] == [True, False] * 2
-    assert reports[2].full_step_reason == "it is a full step's turn"
+    assert reports[2].full_step_reason == "a full step is due"
     for report in reports:
         assert report.plan.trajectory.poses[-1, 0] == pytest.approx(4.0 * SPEED_MPS, abs=0.3)
         assert report.notes == ()
@@ -266,7 +266,7 @@ def test_the_settings_of_the_recipe_reach_it(tiny_model):  # noqa: F811
         ({"instruction": "fahren Sie jetzt bitte links ab"}, "the instruction has 6 unknown words"),
         ({"instruction": "\u0645\u0631\u062d\u0628\u0627 \u4f60\u597d \ud83d\ude00 \x00"}, "unknown words"),
         ({"instruction": "turn left " * 1000}, "the instruction has 10000 characters: it was cut after 300"),
-        ({"cameras": pictures(1)}, "the older pictures are missing"),
+        ({"cameras": camera_images(1)}, "the older images are missing"),
     ],
 )
 def test_an_input_that_was_not_used_as_it_came_is_noted_and_driven_with(learned, more, note):
@@ -276,16 +276,16 @@ def test_an_input_that_was_not_used_as_it_came_is_noted_and_driven_with(learned,
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 4000), (2160, 3840)])
-def test_pictures_of_any_size_are_driven_with(learned, size):
-    assert learned.step(seen(cameras=pictures(2, size))).verdict is Verdict.OK
+def test_images_of_any_size_are_driven_with(learned, size):
+    assert learned.step(seen(cameras=camera_images(2, size))).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"cameras": ()}, "holds 0 pictures, expected 6"),
-        ({"cameras": pictures(2)[:5]}, "holds 5 pictures, expected 6"),
-        ({"cameras": pictures(2)[:3] + pictures(2)[2::-1]}, "front_left, front, front_right in one instant"),
+        ({"cameras": ()}, "holds 0 images, expected 6"),
+        ({"cameras": camera_images(2)[:5]}, "holds 5 images, expected 6"),
+        ({"cameras": camera_images(2)[:3] + camera_images(2)[2::-1]}, "front_left, front, front_right in one instant"),
         ({"speed": 1e30}, "speed_mps is 1e+30, expected a number within"),
     ],
 )

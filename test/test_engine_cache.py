@@ -6,10 +6,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from reflectdrive_ros.runtime.trt.engine_cache import EngineError, Fit, Machine, load, store, timing_file
+from reflectdrive_ros.runtime.trt.engine_cache import EngineError, EngineKey, Machine, load, store, timing_file
 
 THOR = Machine("10.13.3.9", "NVIDIA Thor", "11.0", 20, "13.0")
-FIT = Fit("step", "ab" * 32, "bf16", ("STRONGLY_TYPED",), THOR)
+FIT = EngineKey("step", "ab" * 32, "bf16", ("STRONGLY_TYPED",), THOR)
 PLAN = b"an engine"
 
 
@@ -25,7 +25,7 @@ def others():
     """The fit with each of its parts in turn changed."""
     values = {"graph": "prefill_goal", "graph_sha256": "cd" * 32, "precision": "fp32", "flags": ()}
     machine = {"tensorrt": "10.16.2.10", "gpu": "NVIDIA H100", "capability": "9.0", "processors": 8, "cuda": "13.2"}
-    assert {*values, *machine} == {field.name for kind in (Fit, Machine) for field in fields(kind)} - {"machine"}
+    assert {*values, *machine} == {field.name for kind in (EngineKey, Machine) for field in fields(kind)} - {"machine"}
     made = {name: replace(FIT, **{name: value}) for name, value in values.items()}
     return made | {name: replace(FIT, machine=replace(THOR, **{name: value})) for name, value in machine.items()}
 
@@ -92,7 +92,7 @@ def test_a_plan_without_the_card_that_belongs_to_it_is_not_given_out(tmp_path, c
         card.unlink()
     else:
         card.write_text(content)
-    assert "beside it does not tell its key" in refused(tmp_path)
+    assert "beside it lacks its key" in refused(tmp_path)
 
 
 def test_a_plan_under_the_name_of_another_is_not_given_out(tmp_path):
@@ -101,7 +101,7 @@ def test_a_plan_under_the_name_of_another_is_not_given_out(tmp_path):
     file = store(tmp_path, next_door, PLAN)
     for ending in (".plan", ".json"):
         file.with_suffix(ending).rename(tmp_path / f"{FIT.name}{ending}")
-    assert "does not tell its key" in refused(tmp_path)
+    assert "lacks its key" in refused(tmp_path)
 
 
 def test_a_write_that_breaks_off_leaves_what_was_there(tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ def test_a_planner_that_drives_like_the_human_scores_like_him(planners, monkeypa
     original = real_tracks.start_at
     monkeypatch.setattr(real_tracks, "start_at", lambda *args: current.append(original(*args)) or current[-1])
 
-    def copy(state, observation, tools):
+    def copy(state, observation, planner_context):
         human = humans[current[-1].name]
         return state, Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(human, 0.5))
 
@@ -105,10 +105,10 @@ def test_a_planner_that_drives_like_the_human_scores_like_him(planners, monkeypa
 
 
 def test_a_planner_without_a_plan_scores_nothing_and_is_named(planners, tmp_path, capsys):
-    def lost(state, observation, tools):
+    def lost(state, observation, planner_context):
         raise PlanningError("the route is empty")
 
-    def short(state, observation, tools):
+    def short(state, observation, planner_context):
         return state, Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(np.zeros((6, 3)), 0.5))
 
     planners |= {"lost": lost, "short": short}

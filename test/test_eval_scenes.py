@@ -38,13 +38,13 @@ def command(module, *words):
     return module.run(parser.parse_args([str(word) for word in words]))
 
 
-def store(folder, shards_of=(8, 8, 4), name="test", pictures=False):
+def store(folder, shards_of=(8, 8, 4), name="test", images=False):
     """A set made by hand, and its scenes."""
     folder.mkdir(parents=True, exist_ok=True)
     scenes, notes = [], []
     for k, count in enumerate(shards_of):
-        part = list(hand_scenes.Shard(name, k, count, pictures).scenes())
-        load = shards.Load.of(part)
+        part = list(hand_scenes.Shard(name, k, count, images).scenes())
+        load = shards.ShardContent.of(part)
         notes.append(shards.write_shard(folder, f"{name}-{k:05d}", load, asked=count, made_by=hand_scenes.MADE_BY))
         scenes += part
     shards.write_index(folder, shards.Index(name, sum(shards_of), tuple(notes), hand_scenes.MADE_BY))
@@ -85,7 +85,7 @@ def planners(monkeypatch):
 def by_hand(monkeypatch, tmp_path):
     """The sampler is the hand-made one, shards have 10 scenes, sets 20, and lie in a folder of the test."""
     maker = (hand_scenes.make, hand_scenes.MADE_BY)
-    monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, pictures, first=0: maker)
+    monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0: maker)
     monkeypatch.setattr(sets, "SHARD", 10)
     monkeypatch.setattr(sets, "SIZES", dict.fromkeys(sets.SIZES, 20))
     monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path / "sets"))
@@ -111,7 +111,7 @@ def test_the_rows_are_the_scores_of_the_scenes(folder):
     result = evaluate(folder)
     assert result.names == [f"test-{k:05d}-{n:03d}" for k, count in enumerate((8, 8, 4)) for n in range(count)]
     for scene, row in zip(
-        shards.read(folder, pictures=False, on_damage=pytest.fail), result.scores["expert"], strict=True
+        shards.read(folder, images=False, on_damage=pytest.fail), result.scores["expert"], strict=True
     ):
         assert row[0] == pytest.approx(float(score(scene.scored(), scene.expert[None]).score[0]), abs=1e-9)
 
@@ -126,10 +126,10 @@ def test_the_number_of_workers_does_not_show(folder):
 def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners):
     experts = {
         tuple(scene.ego.map_from_ego): scene.expert
-        for scene in shards.read(folder, pictures=False, on_damage=pytest.fail)
+        for scene in shards.read(folder, images=False, on_damage=pytest.fail)
     }
 
-    def copy(state, observation, tools):
+    def copy(state, observation, planner_context):
         poses = experts[tuple(observation.ego.map_from_ego)]
         return state, Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, 0.5))
 
@@ -138,11 +138,11 @@ def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners)
     np.testing.assert_allclose(result.scores["copy (objects)"], result.scores["expert"], atol=1e-6)
 
 
-def test_a_planner_with_eyes_sees_the_pictures_and_no_planner_the_future(tmp_path, planners):
-    store(tmp_path / "set", (2,), pictures=True)
+def test_a_planner_with_eyes_sees_the_images_and_no_planner_the_future(tmp_path, planners):
+    store(tmp_path / "set", (2,), images=True)
     seen = []
 
-    def look(state, observation, tools):
+    def look(state, observation, planner_context):
         seen.append(observation)
         raise PlanningError("only looking")
 
@@ -240,9 +240,9 @@ def test_recordings_are_scored_whole(capsys):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """A set with pictures."""
+    """A set with images."""
     folder = tmp_path_factory.mktemp("seen") / "test"
-    store(folder, (3, 2), pictures=True)
+    store(folder, (3, 2), images=True)
     return folder
 
 
@@ -333,14 +333,17 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
             seen,
             ["reflectdrive2"],
             scenes_config(
-                **tiny_model.settings, **everyone, reflectdrive2__choose=choose, reflectdrive2__repair=choose
+                **tiny_model.settings,
+                **everyone,
+                reflectdrive2__score_goals=score_goals,
+                reflectdrive2__repair=score_goals,
             ),
             None,
             None,
             1,
             QUIET,
         )
-        for choose in (False, True)
+        for score_goals in (False, True)
     )
     assert one.best == all_of_them.best
     driven = [row[0] for row in one.scores["reflectdrive2 (objects)"]]
@@ -389,7 +392,7 @@ def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, se
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"cameras": 5}, "cameras.names has 3 cameras, but .* looks through 5"),
+        ({"cameras": 5}, "cameras.names has 3 cameras, but .* uses 5"),
         ({"instants": 4}, "takes images of 4 instants, the scenes of a set have 2"),
     ],
 )
@@ -430,7 +433,7 @@ def test_scenes_makes_a_set_and_says_what_is_in_it(by_hand, tmp_path, capsys):
     assert sum(content["families"].values()) == 15
     assert "15 scenes of 15" in capsys.readouterr().out
     assert command(scenes_run, "--check", tmp_path / "set") == 0
-    assert "2 shards are whole, 0 damaged" in capsys.readouterr().out
+    assert "2 shards are complete, 0 damaged" in capsys.readouterr().out
 
 
 def test_check_names_what_is_damaged(by_hand, folder, tmp_path, capsys):
@@ -440,14 +443,14 @@ def test_check_names_what_is_damaged(by_hand, folder, tmp_path, capsys):
     (tmp_path / "set/test-00000.tar").unlink()
     assert command(scenes_run, "--check", tmp_path / "set") == 1
     heard = capsys.readouterr()
-    assert "2 shards are whole, 1 damaged, 1 were never made" in heard.out
+    assert "2 shards are complete, 1 damaged, 1 were never made" in heard.out
     assert "test-00000.tar is missing" in heard.err
     assert "test-00003.tar was never made: its process died 3 times" in heard.err
 
 
 def test_the_sheet_shows_the_scenes(by_hand, tmp_path):
-    """A row each: three pictures and a view from above, in which the expert's way is drawn."""
-    store(tmp_path / "set", (6,), pictures=True)
+    """A row each: three images and a view from above, in which the expert's way is drawn."""
+    store(tmp_path / "set", (6,), images=True)
     scenes_run.show(tmp_path / "set", 3, tmp_path / "sheet.png", QUIET)
     sheet = cv2.cvtColor(cv2.imread(str(tmp_path / "sheet.png")), cv2.COLOR_BGR2RGB)
     row = scenes_run.contact_sheet([hand_scenes.scene()]).shape
@@ -461,7 +464,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     place = tmp_path / "set"
     if case == "full disk":
         maker = (hand_scenes.make_on_a_full_disk, hand_scenes.MADE_BY)
-        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, pictures, first=0: maker)
+        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0: maker)
     if case == "no folder":
         (tmp_path / "file").touch()
         place = tmp_path / "file" / "set"
@@ -470,13 +473,13 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     if case == "another version":
         store(place)
         maker = (hand_scenes.make, {**hand_scenes.MADE_BY, "scene_version": 2})
-        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, pictures, first=0: maker)
+        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0: maker)
     assert command(scenes_run, "--out", place, "--workers", 1) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     expected = {
-        "full disk": "town.net.xml cannot be written: No space left on device; whole shards are kept",
+        "full disk": "town.net.xml cannot be written: No space left on device; complete shards are kept",
         "no folder": "Not a directory",
         "no sumo": "pip install 'reflectdrive[sim]'",
-        "another version": "holds a set made otherwise (scene_version differ)",
+        "another version": "holds a set with other options (scene_version differ)",
     }
     assert expected[case] in sentence

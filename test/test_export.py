@@ -16,25 +16,27 @@ import pytest
 import torch
 from scenes import SECOND_NS, Clock, config, observation
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
-from tiny_net import some_blocks, tiny_inputs, tiny_net
+from tiny_net import random_actions, tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
-from reflectdrive_ros.deploy.export import example_inputs, export, model_of
+from reflectdrive_ros.deploy.export import describe_model, example_inputs, export
 from reflectdrive_ros.domain import CameraFrame, StepKind
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model import vision
-from reflectdrive_ros.model.card import GRAPHS, METADATA, GraphCard, GraphError, sha256_of
+from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError, required_graphs, sha256_of
 from reflectdrive_ros.model.external_data import external_files
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
-from reflectdrive_ros.runtime.network import golden, network_of
+from reflectdrive_ros.runtime.network import golden, load_network
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+from reflectdrive_ros.tokens import X
 
+GRAPHS = required_graphs("token", ("edit", "goals"))
 WORDS = ("<pad>", "<unk>", "left", "right")
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
@@ -62,7 +64,7 @@ def folder(tmp_path_factory):
 def exact(tmp_path_factory):
     """Graphs of weights that bfloat16 would change, for steps of four blocks."""
     place = tmp_path_factory.mktemp("exact")
-    export(tiny_net(words=WORDS), "0" * 64, place, {}, RULES, blocks=4)
+    export(tiny_net(words=WORDS), "0" * 64, place, {}, RULES, sequences=4)
     return place
 
 
@@ -81,10 +83,10 @@ def scene(seed):
 
 def decoded(net, inputs, moves=MOVES, count=None):
     known = net.prefill_goal(inputs)
-    blocks, confidence = known.blocks[:count], None
+    actions, confidence = known.actions[:count], None
     for limit, edit in moves:
-        blocks, confidence = net.step(known.context, blocks, limit, edit)
-    return known, blocks, confidence
+        actions, confidence = net.step(known.context, actions, limit, edit)
+    return known, actions, confidence
 
 
 # --- the same plans --------------------------------------------------------------------------------------------------
@@ -92,65 +94,65 @@ def decoded(net, inputs, moves=MOVES, count=None):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_onnx_runtime_and_eager_torch_write_the_same_tokens(folder, seed):
-    graphs = OrtNetwork.of_file(folder / "card.json", threads=1)
+    graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
     torch_known, expected, sure = decoded(TorchNetwork(network(), decoding=RULES), scene(seed))
-    known, blocks, confidence = decoded(graphs, scene(seed))
-    np.testing.assert_array_equal(known.blocks, torch_known.blocks)
-    np.testing.assert_array_equal(known.real, torch_known.real)
+    known, actions, confidence = decoded(graphs, scene(seed))
+    np.testing.assert_array_equal(known.actions, torch_known.actions)
+    np.testing.assert_array_equal(known.valid, torch_known.valid)
     np.testing.assert_allclose(known.goal_log_probs, torch_known.goal_log_probs, atol=1e-4)
-    np.testing.assert_array_equal(blocks, expected)
+    np.testing.assert_array_equal(actions, expected)
     np.testing.assert_allclose(confidence, sure, atol=1e-5)
-    assert blocks.dtype == np.int32
+    assert actions.dtype == np.int32
 
 
 def test_a_scene_that_is_read_alone_is_the_same_scene(folder):
-    graphs, blocks = OrtNetwork.of_file(folder / "card.json", threads=1), some_blocks(network(), 1, 3)[0].numpy()
+    graphs, actions = OrtNetwork.from_file(folder / "card.json", threads=1), random_actions(network(), 1, 3)[0].numpy()
     contexts = graphs.prefill_goal(scene(3)).context, graphs.prefill(scene(3)), graphs.prefill(scene(4))
-    decided, alone, another = (graphs.step(context, blocks, 0, False)[1] for context in contexts)
+    decided, alone, another = (graphs.step(context, actions, 0, False)[1] for context in contexts)
     np.testing.assert_allclose(alone, decided, atol=1e-6)
     assert np.abs(another - decided).max() > 1e-4
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_a_step_takes_any_number_of_blocks(folder, count):
-    graphs, eager = OrtNetwork.of_file(folder / "card.json", threads=1), TorchNetwork(network(), decoding=RULES)
-    blocks = some_blocks(network(), scenes=1, count=count)[0].numpy()
+    graphs, eager = OrtNetwork.from_file(folder / "card.json", threads=1), TorchNetwork(network(), decoding=RULES)
+    actions = random_actions(network(), scenes=1, count=count)[0].numpy()
     contexts = [net.prefill_goal(scene(7)).context for net in (graphs, eager)]
     for move in ((3, False), (0, True)):
-        written = [net.step(context, blocks, *move) for net, context in zip((graphs, eager), contexts, strict=True)]
+        written = [net.step(context, actions, *move) for net, context in zip((graphs, eager), contexts, strict=True)]
         np.testing.assert_array_equal(written[0][0], written[1][0])
 
 
 def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
-    graphs = OrtNetwork.of_file(exact / "card.json", threads=1)
+    graphs = OrtNetwork.from_file(exact / "card.json", threads=1)
     eager = TorchNetwork(tiny_net(words=WORDS), decoding=RULES)
     for count in (1, 3, 4):
-        blocks = [decoded(net, scene(1), count=count)[1] for net in (graphs, eager)]
-        np.testing.assert_array_equal(*blocks)
+        actions = [decoded(net, scene(1), count=count)[1] for net in (graphs, eager)]
+        np.testing.assert_array_equal(*actions)
 
 
 def test_more_blocks_than_a_graph_takes_are_several_calls(exact):
     """A repair redraws more blocks than there are goals."""
-    graphs = OrtNetwork.of_file(exact / "card.json", threads=1)
+    graphs = OrtNetwork.from_file(exact / "card.json", threads=1)
     eager = TorchNetwork(tiny_net(words=WORDS), decoding=RULES)
-    blocks = some_blocks(network(), 1, 9)[0].numpy()
-    rows = [net.step(net.prefill_goal(scene(1)).context, blocks, 3, False) for net in (graphs, eager)]
+    actions = random_actions(network(), 1, 9)[0].numpy()
+    rows = [net.step(net.prefill_goal(scene(1)).context, actions, 3, False) for net in (graphs, eager)]
     np.testing.assert_array_equal(rows[0][0], rows[1][0])
     np.testing.assert_allclose(rows[0][1], rows[1][1], atol=1e-5)
 
 
 def test_a_scene_is_not_disturbed_by_the_next_one(folder):
     """Keys and values lie in tensors of their own, not in a buffer that the next prefill writes over."""
-    graphs = OrtNetwork.of_file(folder / "card.json", threads=1)
+    graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
     first = graphs.prefill_goal(scene(0))
-    alone = graphs.step(first.context, first.blocks, 5, False)
+    alone = graphs.step(first.context, first.actions, 5, False)
     graphs.prefill_goal(scene(1))
-    again = graphs.step(first.context, first.blocks, 5, False)
+    again = graphs.step(first.context, first.actions, 5, False)
     np.testing.assert_array_equal(alone[0], again[0])
     np.testing.assert_array_equal(alone[1], again[1])
 
 
-# --- pictures as cameras give them ---------------------------------------------------------------------------------
+# --- images as cameras give them ---------------------------------------------------------------------------------
 
 CAMERA = (150, 90)  # neither a whole number of times as large as the network's nor of its shape
 
@@ -169,10 +171,10 @@ def taken_by_a_camera(seed):
 
 
 @pytest.mark.parametrize("size", [(64, 32), (75, 45), (150, 45), (149, 89), (150, 90)])
-def test_the_network_averages_pictures_down_as_the_host_does(size):
+def test_the_network_averages_images_down_as_the_host_does(size):
     images = taken_by_a_camera(1)
     expected = np.stack([cv2.resize(each, size, interpolation=cv2.INTER_AREA) for each in images])
-    found = vision.shrunk(torch.from_numpy(images), size[1], size[0]).numpy()
+    found = vision.area_resize(torch.from_numpy(images), size[1], size[0]).numpy()
     assert np.abs(found - expected).max() <= 1.0
     assert (found == expected).mean() > 0.8  # the rest are halves, which OpenCV rounds up for whole ratios only
     if size == (64, 32):
@@ -180,32 +182,32 @@ def test_the_network_averages_pictures_down_as_the_host_does(size):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_graphs_for_cameras_write_what_the_network_writes_of_pictures_brought_to_its_size(for_cameras, seed):
-    graphs = OrtNetwork.of_file(for_cameras / "card.json", threads=1)
+def test_graphs_for_cameras_write_what_the_network_writes_of_images_brought_to_its_size(for_cameras, seed):
+    graphs = OrtNetwork.from_file(for_cameras / "card.json", threads=1)
     images = taken_by_a_camera(seed)
     sized = np.stack([cv2.resize(each, (64, 32), interpolation=cv2.INTER_AREA) for each in images])
     _, expected, sure = decoded(TorchNetwork(network(), decoding=RULES), replace(scene(seed), images=sized))
-    _, blocks, confidence = decoded(graphs, replace(scene(seed), images=images))
-    np.testing.assert_array_equal(blocks, expected)
+    _, actions, confidence = decoded(graphs, replace(scene(seed), images=images))
+    np.testing.assert_array_equal(actions, expected)
     np.testing.assert_allclose(confidence, sure, atol=1e-3)
 
 
 def test_graphs_for_cameras_tell_the_size_that_they_take(for_cameras):
-    spec = OrtNetwork.of_file(for_cameras / "card.json", threads=1).inputs
+    spec = OrtNetwork.from_file(for_cameras / "card.json", threads=1).inputs
     assert (spec.width, spec.height) == CAMERA
     assert "averages areas" in GraphCard.read(for_cameras / "card.json").model["inputs"]["pixels"]
 
 
 def larger(count):
-    """Pictures that are not of the graphs' size either: the host brings them there."""
+    """Images that are not of the graphs' size either: the host brings them there."""
     return np.random.default_rng(0).integers(0, 256, (count, 120, 200, 3), np.uint8)
 
 
-def test_an_engine_drives_by_graphs_that_take_the_cameras_pictures(tiny_model, tmp_path):  # noqa: F811
+def test_an_engine_drives_by_graphs_that_take_the_cameras_images(tiny_model, tmp_path):  # noqa: F811
     assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "160x100"]) == 0
     card = tmp_path / "card.json"
     asked = replace(config(planner="reflectdrive2"), model=ModelConfig(str(card), sha256_of(card)))
-    opened = network_of(asked.model, asked.decoding)  # its self-check holds it against the card's golden answer
+    opened = load_network(asked.model, asked.decoding)  # its self-check holds it against the card's golden answer
     assert (opened.inputs.width, opened.inputs.height) == (160, 100)
     frames = [
         CameraFrame(SECOND_NS, name, pixels, np.eye(3), np.eye(4))
@@ -215,10 +217,10 @@ def test_an_engine_drives_by_graphs_that_take_the_cameras_pictures(tiny_model, t
     assert report.plan.step is StepKind.FULL
 
 
-def test_pictures_smaller_than_the_networks_are_refused(tiny_model, tmp_path, capsys):  # noqa: F811
+def test_images_smaller_than_the_networks_are_refused(tiny_model, tmp_path, capsys):  # noqa: F811
     assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "40x1080"]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "--camera 40x1080 is smaller than the pictures that the network takes, " in told
+    assert "--camera 40x1080 is smaller than the images that the network takes, " in told
     with pytest.raises(SystemExit):
         main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "wide"])
     assert "'wide' is no whole number from 16 to 8192 px: expected a size as 1920x1080" in capsys.readouterr().err
@@ -248,7 +250,7 @@ def test_every_operator_and_its_type_is_one_that_tensorrt_takes(folder, for_came
 
 def test_weights_of_convolutions_are_constants_of_the_graph(folder):
     """TensorRT's parser takes nothing else for them, not even a Cast of a constant."""
-    nodes = [node for node in ir.load(folder / "see.onnx").graph.all_nodes() if node.op_type == "Conv"]
+    nodes = [node for node in ir.load(folder / "vision_encoder.onnx").graph.all_nodes() if node.op_type == "Conv"]
     assert nodes
     assert all(value.is_initializer() for node in nodes for value in node.inputs[1:])
 
@@ -271,7 +273,7 @@ def stored(folder, name, kind):
 
 def x_head(net):
     """What is multiplied of the head of x: the rows of ids that x may have."""
-    low, high = net.config.id_ranges[0]
+    low, high = net.config.layout.id_ranges[0]
     return net.x_head.weight.detach().numpy()[low : high + 1]
 
 
@@ -296,14 +298,14 @@ def test_graphs_and_card_tell_what_the_network_takes_and_means(folder):
     card = GraphCard.read(folder / "card.json")
     told = json.loads(ir.load(folder / "step.onnx").metadata_props[METADATA])
     assert told == {"graph": "step", "model": card.model}
-    assert card.model == model_of(net, "0" * 64, RULES, None)
+    assert card.model == describe_model(net, "0" * 64, RULES, None)
     assert card.model["inputs"]["words"] == list(WORDS)
-    assert card.codebook().bins == net.config.bins
+    assert card.layout() == net.config.layout
     assert card.about["weights"] == "made here"
-    spec = OrtNetwork.of_file(folder / "card.json", threads=1).inputs
+    spec = OrtNetwork.from_file(folder / "card.json", threads=1).inputs
     assert (spec.width, spec.height, spec.cameras, spec.instants) == (64, 32, 3, 2)
-    assert example_inputs(net)[0].shape == (1, 1, 3, 2, net.config.blocks.width)
-    assert card.model["experts"] == {"prompt": net.config.blocks.ffn, "action": net.config.blocks.action_ffn}
+    assert example_inputs(net)[0].shape == (1, 1, 3, 2, net.config.transformer.width)
+    assert card.model["experts"] == {"prompt": net.config.transformer.ffn, "action": net.config.transformer.action_ffn}
 
 
 # --- through the door ------------------------------------------------------------------------------------------------
@@ -318,13 +320,13 @@ BUILT_IN = DecodingConfig(goals=4, goal_floor=0.0)
 
 
 def test_a_card_opens_the_best_backend_that_reads_it_which_says_what_it_is(folder):
-    opened = network_of(as_set(folder, threads=2), BUILT_IN)
+    opened = load_network(as_set(folder, threads=2), BUILT_IN)
     assert isinstance(opened, OrtNetwork)
-    assert opened.runs_on.startswith("ONNX Runtime 1.")
-    assert opened.runs_on.endswith("on cpu, 2 threads")
+    assert opened.backend_description.startswith("ONNX Runtime 1.")
+    assert opened.backend_description.endswith("on cpu, 2 threads")
     asked = replace(config(planner="reflectdrive2"), model=as_set(folder))
     engine = Engine(asked, Clock(), network=opened)
-    assert engine.runs_on == opened.runs_on
+    assert engine.backend_description == opened.backend_description
 
 
 @pytest.mark.parametrize(
@@ -332,27 +334,27 @@ def test_a_card_opens_the_best_backend_that_reads_it_which_says_what_it_is(folde
     [
         ({"backend": "torch"}, BUILT_IN, r"model.backend is torch, but .*card\.json is read by tensorrt, onnxruntime"),
         ({"device": "cuda:3"}, BUILT_IN, "model.device is cuda:3, but this ONNX Runtime has no CUDA"),
-        ({}, DecodingConfig(goals=3), r"decoding.goals is 3, but the graphs of .*card\.json have 4 built in"),
+        ({}, replace(BUILT_IN, goals=9), r"9 goals are set, but the graphs of .*card\.json give at most 8: set fewer"),
         ({}, replace(BUILT_IN, edit_at_most=3), "decoding.edit_at_most is 3, but the graphs of .* have 5 built in"),
     ],
 )
 def test_what_the_graphs_cannot_do_is_refused(folder, changes, decoding, complaint):
     with pytest.raises(ModelFileError, match=complaint):
-        network_of(as_set(folder, **changes), decoding)
+        load_network(as_set(folder, **changes), decoding)
 
 
 def test_graphs_that_answer_otherwise_than_the_network_did_are_refused(copy):
     rewrite(copy, lambda card: card["golden"].update(goal_log_prob=card["golden"]["goal_log_prob"] - 0.2))
-    with pytest.raises(ModelFileError, match="fails its self-check: its likeliest goal has a log-probability of"):
-        network_of(as_set(copy), BUILT_IN)
+    with pytest.raises(ModelFileError, match="fails its self-check: its goal_log_prob is"):
+        load_network(as_set(copy), BUILT_IN)
 
 
 def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sentence(folder):
     program = (
         "import sys; sys.modules[{0!r}] = None\n"
         "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
-        "from reflectdrive_ros.runtime.network import network_of\n"
-        "print(network_of(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0)).runs_on)"
+        "from reflectdrive_ros.runtime.network import load_network\n"
+        "print(load_network(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0)).backend_description)"
     )
     model = as_set(folder)
     without = {}
@@ -375,14 +377,14 @@ def rewrite(folder, change):
 def test_a_graph_with_another_hash_is_refused(copy):
     with (copy / "step.onnx").open("ab") as file:
         file.write(b"!")
-    with pytest.raises(GraphError, match=r"step\.onnx has SHA-256 .*, its card says"):
-        OrtNetwork.of_file(copy / "card.json")
+    with pytest.raises(GraphError, match=r"step\.onnx has SHA-256 .*, its card has"):
+        OrtNetwork.from_file(copy / "card.json")
 
 
 def test_a_missing_graph_is_named(copy):
     (copy / "prefill_goal.onnx").unlink()
     with pytest.raises(GraphError, match=r"prefill_goal\.onnx cannot be read: No such file"):
-        OrtNetwork.of_file(copy / "card.json")
+        OrtNetwork.from_file(copy / "card.json")
 
 
 def of_whatever_is_there(card, folder):
@@ -396,20 +398,22 @@ def test_a_truncated_graph_is_named(copy, left):
     file.write_bytes(file.read_bytes()[:left])
     rewrite(copy, lambda card: of_whatever_is_there(card, copy))
     with pytest.raises(GraphError, match=r"step\.onnx (is no ONNX graph|is no graph that ONNX Runtime|carries no)"):
-        OrtNetwork.of_file(copy / "card.json")
+        OrtNetwork.from_file(copy / "card.json")
 
 
 def test_a_graph_of_another_model_is_named(copy, exact):
     (copy / "step.onnx").write_bytes((exact / "step.onnx").read_bytes())
     rewrite(copy, lambda card: of_whatever_is_there(card, copy))
-    with pytest.raises(GraphError, match=r"step\.onnx belongs to another model than card\.json: blocks differ"):
-        OrtNetwork.of_file(copy / "card.json")
+    with pytest.raises(
+        GraphError, match=r"step\.onnx belongs to another model than card\.json: action_sequences differ"
+    ):
+        OrtNetwork.from_file(copy / "card.json")
 
 
 def test_graphs_in_each_others_place_are_noticed(copy):
     rewrite(copy, lambda card: card["graphs"].update(step=card["graphs"]["prefill_goal"]))
     with pytest.raises(GraphError, match="is the graph 'prefill_goal', expected 'step'"):
-        OrtNetwork.of_file(copy / "card.json")
+        OrtNetwork.from_file(copy / "card.json")
 
 
 @pytest.mark.parametrize(
@@ -417,8 +421,8 @@ def test_graphs_in_each_others_place_are_noticed(copy):
     [
         ("{", "is not JSON"),
         ("[]", "is no card"),
-        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.3\)"),
-        ('{"format": "reflectdrive.graphs.3"}', "has no model: export the checkpoint again"),
+        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.5\)"),
+        ('{"format": "reflectdrive.graphs.5"}', "has no model: export the checkpoint again"),
         ("[" * 100_000, "nests deeper than 64 levels"),
         ("\0", "is not JSON"),
     ],
@@ -440,9 +444,9 @@ def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
         ("model.inputs.instants", 3, "has inputs.instants that are no multiple of inputs.frames"),
         ("model.inputs.ego_scale", [1.0, 2.0], "has 2 entries in model.inputs.ego_scale, expected 3"),
         ("model.inputs", None, "has model.inputs = None, expected an object"),
-        ("model.codebook.bins", 668, "Codebook.bins is 668, expected an odd number"),
+        ("model.layout.axes", [vars(X) | {"bins": 668}] * 2, "axis x: Codebook.bins is 668, expected an odd number"),
         ("model.decoding.goals", [], r"has model.decoding.goals = \[\], expected an object"),
-        ("model.blocks", "4", "has model.blocks = '4', expected a whole number"),
+        ("model.action_sequences", "4", "has model.action_sequences = '4', expected a whole number"),
         ("graphs.step", [], r"has graphs.step = \[\], expected an object"),
         ("graphs.step.sha256", None, "has graphs.step.sha256 = None, expected a SHA-256"),
         ("graphs.step.file", "../step.onnx", r"has graphs.step.file = '../step.onnx', expected the name of a file"),
@@ -465,7 +469,7 @@ def test_a_card_with_a_field_of_a_wrong_type_is_refused_by_its_name(copy, place,
 
     rewrite(copy, change)
     with pytest.raises(ModelFileError, match=complaint):
-        network_of(as_set(copy), BUILT_IN)
+        load_network(as_set(copy), BUILT_IN)
 
 
 # --- weights beside a graph ------------------------------------------------------------------------------------------
@@ -488,20 +492,20 @@ def beside(copy):
 def test_weights_beside_a_graph_are_those_of_the_card(beside):
     assert external_files((beside / "step.onnx").read_bytes()) == {"step.weights"}
     assert external_files((beside / "prefill.onnx").read_bytes()) == set()
-    network_of(as_set(beside), BUILT_IN)
+    load_network(as_set(beside), BUILT_IN)
     weights = beside / "step.weights"
     weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
-    with pytest.raises(ModelFileError, match=r"step\.weights has SHA-256 .*, its card says"):
-        network_of(as_set(beside), BUILT_IN)
+    with pytest.raises(ModelFileError, match=r"step\.weights has SHA-256 .*, its card has"):
+        load_network(as_set(beside), BUILT_IN)
     weights.unlink()
     with pytest.raises(ModelFileError, match=r"step\.weights cannot be read: No such file"):
-        network_of(as_set(beside), BUILT_IN)
+        load_network(as_set(beside), BUILT_IN)
 
 
 def test_a_card_without_a_hash_of_the_weights_beside_a_graph_is_refused(beside):
     rewrite(beside, lambda card: card["graphs"]["step"].pop("weights"))
     with pytest.raises(ModelFileError, match=r"step\.onnx takes weights from 'step\.weights', which its card has no"):
-        network_of(as_set(beside), BUILT_IN)
+        load_network(as_set(beside), BUILT_IN)
 
 
 @pytest.mark.parametrize("location", ["../step.weights", "/dev/zero", "./step.weights", "*/_ORT_MEM_ADDR_/*"])
@@ -514,7 +518,7 @@ def test_a_graph_that_takes_weights_from_elsewhere_is_refused(beside, location):
     (beside / "step.onnx").write_bytes(model.SerializeToString())
     rewrite(beside, lambda card: of_whatever_is_there(card, beside))
     with pytest.raises(ModelFileError, match=r"step\.onnx takes weights from '.*', which its card has no hash of"):
-        network_of(as_set(beside), BUILT_IN)
+        load_network(as_set(beside), BUILT_IN)
 
 
 def test_weights_are_found_wherever_a_graph_can_hold_a_tensor():
@@ -542,23 +546,23 @@ def test_weights_are_found_wherever_a_graph_can_hold_a_tensor():
 
 
 def test_a_graph_or_weights_that_are_a_device_or_a_pipe_are_refused(beside):
-    (beside / "see.onnx").unlink()
-    (beside / "see.onnx").symlink_to("/dev/zero")
-    with pytest.raises(ModelFileError, match=r"see\.onnx cannot be read: it is a device"):
-        network_of(as_set(beside), BUILT_IN)
-    (beside / "see.onnx").unlink()
-    os.mkfifo(beside / "see.onnx")
-    with pytest.raises(ModelFileError, match=r"see\.onnx cannot be read: it is a pipe"):
-        network_of(as_set(beside), BUILT_IN)
+    (beside / "vision_encoder.onnx").unlink()
+    (beside / "vision_encoder.onnx").symlink_to("/dev/zero")
+    with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a device"):
+        load_network(as_set(beside), BUILT_IN)
+    (beside / "vision_encoder.onnx").unlink()
+    os.mkfifo(beside / "vision_encoder.onnx")
+    with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a pipe"):
+        load_network(as_set(beside), BUILT_IN)
 
 
 def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
-    graphs = OrtNetwork.of_file(folder / "card.json", threads=1)
+    graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
     good = scene(0)
     for changed, complaint in (
         (replace(good, images=good.images[:, :16]), r"views is uint8 \(3, 2, 16, 64, 3\), expected uint8 \(\w+, 2, 32"),
         (replace(good, images=good.images.astype(np.float32)), "tensor views is float32"),
-        (replace(good, images=good.images[:5]), "5 pictures were given, expected 2 of each of 3 cameras"),
+        (replace(good, images=good.images[:5]), "5 images were given, expected 2 of each of 3 cameras"),
         (replace(good, text=good.text[:3]), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
         (replace(good, ego=good.ego.astype(float)), "tensor ego is float64"),
         (replace(good, route=good.route[:1]), r"tensor route is int64 \(1, 1, 2\), expected int64 \(1, 2, 2\)"),
@@ -567,6 +571,6 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
             graphs.prefill_goal(changed)
     known = graphs.prefill_goal(good)
     with pytest.raises(PlanningError, match="graph step: tensor values_1 was not given"):
-        graphs.step({k: v for k, v in known.context.items() if k != "values_1"}, known.blocks, 1, False)
+        graphs.step({k: v for k, v in known.context.items() if k != "values_1"}, known.actions, 1, False)
     with pytest.raises(PlanningError, match=r"tensor blocks is int64 \(1, 4, 15\), expected int64 \(1, \w+, 16\)"):
-        graphs.step(known.context, known.blocks[:, :15], 1, False)
+        graphs.step(known.context, known.actions[:, :15], 1, False)

@@ -1,4 +1,4 @@
-"""What a network is given: pictures in order, words by meaning, numbers by scale, the truth about what was missing."""
+"""What a network is given: images in order, words by meaning, numbers by scale, the truth about what was missing."""
 
 import dataclasses
 import gc
@@ -18,8 +18,8 @@ from reflectdrive_ros.features import (
     WORDS,
     InputSpec,
     WordTokenizer,
+    instruction_text,
     model_inputs,
-    sentence,
 )
 from reflectdrive_ros.sim.instructions import SENTENCES
 
@@ -31,22 +31,22 @@ def frame(name="front", value=0, stamp_ns=0, size=(36, 64)):
     return CameraFrame(stamp_ns, name, np.full((*size, 3), value, np.uint8), np.eye(3), np.eye(4))
 
 
-def pictures(instants=2, size=(36, 64)):
+def camera_images(instants=2, size=(36, 64)):
     return tuple(frame(name, 10 * (3 * i + c), i, size) for i in range(instants) for c, name in enumerate(NAMES))
 
 
 def seen(**more):
-    return observation(**{"cameras": pictures(), **more})
+    return observation(**{"cameras": camera_images(), **more})
 
 
 def words(inputs):
     return [WORDS[place] for place in inputs.text if WORDS[place] != PAD]
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 
-def test_pictures_come_oldest_first_left_to_right_in_the_networks_size():
+def test_images_come_oldest_first_left_to_right_in_the_networks_size():
     inputs = model_inputs(seen(), SPEC)
     assert inputs.images.shape == (6, 12, 24, 3)
     assert inputs.images.dtype == np.uint8
@@ -55,22 +55,22 @@ def test_pictures_come_oldest_first_left_to_right_in_the_networks_size():
 
 
 def test_a_missing_instant_is_the_newest_again_and_said():
-    inputs = model_inputs(seen(cameras=pictures(1)), SPEC)
+    inputs = model_inputs(seen(cameras=camera_images(1)), SPEC)
     assert inputs.images[:, 0, 0, 0].tolist() == [0, 10, 20, 0, 10, 20]
-    assert inputs.notes == ("the older pictures are missing: the newest stand in for them",)
-    alone = model_inputs(seen(cameras=pictures(1)), dataclasses.replace(SPEC, instants=1))
+    assert inputs.notes == ("the older images are missing: the newest are used instead",)
+    alone = model_inputs(seen(cameras=camera_images(1)), dataclasses.replace(SPEC, instants=1))
     assert len(alone.images) == 3
     assert alone.notes == ()
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 5])
-def test_another_number_of_pictures_is_refused(count):
-    with pytest.raises(ValueError, match=f"Observation.cameras holds {count} pictures, expected 6"):
-        model_inputs(seen(cameras=pictures()[:count]), SPEC)
+def test_another_number_of_images_is_refused(count):
+    with pytest.raises(ValueError, match=f"Observation.cameras holds {count} images, expected 6"):
+        model_inputs(seen(cameras=camera_images()[:count]), SPEC)
 
 
 def test_cameras_that_change_places_are_refused():
-    left, front, right = pictures(1)
+    left, front, right = camera_images(1)
     with pytest.raises(ValueError, match="front, front_left, front_right in one instant"):
         model_inputs(seen(cameras=(front, left, right, left, front, right)), SPEC)
     with pytest.raises(ValueError, match="one camera twice"):
@@ -78,8 +78,8 @@ def test_cameras_that_change_places_are_refused():
 
 
 @pytest.mark.parametrize("size", [(1, 1), (12, 24), (7, 300), (360, 640)])
-def test_pictures_of_any_size_are_brought_to_the_networks(size):
-    inputs = model_inputs(seen(cameras=pictures(size=size)), SPEC)
+def test_images_of_any_size_are_brought_to_the_networks(size):
+    inputs = model_inputs(seen(cameras=camera_images(size=size)), SPEC)
     assert inputs.images.shape == (6, 12, 24, 3)
     assert inputs.images[4].min() == inputs.images[4].max() == 40
 
@@ -87,16 +87,16 @@ def test_pictures_of_any_size_are_brought_to_the_networks(size):
 def test_shrinking_averages_areas():
     fine = np.zeros((24, 48, 3), np.uint8)
     fine[::2] = 200  # lines of one pixel
-    frames = tuple(dataclasses.replace(part, pixels=fine) for part in pictures(1))
+    frames = tuple(dataclasses.replace(part, pixels=fine) for part in camera_images(1))
     np.testing.assert_array_equal(model_inputs(seen(cameras=frames), SPEC).images, 100)
 
 
-def test_a_picture_is_brought_to_a_size_once_as_long_as_it_lives(monkeypatch):
+def test_a_image_is_brought_to_a_size_once_as_long_as_it_lives(monkeypatch):
     made, resize = [], features.cv2.resize
     monkeypatch.setattr(features.cv2, "resize", lambda *of, **how: made.append(of[1]) or resize(*of, **how))
-    frames = pictures()
+    frames = camera_images()
     first = model_inputs(seen(cameras=frames), SPEC)
-    again = model_inputs(seen(cameras=frames[3:] + pictures(1)), SPEC)  # the newest of then are the older ones of now
+    again = model_inputs(seen(cameras=frames[3:] + camera_images(1)), SPEC)  # the newest then are the older ones now
     np.testing.assert_array_equal(again.images[:3], first.images[3:])
     assert made == [(24, 12)] * 9
     model_inputs(seen(cameras=frames), dataclasses.replace(SPEC, width=30))
@@ -158,7 +158,7 @@ def test_another_tokenizer_fits_behind_the_seam():
     letters = SimpleNamespace(pad_id=0, encode=lambda text: ([ord(letter) for letter in text], 0))
     scene = seen(instruction="go")
     text = model_inputs(scene, dataclasses.replace(SPEC, tokenizer=letters, text_length=40)).text
-    assert bytes(text[text > 0].tolist()).decode() == sentence(scene) == "follow limit 50 go"
+    assert bytes(text[text > 0].tolist()).decode() == instruction_text(scene) == "follow limit 50 go"
 
 
 def test_a_vocabulary_without_its_two_marks_is_refused():

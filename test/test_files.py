@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros.files import locked, open_limited, read_limited, sha256_of, shown, whole_folder
+from reflectdrive_ros.files import atomic_folder, lock_folder, open_limited, read_limited, sha256_of, shown
 
 
 def refusal(path, limit_bytes=1000):
@@ -104,13 +104,13 @@ def test_a_path_in_a_message_is_short_and_printable():
 
 def test_a_folder_gets_all_its_files_when_the_block_ends_and_none_when_it_is_broken_off(tmp_path):
     folder = tmp_path / "in" / "made"
-    with whole_folder(folder) as part:
+    with atomic_folder(folder) as part:
         (part / "first").write_text("1")
         assert not folder.exists()
     (folder / "other").write_text("kept")
 
     def broken_off():
-        with whole_folder(folder) as part:
+        with atomic_folder(folder) as part:
             (part / "first").write_text("2")
             raise KeyboardInterrupt
 
@@ -122,13 +122,16 @@ def test_a_folder_gets_all_its_files_when_the_block_ends_and_none_when_it_is_bro
 
 def test_a_locked_folder_is_refused_to_another_and_is_gone_again_where_nothing_was_written(tmp_path):
     folder = tmp_path / "in" / "made"
-    with locked(folder):
-        with pytest.raises(BlockingIOError, match="another process writes into it; wait") as refused, locked(folder):
+    with lock_folder(folder):
+        with (
+            pytest.raises(BlockingIOError, match="another process writes into it; wait") as refused,
+            lock_folder(folder),
+        ):
             pass
         assert refused.value.filename == str(folder)
     assert not folder.exists()
-    with locked(folder):
+    with lock_folder(folder):
         (folder / "result").touch()
-    with locked(folder):
+    with lock_folder(folder):
         pass
     assert (folder / "result").exists()

@@ -27,13 +27,29 @@ FLOORS = {
     "deploy": 4,
     "evaluation": 4,
     "ros": 4,
+    "demo": 5,
     "replay": 5,
     "bench": 6,
     "cli": 7,
     "__main__": 8,
 }
 GROUND = (
-    *("__init__", "arguments", "config", "documents", "domain", "files", "geometry", "kinematics", "lanes", "osm"),
+    *(
+        "__init__",
+        "agent_history",
+        "arguments",
+        "command",
+        "config",
+        "config_fields",
+        "documents",
+        "domain",
+        "errors",
+        "files",
+        "geometry",
+        "kinematics",
+        "lanes",
+        "osm",
+    ),
     *("parallel", "provenance", "stopping", "tokens"),
 )
 RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")
@@ -45,10 +61,10 @@ ONLY_IN = {
     "triton": ("model.token.fused_update",),
     "onnxruntime": ("runtime.ort_backend", "deploy"),
     "tensorrt": ("runtime.trt.backend", "deploy"),
-    "rclpy": ("ros", "replay.node"),
-    "reflectdrive": ("ros", "replay.node"),  # our messages
-    "builtin_interfaces": ("ros", "replay.node"),
-    "*_msgs": ("ros", "replay.node"),
+    "rclpy": ("ros", "demo", "replay.node"),
+    "reflectdrive": ("ros", "demo", "replay.node"),  # our messages
+    "builtin_interfaces": ("ros", "demo", "replay.node"),
+    "*_msgs": ("ros", "demo", "replay.node"),
     "lanelet2": ("ros.lanelet_file", "ros.vector_map_reader", "sim.network.lanelets"),
     "libsumo": ("sim",),
     "sumolib": ("sim",),

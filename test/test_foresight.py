@@ -10,7 +10,8 @@ from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Agents, ForecastSource, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.scoring import prediction
-from reflectdrive_ros.scoring.frenet import RoadFrame
+from reflectdrive_ros.scoring.frenet import FrenetFrame
+from reflectdrive_ros.scoring.safety import SafetyContext
 
 BEND = turning_route(radius=20.0, before=12.0)
 STEPS, DT_S = 40, 0.1
@@ -25,7 +26,7 @@ def in_bend(beside_m, along_m, speed_mps, turned=0.0):
 
 
 def foreseen(agents, route=BEND):
-    return prediction.forecast(agents, RoadFrame.of(route), DT_S, STEPS)
+    return prediction.forecast(agents, FrenetFrame.of(route), DT_S, STEPS)
 
 
 def beside(poses):
@@ -114,9 +115,9 @@ def test_the_guard_lets_pass_who_keeps_his_lane_and_stops_who_cuts_the_bend():
     """A left bend, a bus's length from an oncoming car in the lane to the left: at constant velocity that car leaves
     its lane to where nobody is, so the plan that cuts the bend would pass, and be hit."""
     scene = observation(speed=6.0, route=BEND, agents=in_bend(3.5, 38.0, 6.0, np.pi))
-    assert guard.check(on_route(6.0), scene, 0.0, config()).verdict is Verdict.OK
+    assert guard.check(on_route(6.0), SafetyContext(scene, config()), 0.0).verdict is Verdict.OK
     cuts = on_route(6.0, beside_m=2.5)
-    judged = guard.check(cuts, scene, 0.0, config())
+    judged = guard.check(cuts, SafetyContext(scene, config()), 0.0)
     assert judged.verdict is Verdict.UNSAFE
-    blind = guard.check(cuts, replace(scene, route=np.zeros((0, 3))), 0.0, config())
+    blind = guard.check(cuts, SafetyContext(replace(scene, route=np.zeros((0, 3))), config()), 0.0)
     assert blind.verdict is Verdict.OK

@@ -1,4 +1,4 @@
-"""Whatever arrives, nothing but the named exceptions gets out: messages, pictures, settings, files.
+"""Whatever arrives, nothing but the named exceptions gets out: messages, images, settings, files.
 
 A few thousand inputs in the ordinary tests, always the same, shared out among this file, test_fuzz_files.py and
 test_fuzz_messages.py. `make fuzz` tries a million, others each time; what it finds is printed as a small example, which
@@ -38,10 +38,10 @@ from messages import (
     CAMERAS,
     acceleration,
     camera_info,
+    image,
     jpeg,
     ns,
     odometry,
-    picture,
     predicted_objects,
     route,
     tf_static,
@@ -55,10 +55,10 @@ from tf2_msgs.msg import TFMessage
 
 from reflectdrive_ros.config import Config, ConfigError, InputsConfig, load, override, override_dotted
 from reflectdrive_ros.config import settings as leaves
-from reflectdrive_ros.ros import convert, obstacles, outputs, raw_images
+from reflectdrive_ros.ros import convert, image_decoding, obstacles, outputs, raw_images
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.lanelet_file import from_file
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.lanelet_file import load_map
+from reflectdrive_ros.ros.planning_core import PlanningCore
 
 # numpy may grumble where numbers overflow; what comes out is what counts
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -66,7 +66,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LONG = "REFLECTDRIVE_FUZZ_INPUTS" in os.environ
 INPUTS = int(os.environ.get("REFLECTDRIVE_FUZZ_INPUTS", "1750"))
 SHARES = 70  # the tests of these files share the inputs; those that are cheap take several shares
-MAP = from_file(
+MAP = load_map(
     InputsConfig(
         route_type="lanelet", lanelet_map=str(Path(__file__).parent / "data/lanelet2_maps/cargo_transport_map.osm")
     )
@@ -161,7 +161,7 @@ fitting_images = st.builds(
     ),
     st.integers(0, 9), st.integers(0, 9), encodings, st.integers(0, 3), st.integers(0, 2),
 )  # fmt: skip
-GOOD_JPEG, GOOD_PNG = (cv2.imencode(kind, picture())[1].tobytes() for kind in (".jpg", ".png"))
+GOOD_JPEG, GOOD_PNG = (cv2.imencode(kind, image())[1].tobytes() for kind in (".jpg", ".png"))
 torn = st.builds(
     lambda good, begin, at, byte: (good[:at] + bytes([byte]) + good[at + 1 :])[: begin or None],
     st.sampled_from([GOOD_JPEG, GOOD_PNG]), st.integers(0, 900), st.integers(0, 900), st.integers(0, 255),
@@ -283,10 +283,10 @@ def test_lanelet_routes(message):
 
 @fuzzed(2)
 @given(st.one_of(images, fitting_images, compressed))
-def test_pictures(message):
-    made = named(convert.pixels, message, "front", 64, 36)
+def test_images(message):
+    made = named(image_decoding.pixels, message, "front", 64, 36)
     assert made is None or (made[0].shape == (36, 64, 3) and made[0].dtype == np.uint8)
-    convert.digest(message)
+    image_decoding.digest(message)
 
 
 @fuzzed()
@@ -309,7 +309,7 @@ def test_objects(message, count_max):
     made = named(convert.map_agents, message, "map", np.zeros(2), 40.0, count_max)
     if made is not None:
         ego = convert.ego_state(odometry(1.0), "map")
-        agents = convert.in_ego_frame(made, ego)
+        agents = convert.agents_to_ego_frame(made, ego)
         assert len(agents) <= count_max
         assert np.isfinite(agents.poses).all()
 
@@ -318,7 +318,7 @@ def test_objects(message, count_max):
 @given(st.one_of(clouds, fitting_clouds), st.integers(1, 3))
 def test_clouds(message, least):
     limits, ego = InputsConfig(obstacle_points_min=least, obstacles_max=5), convert.ego_state(odometry(1.0), "map")
-    made = named(obstacles.obstacles, message, {}, ego, None, limits, Config().vehicle)
+    made = named(obstacles.obstacle_boxes, message, {}, ego, None, limits, Config().vehicle)
     if made is not None:
         assert len(made.boxes) <= 5
         assert np.isfinite(made.boxes.poses).all()
@@ -355,28 +355,28 @@ def good(seconds):
 @pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
 @fuzzed()
 @given(bad=st.lists(one, min_size=1, max_size=6), mended=st.booleans(), jump_s=st.sampled_from([0.0, 0.1, 10.0, -10.0]))
-def test_a_pilot_answers_whatever_it_is_told(planner, bad, mended, jump_s):
+def test_a_planning_core_answers_whatever_it_is_told(planner, bad, mended, jump_s):
     """After any messages: a plan of finite numbers or none, and diagnostics that can be sent."""
-    pilot = Pilot(config(cameras__width=64, cameras__height=36, planner=planner), Clock())
+    core = PlanningCore(config(cameras__width=64, cameras__height=36, planner=planner), Clock())
     for key, message in good(1.0):
-        pilot.put(key, message, ns(1.0))
-    assert pilot.step(ns(1.0)).report is not None
+        core.put(key, message, ns(1.0))
+    assert core.step(ns(1.0)).report is not None
     now = ns(1.1 + jump_s)
     for key, message in bad:
-        pilot.put(key, message, now)
-    pilot.due(now)
-    reports = [pilot.step(now).report, pilot.stop(now, "the watchdog asks")]
+        core.put(key, message, now)
+    core.due(now)
+    reports = [core.step(now).report, core.stop(now, "the watchdog asks")]
     if mended:  # a good instant on top: the node must not stay broken
         for key, message in good(1.2 + jump_s):
-            pilot.put(key, message, now)
-        reports.append(pilot.step(ns(1.2 + jump_s)).report)
+            core.put(key, message, now)
+        reports.append(core.step(ns(1.2 + jump_s)).report)
     for report in reports:
         if report is not None:
-            points = outputs.trajectory(report.plan, pilot.config).points
+            points = outputs.trajectory(report.plan, core.config).points
             assert np.isfinite([p.pose.position.x for p in points]).all()
-            sent = outputs.plan_points(report.plan, pilot.config)
-            outputs.trajectory_bytes(report.plan.stamp_ns, sent, pilot.config.output.map_frame)
-    outputs.diagnostics(pilot.statuses(now), now, "reflectdrive")
+            sent = outputs.plan_points(report.plan, core.config)
+            outputs.trajectory_bytes(report.plan.stamp_ns, sent, core.config.output.map_frame)
+    outputs.diagnostics(core.statuses(now), now, "reflectdrive")
 
 
 # --- settings --------------------------------------------------------------------------------------------------------

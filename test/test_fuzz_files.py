@@ -28,13 +28,14 @@ from reflectdrive_ros import config
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.bench import results
 from reflectdrive_ros.data import codec, real_tracks, shards
-from reflectdrive_ros.documents import DocumentError, arrays_of, json_of, yaml_of
+from reflectdrive_ros.demo import recordings
+from reflectdrive_ros.documents import DocumentError, parse_arrays, parse_json, parse_yaml
 from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.files import read_limited
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError
 from reflectdrive_ros.model.external_data import OnnxError, external_files
-from reflectdrive_ros.ros import bag, recordings
-from reflectdrive_ros.ros.lanelet_file import from_file
+from reflectdrive_ros.ros import bag
+from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.graphs import input_spec
 from reflectdrive_ros.runtime.model_file import ModelFileError
@@ -142,7 +143,7 @@ def outcome(how, errors, *given):
 @fuzzed()
 @given(st.one_of(st.binary(max_size=60), torn(as_bytes({"a": [1, 2.5, None, True, {"b": "\u00e4"}]}))))
 def test_json(content):
-    outcome(json_of, DocumentError, content)
+    outcome(parse_json, DocumentError, content)
 
 
 YAML_WORDS = st.sampled_from(
@@ -157,7 +158,7 @@ YAML_WORDS = st.sampled_from(
 @fuzzed(2)
 @given(st.one_of(st.binary(max_size=60), st.lists(YAML_WORDS, max_size=14).map("".join)))
 def test_yaml(content):
-    outcome(yaml_of, DocumentError, content)
+    outcome(parse_yaml, DocumentError, content)
 
 
 def npz(**arrays):
@@ -169,7 +170,7 @@ def npz(**arrays):
 @fuzzed(2)
 @given(torn(npz(a=np.arange(6.0).reshape(2, 3), b=np.array("text"))))
 def test_arrays(content):
-    outcome(arrays_of, DocumentError, content, 1 << 20)
+    outcome(parse_arrays, DocumentError, content, 1 << 20)
 
 
 @fuzzed()
@@ -182,7 +183,7 @@ def test_names_of_files(name):
 
 READERS = {
     "settings": (config.load, config.ConfigError),
-    "model": (lambda name: model_file.named(str(name), None), ModelFileError),
+    "model": (lambda name: model_file.model_config(str(name), None), ModelFileError),
     "card of graphs": (GraphCard.read, GraphError),
     "scene set": (shards.index_of, shards.SetError),
     "scored scenes": (lambda name: next(golden.read_lines(name)), golden.GoldenError),
@@ -191,7 +192,7 @@ READERS = {
     "measured numbers": (results.read, results.ResultsError),
     "bag": (bag.BagReader, bag.BagError),
     "recording": (recordings.open_recording, recordings.RecordingError),
-    "map": (lambda name: from_file(config.InputsConfig(lanelet_map=str(name))), config.ConfigError),
+    "map": (lambda name: load_map(config.InputsConfig(lanelet_map=str(name))), config.ConfigError),
 }
 
 
@@ -232,14 +233,14 @@ def test_cards_of_graphs(graphs, content, metadata):
     def used():
         card = GraphCard.read(graphs / "card.json")
         input_spec(card)
-        assert card.codebook().bins > 2
+        assert card.layout().bins > 2
         assert all(math.isfinite(value) for value in card.decoding().values())
         outcome(card.check_gate, GraphError)
         card.check_metadata("step", {METADATA: json.dumps(metadata)})
 
     (graphs / "card.json").write_bytes(content)
     outcome(used, GraphError)
-    outcome(model_file.card_of, ModelFileError, graphs / "card.json")
+    outcome(model_file.read_card, ModelFileError, graphs / "card.json")
 
 
 @fuzzed(2)
@@ -247,7 +248,7 @@ def test_cards_of_graphs(graphs, content, metadata):
 def test_cards_of_weights(tmp_path_factory, content):
     folder = tmp_path_factory.getbasetemp()
     (folder / "card.json").write_bytes(content)
-    outcome(model_file.named, ModelFileError, str(folder / "weights.safetensors"), None)
+    outcome(model_file.model_config, ModelFileError, str(folder / "weights.safetensors"), None)
 
 
 @fuzzed(2)
@@ -261,12 +262,12 @@ def test_configurations_that_weights_carry(content):
     found = outcome(
         checkpoint._config, checkpoint.CheckpointError, Path("weights"), content.decode(errors="surrogateescape")
     )
-    if found is not None and found.blocks.layers + found.vision.layers < 20:  # the others take seconds
+    if found is not None and found.transformer.layers + found.vision.layers < 20:  # the others take seconds
         with torch.device("meta"):
             outcome(checkpoint.check_shapes, checkpoint.CheckpointError, TokenNet(found), {}, Path("weights"))
 
 
-FIT = engine_cache.Fit(
+FIT = engine_cache.EngineKey(
     "step", "0" * 64, "fp32", ("a",), engine_cache.Machine("10.13.0.35", "a GPU", "9.0", 132, "13.0")
 )
 
@@ -292,7 +293,7 @@ def graph_bytes():
 
 
 @fuzzed(2)
-@given(content=st.one_of(torn(graph_bytes()), torn((MODEL / "int8/see.onnx").read_bytes()[-3000:])))
+@given(content=st.one_of(torn(graph_bytes()), torn((MODEL / "int8/vision_encoder.onnx").read_bytes()[-3000:])))
 def test_graphs(content):
     """Where the library `onnx` reads the bytes too, it finds no more external data than we do."""
     found = outcome(external_files, OnnxError, content)
@@ -310,7 +311,7 @@ def test_graphs(content):
 
 # --- scenes and bags -------------------------------------------------------------------------------------------------
 
-SAMPLE = codec.sample_of(hand_scenes.scene(pictures=True))
+SAMPLE = codec.sample_of(hand_scenes.scene(images=True))
 NOTE = {
     "file": "test-00000.tar", "sha256": "0" * 64, "bytes": 10, "asked": 5, "scenes": 5, "families": {"straight": 5},
     "counts": {"retried": 0}, "networks": {"town": "abc"}, "made_by": {"options": {"width": 192}},
@@ -348,7 +349,7 @@ def test_set_indices_and_notes(tmp_path_factory, content, note):
 )
 def test_scenes_of_sets(meta, arrays, image, images):
     sample = {**SAMPLE, "meta.json": meta, "arrays.npz": arrays, "front_0.0.jpg": image}
-    scene = outcome(lambda: codec.scene_of(sample, pictures=images), codec.CodecError)
+    scene = outcome(lambda: codec.scene_of(sample, images=images), codec.CodecError)
     if scene is not None:
         assert np.isfinite(scene.route).all()
         assert len(scene.agents) <= len(scene.tracks)
@@ -357,7 +358,7 @@ def test_scenes_of_sets(meta, arrays, image, images):
 @cache
 def fields_of_arrays():
     """The arrays of a scene by name."""
-    return arrays_of(SAMPLE["arrays.npz"])
+    return parse_arrays(SAMPLE["arrays.npz"])
 
 
 odd_arrays = st.one_of(
@@ -379,7 +380,7 @@ def test_arrays_of_scenes(name, array, cut):
 @fuzzed(2)
 @given(torn(shards.tar_of([{**SAMPLE, "arrays.npz": b""}])))
 def test_tars_of_scenes(content):
-    outcome(lambda: list(shards.samples_of(content, pictures=True)), shards.SetError)
+    outcome(lambda: list(shards.samples_of(content, images=True)), shards.SetError)
 
 
 SCORED = next(golden.read_lines(Path(__file__).parent / "data/golden/scenes.jsonl.gz"))[1]
@@ -394,7 +395,7 @@ for _lane in (*SCORED["map"]["lanes"], SCORED["pdm_ref_v1"], SCORED["pdm_ref_v2"
 @given(changed(SCORED))
 def test_scenes_that_are_scored(entry):
     """As read from a file: NaN and numbers beyond all floats are among the values."""
-    scene = outcome(golden.parse_scene, ValueError, json_of(as_bytes(entry)))
+    scene = outcome(golden.parse_scene, ValueError, parse_json(as_bytes(entry)))
     if scene is not None:
         assert np.isfinite(scene.first.centerline).all()
 
@@ -404,7 +405,7 @@ RECORDING = next((Path(__file__).parent / "data/real_tracks").glob("*.npz"))
 
 @cache
 def recorded():
-    return arrays_of(RECORDING.read_bytes())
+    return parse_arrays(RECORDING.read_bytes())
 
 
 @fuzzed()
@@ -443,7 +444,7 @@ def test_bag_metadata(tmp_path_factory, content):
     folder.mkdir(exist_ok=True)
     (folder / "bag_0.mcap").write_bytes(b"")
     (folder / "metadata.yaml").write_bytes(content)
-    found = outcome(bag._files_of, bag.BagError, folder)
+    found = outcome(bag._storage_files, bag.BagError, folder)
     if found is not None:
         files, unusable = found
         assert {file.parent for file in files} == {folder}

@@ -17,7 +17,7 @@ import test_fuzz as fuzz
 from autoware_map_msgs.msg import LaneletMapBin
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import CAMERAS, camera_info, jpeg, ns, odometry, picture, predicted_objects, raw, route, tf_static
+from messages import CAMERAS, camera_info, image, jpeg, ns, odometry, predicted_objects, raw, route, tf_static
 from nav_msgs.msg import OccupancyGrid
 from rclpy.serialization import deserialize_message, serialize_message
 from scenes import Clock, config
@@ -25,10 +25,11 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
 from reflectdrive_ros.domain import PlanSource
-from reflectdrive_ros.ros import cdr, convert, topics
+from reflectdrive_ros.ros import cdr, convert, image_decoding, topics
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import ITEMS_MAX, Level
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.inputs.channel import Level
+from reflectdrive_ros.ros.inputs.store import ITEMS_MAX
+from reflectdrive_ros.ros.planning_core import PlanningCore
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -141,19 +142,19 @@ KINDS = [
 
 
 def set_out(settings):
-    """A pilot that has planned from a good instant at 1.0 s."""
-    pilot = Pilot(config(**settings), Clock())
+    """A core that has planned from a good instant at 1.0 s."""
+    core = PlanningCore(config(**settings), Clock())
     for key, message in fuzz.good(1.0):
-        pilot.receive(key, serialize_message(message), ns(1.0))
-    assert pilot.step(ns(1.0)).report.source is PlanSource.PLANNER
-    return pilot
+        core.receive(key, serialize_message(message), ns(1.0))
+    assert core.step(ns(1.0)).report.source is PlanSource.PLANNER
+    return core
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=["default", "grid, cloud, tracked", "lanelet, raw"])
 def test_bytes_that_are_no_message_are_counted_and_named_and_change_nothing(settings):
     """On every topic: nothing at all, noise, half a message, one of another type, a forged length, too much."""
-    pilot = set_out(KINDS[0])  # what is good is of the default's types
-    pilot.inputs = type(pilot.inputs)(config(**settings))
+    core = set_out(KINDS[0])  # what is good is of the default's types
+    core.inputs = type(core.inputs)(config(**settings))
     rng = np.random.default_rng(0)
     for key, kind in topic_types(**settings).items():
         good = serialize_message(kind())
@@ -162,30 +163,30 @@ def test_bytes_that_are_no_message_are_counted_and_named_and_change_nothing(sett
         forged = good[:at] + b"\xff\xff\xff\x7f" + good[at + 4 :]
         noise = b"\0\1\0\0" + rng.bytes(200)
         bad = [b"", b"\0\1", rng.bytes(200), noise, good[: len(good) // 2], other, forged, bytes(40_000_000)]
-        before = dict(vars(pilot.inputs._channel(key.partition(":")[0], key.partition(":")[2])))
+        before = dict(vars(core.inputs._channel(key.partition(":")[0], key.partition(":")[2])))
         for content in bad:
-            assert pilot.receive(key, content, ns(1.05)) is None
-        channel = pilot.inputs._channel(key.partition(":")[0], key.partition(":")[2])
+            assert core.receive(key, content, ns(1.05)) is None
+        channel = core.inputs._channel(key.partition(":")[0], key.partition(":")[2])
         assert channel.refused == len(bad), key
         assert channel.messages == before["messages"]
-        (status,) = (s for s in pilot.statuses(ns(1.06)) if s.name == channel.name)
+        (status,) = (s for s in core.statuses(ns(1.06)) if s.name == channel.name)
         assert f"{channel.name}: {len(bad)} messages refused, the last one: a message of 40.00 MB" in status.message
         assert status.level >= Level.WARN
         assert status.values["refused"] == str(len(bad))
 
 
 def test_a_node_plans_on_between_bad_messages():
-    pilot = set_out(KINDS[0])
+    core = set_out(KINDS[0])
     rng = np.random.default_rng(1)
     for k in range(1, 20):
         now = 1.0 + 0.1 * k
         for key, message in fuzz.good(now):
-            pilot.receive(key, serialize_message(message), ns(now))
-            pilot.receive(key, rng.bytes(int(rng.integers(0, 300))), ns(now))
-        assert pilot.step(ns(now)).report.source is PlanSource.PLANNER
-    assert {s.level for s in pilot.statuses(ns(now)) if "refused" in s.values} >= {Level.WARN}
+            core.receive(key, serialize_message(message), ns(now))
+            core.receive(key, rng.bytes(int(rng.integers(0, 300))), ns(now))
+        assert core.step(ns(now)).report.source is PlanSource.PLANNER
+    assert {s.level for s in core.statuses(ns(now)) if "refused" in s.values} >= {Level.WARN}
     later = ns(now + 4.0)
-    assert not any("messages refused" in s.message for s in pilot.statuses(later))  # and forgotten when it is over
+    assert not any("messages refused" in s.message for s in core.statuses(later))  # and forgotten when it is over
 
 
 @pytest.mark.parametrize(
@@ -242,30 +243,30 @@ def test_no_message_holds_the_executor_for_long(what, key, message):
     """Processor time of this thread: the wall clock of a shared machine would tell of the others."""
     content, took = serialize_message(message), []
     for _ in range(5):
-        pilot = Pilot(config(**KINDS[0]), Clock())
+        core = PlanningCore(config(**KINDS[0]), Clock())
         begun = time.thread_time()
-        pilot.receive(key, content, ns(1.0))
+        core.receive(key, content, ns(1.0))
         took.append(time.thread_time() - begun)
     assert min(took) < HOLD_S
 
 
 def test_more_transforms_than_are_read_are_refused_and_those_before_them_stay():
-    pilot = set_out(KINDS[0])
+    core = set_out(KINDS[0])
     many = tf_static()
     many.transforms = [many.transforms[0]] * (ITEMS_MAX["tf_static"] + 1)
-    assert pilot.receive("tf_static", serialize_message(many), ns(1.0)) is None
-    (status,) = (s for s in pilot.statuses(ns(1.0)) if s.name == "tf_static")
+    assert core.receive("tf_static", serialize_message(many), ns(1.0)) is None
+    (status,) = (s for s in core.statuses(ns(1.0)) if s.name == "tf_static")
     assert "a message of more than 1000 items is not read: send fewer" in status.message
     for key, message in fuzz.good(1.1):
         if key != "tf_static":
-            pilot.receive(key, serialize_message(message), ns(1.1))
-    assert pilot.step(ns(1.1)).report.source is PlanSource.PLANNER
+            core.receive(key, serialize_message(message), ns(1.1))
+    assert core.step(ns(1.1)).report.source is PlanSource.PLANNER
 
 
 def test_a_route_that_is_too_long_is_not_replaced_by_the_one_before():
-    pilot = set_out(KINDS[0])
-    pilot.receive("route", serialize_message(route([(k, 0.0) for k in range(20_001)])), ns(1.0))
-    snapshot = pilot.look(ns(1.0)).snapshot
+    core = set_out(KINDS[0])
+    core.receive("route", serialize_message(route([(k, 0.0) for k in range(20_001)])), ns(1.0))
+    snapshot = core.collect_inputs(ns(1.0)).snapshot
     assert snapshot.observation is None
     assert any("a message of more than 20000 items is not read" in problem for problem in snapshot.problems)
 
@@ -295,16 +296,16 @@ def compressed(data, seconds=1.0, camera="front"):
 def test_an_image_bomb_is_refused_by_its_header_and_the_node_plans_on():
     bomb = png_of(20_000, 20_000)
     assert cv2.imdecode(np.frombuffer(png_of(200, 200), np.uint8), cv2.IMREAD_COLOR).shape == (200, 200, 3)
-    pilot = set_out(KINDS[0])
+    core = set_out(KINDS[0])
     for key, message in fuzz.good(1.1):
-        pilot.receive(key, serialize_message(message), ns(1.1))
+        core.receive(key, serialize_message(message), ns(1.1))
     begun = time.thread_time()
     for camera in CAMERAS:
         bytes_ = serialize_message(compressed(bomb, 1.15, camera))
-        assert pilot.receive(f"image:{camera}", bytes_, ns(1.15)) is None
+        assert core.receive(f"image:{camera}", bytes_, ns(1.15)) is None
     assert time.thread_time() - begun < 3 * HOLD_S
-    assert pilot.step(ns(1.15)).report.source is PlanSource.PLANNER
-    (status,) = (s for s in pilot.statuses(ns(1.15)) if s.name == "image front")
+    assert core.step(ns(1.15)).report.source is PlanSource.PLANNER
+    (status,) = (s for s in core.statuses(ns(1.15)) if s.name == "image front")
     assert "an image of 20000 x 20000 px is not decoded, at most 16 megapixels are" in status.message
     assert "cameras.megapixels_max" in status.message
 
@@ -317,39 +318,39 @@ def test_a_jpeg_and_a_raw_image_of_too_many_pixels_are_refused(size):
     forged = good[:at] + struct.pack(">HH", height, width) + good[at + 4 :]
     for message in (compressed(forged), Image(width=width, height=height, encoding="mono8", step=width)):
         with pytest.raises(BadMessage, match=f"{width} x {height} px is not decoded"):
-            convert.check_image_size(message, "front", 16.0)
+            image_decoding.check_image_size(message, "front", 16.0)
 
 
 @pytest.mark.parametrize("kind", [".bmp", ".webp", ".tiff", ".jp2", ".ppm", ".hdr", ".gif", ".avif", ".pfm", ".ras"])
 def test_formats_other_than_jpeg_and_png_are_refused_in_one_sentence(kind):
     """Whether or not this OpenCV decodes them: what their headers promise is not checked."""
     try:
-        pixels = picture().astype(np.float32) if kind in (".hdr", ".pfm") else picture()
+        pixels = image().astype(np.float32) if kind in (".hdr", ".pfm") else image()
         done, made = cv2.imencode(kind, pixels)
     except cv2.error:
         done = False
     if not done:
         pytest.skip(f"this OpenCV writes no {kind}")
     with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
-        convert.check_image_size(compressed(made.tobytes()), "front", 16.0)
+        image_decoding.check_image_size(compressed(made.tobytes()), "front", 16.0)
     with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
-        convert.pixels(compressed(made.tobytes()), "front", 64, 36)
+        image_decoding.pixels(compressed(made.tobytes()), "front", 64, 36)
 
 
 def test_a_jpeg_of_many_scans_is_refused():
     """Each scan is a pass over the whole image: a few bytes more, a whole image's work."""
-    done, made = cv2.imencode(".jpg", picture(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
+    done, made = cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
     assert done
     data = made.tobytes()
-    convert.check_image_size(compressed(data), "front", 16.0)
+    image_decoding.check_image_size(compressed(data), "front", 16.0)
     starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
     assert 2 <= len(starts) <= 12
     first = data[starts[0] : starts[1]]
     with pytest.raises(BadMessage, match="a JPEG of more than 32 scans is not decoded"):
-        convert.check_image_size(compressed(data[: starts[1]] + first * 40 + data[starts[1] :]), "front", 16.0)
+        image_decoding.check_image_size(compressed(data[: starts[1]] + first * 40 + data[starts[1] :]), "front", 16.0)
 
 
-GOOD = (fuzz.GOOD_JPEG, fuzz.GOOD_PNG, cv2.imencode(".jpg", picture(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes())
+GOOD = (fuzz.GOOD_JPEG, fuzz.GOOD_PNG, cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes())
 
 
 @st.composite
@@ -371,29 +372,29 @@ def headers_of_images(draw):
 @given(headers_of_images())
 def test_what_passes_by_its_header_decodes_to_no_more_pixels(data):
     message = compressed(data)
-    fuzz.named(convert.check_image_size, message, "front", MEGAPIXELS)
+    fuzz.named(image_decoding.check_image_size, message, "front", MEGAPIXELS)
     try:
-        convert.check_image_size(message, "front", MEGAPIXELS)
-        decoded = convert.jpeg_pixels(message, "front")
+        image_decoding.check_image_size(message, "front", MEGAPIXELS)
+        decoded = image_decoding.jpeg_pixels(message, "front")
     except BadMessage:
         return
     assert decoded.shape[0] * decoded.shape[1] <= 1e6 * MEGAPIXELS
-    assert decoded.shape[1::-1] == convert.image_size(message, "front")
+    assert decoded.shape[1::-1] == image_decoding.image_size(message, "front")
 
 
 def test_a_jpeg_whose_size_stands_behind_too_many_segments_is_refused():
     good = jpeg(1.0).data.tobytes()
-    assert convert.jpeg_size(good[:2] + b"\xff\xe1\0\x02" * 200 + good[2:]) == (64, 36)
+    assert image_decoding.jpeg_size(good[:2] + b"\xff\xe1\0\x02" * 200 + good[2:]) == (64, 36)
     many = good[:2] + b"\xff\xe1\0\x02" * 100_000 + good[2:]
-    assert convert.jpeg_size(many) is None
+    assert image_decoding.jpeg_size(many) is None
     with pytest.raises(BadMessage, match="no JPEG and no PNG"):
-        convert.check_image_size(compressed(many), "front", 16.0)
+        image_decoding.check_image_size(compressed(many), "front", 16.0)
 
 
 def test_the_strides_of_items_are_those_of_the_elements():
     poses = predicted_objects(1.0, (60.0, 0.0, 0.3, 5.0, 4.5)).objects[0].kinematics.predicted_paths[0]
     read = cdr.read(serialize_message(poses), type(poses), 10)
-    np.testing.assert_array_equal(convert.planar(read.path), convert.planar(poses.path))
+    np.testing.assert_array_equal(convert.planar_poses(read.path), convert.planar_poses(poses.path))
     assert [pose.position.x for pose in read.path[2:5]] == [pose.position.x for pose in poses.path[2:5]]
     assert read.path[-1].position.x == poses.path[-1].position.x
     assert all(a.position.x < b.position.x for a, b in pairwise(read.path))

@@ -17,8 +17,10 @@ from messages import (
 from scenes import Clock, config
 
 from reflectdrive_ros.domain import Command, PlanSource, Verdict
-from reflectdrive_ros.ros.inputs import NO_CLOCK, Inputs, Level, command_along
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.inputs.channel import NO_CLOCK, Level
+from reflectdrive_ros.ros.inputs.route import command_along
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.ros.planning_core import PlanningCore
 
 
 def small(**settings):
@@ -33,7 +35,7 @@ def latched(sink):
 
 
 def instant(sink, seconds, cameras=CAMERAS, objects=True, shade=None, **ego):
-    """Everything a car sends at one moment; pictures change from moment to moment."""
+    """Everything a car sends at one moment; images change from moment to moment."""
     now = ns(seconds)
     sink.put("odometry", odometry(seconds, x=5.0 * seconds, **ego), now)
     sink.put("acceleration", acceleration(seconds), now)
@@ -77,7 +79,7 @@ def test_two_instants_half_a_second_apart_form_the_pair_oldest_first():
     assert stamps == [ns(1.1)] * 3 + [ns(1.6)] * 3
 
 
-def test_nothing_is_due_before_the_companions_of_a_picture_have_come():
+def test_nothing_is_due_before_the_companions_of_a_image_have_come():
     made = ready()
     instant(made, 1.0, cameras=("front_left", "front"))
     assert not made.due(ns(1.01))
@@ -96,7 +98,7 @@ def test_companions_that_never_come_are_not_waited_for_long():
 
 
 def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
-    """With every new front picture the wait could begin anew; it must not."""
+    """With every new front image the wait could begin anew; it must not."""
     made = ready()
     due = []
     for k in range(12):
@@ -112,7 +114,7 @@ def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
 
 @pytest.mark.parametrize(
     ("late", "word"),
-    [(0.07, "nearest is 0.07 s from the anchor's picture"), (0.4, "front_right: newest is 0.40 s old")],
+    [(0.07, "nearest is 0.07 s from the anchor's image"), (0.4, "front_right: newest is 0.40 s old")],
 )
 def test_a_camera_out_of_step_is_named(late, word):
     made = ready()
@@ -157,7 +159,7 @@ def test_every_input_has_an_age_gate(key, age, level):
         assert snapshot.observation.agents is None  # unknown, not an empty road
 
 
-def test_stale_pictures_do_not_plan():
+def test_stale_images_do_not_plan():
     made = ready()
     instant(made, 1.0)
     made.put("odometry", odometry(1.5), ns(1.5))
@@ -175,15 +177,15 @@ def test_a_clock_that_runs_ahead_is_named():
 
 
 def test_simulated_time_without_a_clock_is_named():
-    pilot = Pilot(small(), Clock())
-    latched(pilot)
-    instant(pilot, 5.0)  # stamps of a bag or a simulator; our time stands at 0
-    assert levels(pilot.inputs, 0.0)["odometry"] is Level.ERROR
-    assert pilot.problems(0) == NO_CLOCK
+    core = PlanningCore(small(), Clock())
+    latched(core)
+    instant(core, 5.0)  # stamps of a bag or a simulator; our time stands at 0
+    assert levels(core.inputs, 0.0)["odometry"] is Level.ERROR
+    assert core.problems(0) == NO_CLOCK
     assert "use_sim_time" in NO_CLOCK
     assert "/clock" in NO_CLOCK
-    assert NO_CLOCK in pilot.step(0).snapshot.problems[0]
-    assert pilot.problems(ns(5.0)) == ""
+    assert NO_CLOCK in core.step(0).snapshot.problems[0]
+    assert core.problems(ns(5.0)) == ""
 
 
 def test_what_stays_valid_until_it_changes_has_neither_age_nor_rate():
@@ -253,12 +255,12 @@ def test_a_frozen_camera_is_named_and_heals():
         instant(made, 0.1 * k, shade=7)
     snapshot = made.snapshot(ns(1.3))
     assert snapshot.observation is None
-    assert any("same picture 4 times in a row: the camera is frozen" in problem for problem in snapshot.problems)
+    assert any("same image 4 times in a row: the camera is frozen" in problem for problem in snapshot.problems)
     instant(made, 1.4, shade=8)
     assert made.snapshot(ns(1.4)).observation is not None
 
 
-def test_lost_pictures_are_counted_and_said():
+def test_lost_images_are_counted_and_said():
     made = ready()
     for k in range(100):
         if k % 5 != 4:
@@ -334,56 +336,56 @@ def test_the_command_follows_from_the_bend_of_the_route():
         assert command_along(np.concatenate([straight[:11], turned])) is wanted
 
 
-def test_the_pilot_stops_with_the_reason_when_a_camera_is_missing():
-    pilot = Pilot(small(), Clock())
-    latched(pilot)
-    instant(pilot, 1.0)
-    assert pilot.step(ns(1.0)).report.source is PlanSource.PLANNER
-    instant(pilot, 1.3, cameras=("front_left", "front"))
-    report = pilot.step(ns(1.5)).report
+def test_the_planning_core_stops_with_the_reason_when_a_camera_is_missing():
+    core = PlanningCore(small(), Clock())
+    latched(core)
+    instant(core, 1.0)
+    assert core.step(ns(1.0)).report.source is PlanSource.PLANNER
+    instant(core, 1.3, cameras=("front_left", "front"))
+    report = core.step(ns(1.5)).report
     assert (report.verdict, report.source) == (Verdict.INFEASIBLE, PlanSource.STOP)
     assert "front_right" in report.reason
-    planner = pilot.statuses(ns(1.5))[-1]
+    planner = core.statuses(ns(1.5))[-1]
     assert planner.level is Level.ERROR
 
 
-def test_the_pilot_sends_nothing_without_odometry():
-    pilot = Pilot(small(), Clock())
-    latched(pilot)
+def test_the_planning_core_sends_nothing_without_odometry():
+    core = PlanningCore(small(), Clock())
+    latched(core)
     for camera in CAMERAS:
-        pilot.put(f"image:{camera}", jpeg(1.0, camera), ns(1.0))
-    assert pilot.step(ns(1.0)).report is None
-    assert "odometry: nothing received yet" in pilot.problems(ns(1.0))
+        core.put(f"image:{camera}", jpeg(1.0, camera), ns(1.0))
+    assert core.step(ns(1.0)).report is None
+    assert "odometry: nothing received yet" in core.problems(ns(1.0))
 
 
 def test_diagnostics_do_not_name_the_kind_of_step_which_changes_faster_than_they_are_sent():
-    pilot = Pilot(small(), Clock())
-    latched(pilot)
-    instant(pilot, 1.0)
-    pilot.step(ns(1.0))
-    planner = pilot.statuses(ns(1.0))[-1]
+    core = PlanningCore(small(), Clock())
+    latched(core)
+    instant(core, 1.0)
+    core.step(ns(1.0))
+    planner = core.statuses(ns(1.0))[-1]
     assert (planner.level, planner.message) == (Level.OK, "planner's plan sent")
     assert planner.values["step"] == planner.values["planned"] == "baseline"
 
 
 def test_unknown_objects_are_said_to_be_unchecked():
-    pilot = Pilot(small(), Clock())
-    latched(pilot)
-    instant(pilot, 1.0, objects=False)
-    pilot.step(ns(1.0))
-    planner = pilot.statuses(ns(1.0))[-1]
+    core = PlanningCore(small(), Clock())
+    latched(core)
+    instant(core, 1.0, objects=False)
+    core.step(ns(1.0))
+    planner = core.statuses(ns(1.0))[-1]
     assert planner.level is Level.WARN
     assert "unchecked" in planner.message
 
 
 def test_a_plan_begun_before_time_went_back_is_known_as_such():
     """Sent late, it must not count as newer than the plans of the restarted clock."""
-    pilot = Pilot(small(), Clock())
-    latched(pilot)
-    instant(pilot, 10.0)
-    before = pilot.step(ns(10.0))
-    instant(pilot, 1.0)
-    after = pilot.step(ns(1.0))
+    core = PlanningCore(small(), Clock())
+    latched(core)
+    instant(core, 10.0)
+    before = core.step(ns(10.0))
+    instant(core, 1.0)
+    after = core.step(ns(1.0))
     assert (before.restarts, before.report.plan.stamp_ns) < (after.restarts, after.report.plan.stamp_ns)
     assert after.report.source is PlanSource.PLANNER
 
@@ -406,31 +408,31 @@ def test_a_plan_begun_before_time_went_back_is_known_as_such():
     ],
 )  # fmt: skip
 def test_odometry_of_what_no_car_does_is_refused_in_one_sentence(planner, change, sentence, caplog):
-    pilot = Pilot(config(cameras__required=False, planner=planner), Clock())
-    pilot.put("route", route(), 0)
+    core = PlanningCore(config(cameras__required=False, planner=planner), Clock())
+    core.put("route", route(), 0)
     message = odometry(1.0, x=5.0)
     change(message)
-    pilot.put("odometry", message, ns(1.0))
-    step = pilot.step(ns(1.0))
+    core.put("odometry", message, ns(1.0))
+    step = core.step(ns(1.0))
     assert step.report is None  # nothing can be planned from it, not even a stop
     assert any(sentence in problem for problem in step.snapshot.problems)
-    status = next(s for s in pilot.statuses(ns(1.0)) if s.name == "odometry")
+    status = next(s for s in core.statuses(ns(1.0)) if s.name == "odometry")
     assert status.level is Level.ERROR
     assert sentence in status.message
     assert not caplog.records  # no traceback
-    pilot.put("odometry", odometry(1.1, x=5.5), ns(1.1))
-    assert pilot.step(ns(1.1)).report.verdict is Verdict.OK
+    core.put("odometry", odometry(1.1, x=5.5), ns(1.1))
+    assert core.step(ns(1.1)).report.verdict is Verdict.OK
 
 
 @pytest.mark.parametrize("value", [-1000.0, 1e300])
 def test_an_acceleration_of_what_no_car_does_counts_as_none_and_is_said(value, caplog):
-    pilot = Pilot(config(cameras__required=False, planner="route_follower"), Clock())
-    pilot.put("route", route(), 0)
-    pilot.put("odometry", odometry(1.0), ns(1.0))
-    pilot.put("acceleration", acceleration(1.0, value), ns(1.0))
-    step = pilot.step(ns(1.0))
+    core = PlanningCore(config(cameras__required=False, planner="route_follower"), Clock())
+    core.put("route", route(), 0)
+    core.put("odometry", odometry(1.0), ns(1.0))
+    core.put("acceleration", acceleration(1.0, value), ns(1.0))
+    step = core.step(ns(1.0))
     assert step.snapshot.ego.acceleration_mps2 == 0.0
-    status = next(s for s in pilot.statuses(ns(1.0)) if s.name == "acceleration")
+    status = next(s for s in core.statuses(ns(1.0)) if s.name == "acceleration")
     assert status.level is Level.WARN
     assert "at most 20 is possible" in status.message
     assert not caplog.records
@@ -451,36 +453,36 @@ def test_reverse_standing_and_fast_driving_are_allowed(speed):
 
 @pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
 def test_a_jump_of_localisation_begins_anew_and_is_said(planner):
-    pilot = Pilot(config(cameras__required=False, planner=planner), Clock())
-    pilot.put("route", route([(float(x), 0.0) for x in range(-10, 1000)]), 0)
+    core = PlanningCore(config(cameras__required=False, planner=planner), Clock())
+    core.put("route", route([(float(x), 0.0) for x in range(-10, 1000)]), 0)
     for k, x in enumerate([5.0, 5.5, 6.0, 306.0, 306.5]):
         now = ns(1.0 + 0.1 * k)
-        pilot.put("objects", predicted_objects(1.0 + 0.1 * k, (x + 60.0, 0.0, 0.0, 5.0, 4.5)), now)
-        pilot.put("odometry", odometry(1.0 + 0.1 * k, x=x), now)
-        step = pilot.step(now)
+        core.put("objects", predicted_objects(1.0 + 0.1 * k, (x + 60.0, 0.0, 0.0, 5.0, 4.5)), now)
+        core.put("odometry", odometry(1.0 + 0.1 * k, x=x), now)
+        step = core.step(now)
         assert step.report.source is PlanSource.PLANNER
         if x == 306.0:  # the objects that were told of before it are somewhere else
             assert step.snapshot.agents is None
             assert step.restarts == 1
     assert step.snapshot.agents is not None
-    status = next(s for s in pilot.statuses(now) if s.name == "odometry")
+    status = next(s for s in core.statuses(now) if s.name == "odometry")
     assert status.level is Level.WARN
     assert "localisation jumped by 300 m within 0.10 s" in status.message
 
 
 def test_localisation_that_jumps_again_and_again_stops_the_car():
-    pilot = Pilot(config(cameras__required=False, planner="constant_velocity"), Clock())
-    pilot.put("route", route(), 0)
+    core = PlanningCore(config(cameras__required=False, planner="constant_velocity"), Clock())
+    core.put("route", route(), 0)
     for k in range(25):
         now = ns(1.0 + 0.04 * k)
-        pilot.put("odometry", odometry(1.0 + 0.04 * k, x=5.0 + 300.0 * (k % 2)), now)
-        step = pilot.step(now)
+        core.put("odometry", odometry(1.0 + 0.04 * k, x=5.0 + 300.0 * (k % 2)), now)
+        step = core.step(now)
     assert step.report.source is PlanSource.STOP
     assert "localisation jumped 3 times within 2 s" in step.report.reason
-    status = next(s for s in pilot.statuses(now) if s.name == "odometry")
+    status = next(s for s in core.statuses(now) if s.name == "odometry")
     assert status.level is Level.ERROR
     for k in range(30):
         now = ns(2.0 + 0.1 * k)
-        pilot.put("odometry", odometry(2.0 + 0.1 * k, x=5.0 + 0.5 * k), now)
-        step = pilot.step(now)
+        core.put("odometry", odometry(2.0 + 0.1 * k, x=5.0 + 0.5 * k), now)
+        step = core.step(now)
     assert step.report.source is PlanSource.PLANNER

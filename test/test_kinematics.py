@@ -163,7 +163,7 @@ def test_nothing_is_known_beyond_the_horizon(time):
 def test_a_carried_plan_is_the_same_places_in_the_map_at_the_same_times(drive, then, now, share):
     plan = Plan(5 * SECOND_NS, then, drive)
     elapsed_s = round(share * drive.horizon_s * SECOND_NS) / SECOND_NS
-    carried = kinematics.carried_forward(plan, 5 * SECOND_NS + round(elapsed_s * SECOND_NS), now)
+    carried = kinematics.carry_forward(plan, 5 * SECOND_NS + round(elapsed_s * SECOND_NS), now)
     if carried is None:
         assert drive.horizon_s - elapsed_s < drive.dt_s
         return
@@ -182,7 +182,7 @@ def test_whole_intervals_later_a_followed_plan_is_its_own_tail(drive, then, inte
     intervals_later = min(intervals_later, len(drive.poses))
     now = geometry.compose(then, kinematics.with_origin(drive.poses)[intervals_later])
     stamp = round(intervals_later * drive.dt_s * SECOND_NS)
-    carried = kinematics.carried_forward(Plan(0, then, drive), stamp, now)
+    carried = kinematics.carry_forward(Plan(0, then, drive), stamp, now)
     if intervals_later == len(drive.poses):
         assert carried is None
         return
@@ -192,7 +192,7 @@ def test_whole_intervals_later_a_followed_plan_is_its_own_tail(drive, then, inte
 
 @given(smooth_drives(), st.integers(1, 10**10))
 def test_a_plan_from_the_future_is_not_carried(drive, early_ns):
-    assert kinematics.carried_forward(Plan(early_ns, np.zeros(3), drive), 0, np.zeros(3)) is None
+    assert kinematics.carry_forward(Plan(early_ns, np.zeros(3), drive), 0, np.zeros(3)) is None
 
 
 # --- braking, following, steering ------------------------------------------------------------------------------------

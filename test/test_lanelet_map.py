@@ -13,16 +13,17 @@ from geometry_msgs.msg import Pose
 from rich.console import Console
 
 from reflectdrive_ros import geometry
+from reflectdrive_ros.cli import replay
 from reflectdrive_ros.config import Config, ConfigError, InputsConfig
 from reflectdrive_ros.domain import Verdict
 from reflectdrive_ros.replay import engine
 from reflectdrive_ros.ros import convert
 from reflectdrive_ros.ros.bag import BagReader, BagWriter
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import Inputs
-from reflectdrive_ros.ros.lanelet_file import from_file
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.lanelets import speed_mps
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime import cli_args
 
 lanelet2 = pytest.importorskip("lanelet2")
@@ -52,7 +53,7 @@ def settings(path=MAP, **changes):
 
 
 def line_of(ids, start, goal, path=MAP, points_max=2000):
-    return from_file(settings(path)).route(route_message(ids, start, goal), "map", points_max)
+    return load_map(settings(path)).route(route_message(ids, start, goal), "map", points_max)
 
 
 @cache
@@ -92,7 +93,7 @@ def test_a_route_through_the_whole_site_is_one_line_without_jumps():
 
 def ends_of_the_site():
     """Middle of the first lanelet's entry and of the last one's exit, read from the tags."""
-    the_map = from_file(settings())
+    the_map = load_map(settings())
     ids = ids_along_the_site()
     return the_map._lane(ids[0])[0, :2], the_map._lane(ids[-1])[-1, :2]
 
@@ -124,7 +125,7 @@ def test_the_recorded_car_stays_in_the_lane_of_the_route():
 def driven_ids():
     """The lanelets of the site's route that the recorded car drove through, found by its first and last place."""
     _, places = drive()
-    lanes = [from_file(settings())._lane(lanelet_id) for lanelet_id in ids_along_the_site()]
+    lanes = [load_map(settings())._lane(lanelet_id) for lanelet_id in ids_along_the_site()]
     gaps = np.array([np.abs(geometry.project(lane, places[[0, -1]])[1]) for lane in lanes])
     first, last = np.argmin(gaps, axis=0)
     assert first < last
@@ -153,13 +154,13 @@ def test_the_route_can_be_driven_where_the_recorded_car_drove():
     """Every plan along it passes the guard; along the map's own corners a fifth of them turned too tightly."""
     messages, places = drive()
     config = replace(Config("route_follower", inputs=settings(objects_type="none")), speed_limit_mps=4.0)
-    pilot = Pilot(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
-    pilot.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+    core = PlanningCore(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
+    core.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
     reasons = []
     for message in messages[::20]:
         now_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
-        pilot.put("odometry", message, now_ns)
-        reasons.append(pilot.step(now_ns).report.reason)
+        core.put("odometry", message, now_ns)
+        reasons.append(core.step(now_ns).report.reason)
     assert len(reasons) > 100
     assert set(reasons) == {""}
 
@@ -181,14 +182,14 @@ def test_a_route_that_inputs_cannot_use_is_a_sentence_in_the_diagnostics():
 
 def test_without_tags_in_use_the_map_is_projected_around_the_origin():
     ids = ids_along_the_site()
-    by_tags = from_file(settings())._lane(ids[0])
-    projected = from_file(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911))._lane(ids[0])
+    by_tags = load_map(settings())._lane(ids[0])
+    projected = load_map(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911))._lane(ids[0])
     assert geometry.arc_lengths(projected)[-1] == pytest.approx(geometry.arc_lengths(by_tags)[-1], rel=0.01)
     apart = np.hypot(*(projected[0, :2] - by_tags[0, :2]))
     assert apart > 100  # another frame
     message = route_message(ids, *ends_of_the_site())
     with pytest.raises(BadMessage, match="different frames; check"):
-        from_file(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911)).route(message, "map", 2000)
+        load_map(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911)).route(message, "map", 2000)
 
 
 def test_a_long_route_is_thinned():
@@ -218,9 +219,10 @@ def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
     settings = ["inputs.route_type=lanelet", f"inputs.lanelet_map={MAP}", "cameras.required=false"]
     words = [*words, "--planner", "route_follower", *(word for pair in settings for word in ("--setting", pair))]
     parser = argparse.ArgumentParser()
-    engine.add_arguments(parser)
+    replay.add_arguments(parser)
     args = parser.parse_args([str(bag), "--out", str(tmp_path), *words])
-    record, _ = engine.replay(args, cli_args.configuration(args), Console(stderr=True))
+    config, options = cli_args.configuration(args), replay.options_of(args)
+    record = engine.replay_bag(bag, tmp_path, options, config, Console(stderr=True), lambda share: None)
     assert len(record.frames) > 30
     assert {frame.verdict for frame in record.frames} == {Verdict.OK}
     if record.details["route"] == "bag":
@@ -229,7 +231,7 @@ def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
 
 def test_lanes_lead_the_way_that_lanelet2_reads_from_good_degrees():
     origin = {"lanelet_origin_lat": 35.247, "lanelet_origin_lon": 139.911}
-    the_map = from_file(settings(**origin))
+    the_map = load_map(settings(**origin))
     projector = lanelet2.projection.UtmProjector(lanelet2.io.Origin(*origin.values()))
     for lanelet in lanelet2.io.load(str(MAP), projector).laneletLayer:
         theirs = np.array([(point.x, point.y) for point in lanelet.centerline])
@@ -322,7 +324,7 @@ def test_a_goal_beside_the_lane_is_approached_at_a_slant(two_lanes):
     ],
 )
 def test_a_route_that_is_not_on_the_map_gets_a_sentence(two_lanes, ids, start, goal, frame, sentence):
-    the_map = from_file(settings(two_lanes))
+    the_map = load_map(settings(two_lanes))
     with pytest.raises(BadMessage) as told:
         the_map.route(route_message(ids, start, goal, frame), "map", 2000)
     assert sentence in str(told.value)
@@ -334,7 +336,7 @@ def test_a_route_that_is_not_on_the_map_gets_a_sentence(two_lanes, ids, start, g
         ("none.osm", None, "which does not exist: give the map's .osm file"),
         ("torn.osm", "<osm><node", "cannot be used: it is no XML: "),
         ("empty.osm", "<osm></osm>", "holds no lanelet: give another map"),
-        ("map.txt", "words", "which is no .osm file: give the map's .osm file"),
+        ("map.txt", "words", "which is not an .osm file: give the map's .osm file"),
         ("bare.osm", osm(TWO_LANES, tagged=False), "set inputs.lanelet_origin_lat and inputs.lanelet_origin_lon"),
     ],
 )
@@ -343,7 +345,7 @@ def test_a_map_that_cannot_be_used_gets_a_sentence(tmp_path, name, text, sentenc
     if text is not None:
         file.write_text(text)
     with pytest.raises(ConfigError) as told:
-        from_file(settings(file))
+        load_map(settings(file))
     assert sentence in str(told.value)
     assert "\n" not in str(told.value)
 

@@ -19,7 +19,8 @@ import pytest
 import yaml
 
 from reflectdrive_ros.config import Config, InputsConfig, load
-from reflectdrive_ros.ros import topics, world_messages
+from reflectdrive_ros.demo import world_messages
+from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.bag import BagWriter
 
 ROOT = Path(__file__).parents[1]

@@ -21,14 +21,15 @@ from scenes import config
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, VehicleConfig
+from reflectdrive_ros.demo import live, live_view
+from reflectdrive_ros.demo.live_topics import CameraJpeg, Listener, LiveState, camera_name
+from reflectdrive_ros.demo.world_node import new_context
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.replay.node import Harness
-from reflectdrive_ros.ros import convert, live, live_view, outputs
-from reflectdrive_ros.ros.inputs import InputStatus, Level
-from reflectdrive_ros.ros.live_topics import Heard, Listener, Picture, camera_name
+from reflectdrive_ros.ros import convert, outputs
+from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.topics import NODE_NAME
-from reflectdrive_ros.ros.world_node import own_context
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
@@ -40,7 +41,7 @@ CHROMIUM = next(
 
 def heard(**newest):
     poses = tuple((round(t * SECOND_NS), np.array([5.0 * t, 0.0, 0.0])) for t in (9.8, 9.9, 10.0))
-    return Heard("/car/reflectdrive", newest, {}, {}, {}, poses, (), 0.1, 10.0, 0)
+    return LiveState("/car/reflectdrive", newest, {}, {}, {}, poses, (), 0.1, 10.0, 0)
 
 
 def as_json(heard):
@@ -48,7 +49,7 @@ def as_json(heard):
 
 
 def test_before_anything_is_heard_the_page_has_gaps_and_no_errors():
-    empty = as_json(Heard("", {}, {}, {}, {}, (), (), None, 0.0, 0))
+    empty = as_json(LiveState("", {}, {}, {}, {}, (), (), None, 0.0, 0))
     assert empty["plan"] is None
     assert empty["status"] is None
     assert empty["silent_s"] is None
@@ -97,18 +98,18 @@ def test_road_users_and_route_are_those_near_the_ego():
 
 
 def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():
-    picture = Picture(10 * SECOND_NS, b"", "front_optical")
+    image = CameraJpeg(10 * SECOND_NS, b"", "front_optical")
     mounts = convert.static_transforms(tf_static())
     frames = {name: next(frame for frame in mounts if frame.startswith(name + "_opt")) for name in CAMERAS}
-    pictures = {name: Picture(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
+    images = {name: CameraJpeg(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
     infos = {name: camera_info(name) for name in CAMERAS if name != "front_right"}
     base = heard()
-    shown = as_json(Heard("", {}, pictures, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
+    shown = as_json(LiveState("", {}, images, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
     assert {camera["name"] for camera in shown} == set(CAMERAS)
     by_name = {camera["name"]: camera for camera in shown}
     assert by_name["front_right"]["lens"] is None  # it has no camera_info: shown without the plan
     assert by_name["front"]["lens"]["ego"] == pytest.approx([50.0, 0.0, 0.0])
-    assert picture.stamp_ns == int(by_name["front"]["stamp_ns"])
+    assert image.stamp_ns == int(by_name["front"]["stamp_ns"])
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_camera_is_called_as_its_topic_says(topic, name):
 
 
 def test_diagnostics_shown_are_those_of_the_planner_that_is_shown():
-    context = own_context()
+    context = new_context()
     listener = Listener(context)
     listener._planner = "/left/reflectdrive"
     hear = listener._taking("diagnostics", "")
@@ -177,7 +178,7 @@ def shown_drive(tmp_path):
             harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 400)]))
             harness.inputs["tf_static"].publish(tf_static())
             thread.start()
-            with live.served(0, VehicleConfig()) as page:
+            with live.serve(0, VehicleConfig()) as page:
                 yield page
     finally:
         driving.set()
@@ -234,15 +235,15 @@ def test_every_endpoint_answers_with_what_the_node_sees_and_says(tmp_path):
 
 @pytest.mark.dds
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
-def test_a_browser_shows_pictures_road_and_plan(tmp_path):
+def test_a_browser_shows_images_road_and_plan(tmp_path):
     """A screenshot in headless Chromium: the regions where things are drawn are not empty."""
     with shown_drive(tmp_path) as page:
         until(page, lambda state: state["plan"] and len(state["cameras"]) == 3)
-        picture = tmp_path / "page.png"
+        image = tmp_path / "page.png"
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,720"]
-        flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", f"--screenshot={picture}"]
+        flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", f"--screenshot={image}"]
         subprocess.run([CHROMIUM, *flags, page.url], capture_output=True, timeout=120, check=True, env=dict(os.environ))
-    shown = cv2.imread(str(picture)).astype(int)
+    shown = cv2.imread(str(image)).astype(int)
     assert shown.shape[:2] == (720, 1280)
     cameras, above = shown[60:260], shown[300:700, 20:500]
     assert [cameras[:, left : left + 380].std() > 3 for left in (25, 450, 870)] == [True] * 3
@@ -266,7 +267,7 @@ def answer(port, path):
 @pytest.mark.dds
 def test_a_stamp_that_is_none_is_not_found_and_the_connection_stays(capfd):
     wrong = [b"\xb2", b"\xb9.jpg", b"%B2", b"9" * 5000, b"9" * 5000 + b".jpg", b"-1", b"1_0", b".jpg", b"1.jpg.jpg"]
-    with live.served(0, VehicleConfig()) as page:
+    with live.serve(0, VehicleConfig()) as page:
         port = page.server_address[1]
         for stamp in wrong:
             assert answer(port, b"/camera/front/" + stamp) == [404, 404], stamp
@@ -275,9 +276,9 @@ def test_a_stamp_that_is_none_is_not_found_and_the_connection_stays(capfd):
 
 @pytest.mark.dds
 def test_an_idle_connection_is_closed(monkeypatch, capfd):
-    assert 1.0 < live.Answers.timeout <= 60.0
-    monkeypatch.setattr(live.Answers, "timeout", 0.2)
-    with live.served(0, VehicleConfig()) as page:
+    assert 1.0 < live.RequestHandler.timeout <= 60.0
+    monkeypatch.setattr(live.RequestHandler, "timeout", 0.2)
+    with live.serve(0, VehicleConfig()) as page:
         for sent in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost:"):
             with socket.create_connection(page.server_address, timeout=5.0) as connection:
                 connection.sendall(sent)
@@ -287,7 +288,7 @@ def test_an_idle_connection_is_closed(monkeypatch, capfd):
 
 @pytest.mark.dds
 def test_a_port_in_use_is_said(tmp_path, capsys):
-    with live.served(0, VehicleConfig()) as page:
+    with live.serve(0, VehicleConfig()) as page:
         port = str(page.server_address[1])
         assert live.main(["--port", port]) == 2
         assert main(["demo", "--live", "--port", port, "--out", str(tmp_path)]) == 2

@@ -8,19 +8,20 @@ import pytest
 import shapely
 import torch
 from hand_scenes import scene
-from tiny_net import tiny_inputs, tiny_net, without_odds
+from tiny_net import tiny_inputs, tiny_net, uniform_goal_values
 
 from reflectdrive_ros.data import distance_map, occupancy
-from reflectdrive_ros.model.token.net import BLOCK, GOAL_X, GOAL_Y
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.sim.render.camera import rig
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import TokenLayout
 from reflectdrive_ros.training import augment, bev_head, ground_head
-from reflectdrive_ros.training.losses import Batch, Losses, expected_loss, field_loss, token_loss
+from reflectdrive_ros.training.losses import Batch, Losses, expected_goal_loss, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig
 
-CODEBOOK = Codebook()
+LAYOUT = TokenLayout()
+CODEBOOK = LAYOUT.codebook
+ACTION_TOKENS, (GOAL_X, GOAL_Y) = LAYOUT.length, LAYOUT.goal
 
 
 def brute_force(x_logits, y_logits, cost):
@@ -90,10 +91,10 @@ def test_a_road_to_one_side_pulls_the_plan_to_that_side(side):
 
 @pytest.mark.parametrize("curvature", [-0.02, 0.0, 0.015])
 def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
-    areas = scene(pictures=False, curvature=curvature).areas
+    areas = scene(images=False, curvature=curvature).areas
     distances = 0.1 * distance_map.distance_map(areas, CODEBOOK)
     x_ids, y_ids = distance_map.id_window(CODEBOOK)
-    grid = drivable.grid_around_ego(drivable.joined((*areas.roadblocks, *areas.intersections)))
+    grid = drivable.grid_around_ego(drivable.union_polygons((*areas.roadblocks, *areas.intersections)))
     rng = np.random.default_rng(0)
     i, j = rng.integers(distances.shape[0], size=2000), rng.integers(distances.shape[1], size=2000)
     points = np.stack([CODEBOOK.to_values(i + x_ids.start), CODEBOOK.to_values(j + y_ids.start)], axis=1)
@@ -117,9 +118,9 @@ def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
 
 
 def test_the_map_of_the_mirrored_world_is_the_mirrored_map():
-    areas = scene(pictures=False, curvature=0.02).areas
+    areas = scene(images=False, curvature=0.02).areas
     flipped = MapAreas(roadblocks=tuple(r * [1, -1] for r in (*areas.roadblocks, *areas.intersections)))
-    ours = distance_map.mirrored(distance_map.distance_map(areas, CODEBOOK)).astype(int)
+    ours = distance_map.mirror(distance_map.distance_map(areas, CODEBOOK)).astype(int)
     assert np.abs(ours - distance_map.distance_map(flipped, CODEBOOK)).max() <= 2
 
 
@@ -133,9 +134,9 @@ def cell_of(x_m, y_m):
 
 
 def test_the_grid_holds_who_is_there_now_and_later():
-    shown = scene(pictures=False, agents=6)
+    shown = scene(images=False, agents=6)
     found = occupancy.occupancy(shown)
-    x_m, y_m = occupancy.centres_m()
+    x_m, y_m = occupancy.cell_centres_m()
     for taken, step in zip(found, (20, 30, 40, 60), strict=True):
         there = shown.tracks.present[:, step]
         for x, y in shown.tracks.poses[there, step, :2]:
@@ -145,13 +146,13 @@ def test_the_grid_holds_who_is_there_now_and_later():
         assert taken.sum() <= 24 * boxes  # a car of 4.5 m by 2 m covers no more cells of a metre than that
     for before, after in itertools.pairwise(found):
         assert (before != after).any()
-    alone = scene(pictures=False, agents=0)
+    alone = scene(images=False, agents=0)
     assert not occupancy.occupancy(alone).any()
 
 
 @pytest.mark.parametrize("at", [(10.0, 2.0), (10.5, 2.5), (10.25, 2.0)])
 def test_somebody_on_foot_is_on_the_grid_wherever_he_stands_in_its_cells(at):
-    shown = scene(pictures=False, agents=1)
+    shown = scene(images=False, agents=1)
     poses = np.broadcast_to([*at, 0.3], shown.tracks.poses.shape)
     tracks = replace(shown.tracks, poses=poses, sizes=np.array([[0.5, 0.5]]), present=shown.tracks.present | True)
     found = occupancy.occupancy(replace(shown, tracks=tracks))
@@ -160,18 +161,18 @@ def test_somebody_on_foot_is_on_the_grid_wherever_he_stands_in_its_cells(at):
 
 
 def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
-    shown = scene(pictures=False, agents=6)
+    shown = scene(images=False, agents=6)
     tracks = replace(shown.tracks, poses=shown.tracks.poses * [1.0, -1.0, -1.0])
     other = occupancy.occupancy(replace(shown, tracks=tracks))
-    assert (occupancy.mirrored(occupancy.occupancy(shown)) == other).mean() > 0.99  # pixels' edges are rounded one way
+    assert (occupancy.mirror(occupancy.occupancy(shown)) == other).mean() > 0.99  # pixels' edges are rounded one way
 
 
 def test_the_reader_is_asked_for_the_road_where_the_map_has_it():
-    shown = scene(pictures=False)
-    reader = bev_head.BirdsEye(32, CODEBOOK, torch.Generator().manual_seed(0))
+    shown = scene(images=False)
+    reader = bev_head.BevHead(32, CODEBOOK, torch.Generator().manual_seed(0))
     distances = torch.from_numpy(distance_map.distance_map(shown.areas, CODEBOOK))[None]
     road = (distances[:, reader.rows][:, :, reader.columns] <= 0)[0].numpy()
-    x_m, y_m = occupancy.centres_m()
+    x_m, y_m = occupancy.cell_centres_m()
     centres = np.stack(np.meshgrid(x_m, y_m, indexing="ij"), -1).reshape(-1, 2)
     told = fields_at(shown, centres).reshape(road.shape)
     clear = np.abs(told) > 0.3  # a bin beside the edge may go either way
@@ -187,12 +188,12 @@ def fields_at(shown, points):
     return np.where(shapely.contains(area, places), -edge, edge)
 
 
-# --- the ground behind a picture -------------------------------------------------------------------------------------
+# --- the ground behind an image -------------------------------------------------------------------------------------
 
 
-def test_a_place_behind_a_picture_is_drawn_where_it_was_seen():
+def test_a_place_behind_a_image_is_drawn_where_it_was_seen():
     for camera in rig(192, 96):
-        places = ground_head.places_m(camera, 24, 24)
+        places = ground_head.ground_points_m(camera, 24, 24)
         below = np.isfinite(places).all(-1)
         assert not below[:8].any()
         assert below[16:].all()
@@ -207,11 +208,11 @@ def test_a_place_behind_a_picture_is_drawn_where_it_was_seen():
 
 def eyes():
     """What reads the ground, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of places in a token."""
-    return ground_head.GroundView(tiny_net().config, CODEBOOK, torch.Generator().manual_seed(0))
+    return ground_head.GroundHead(tiny_net().config, CODEBOOK, torch.Generator().manual_seed(0))
 
 
 def nobody():
-    return np.zeros((len(occupancy.AHEAD_STEPS), occupancy.CELLS, occupancy.CELLS), bool)
+    return np.zeros((len(occupancy.FUTURE_STEPS), occupancy.CELLS, occupancy.CELLS), bool)
 
 
 def asked(reader, areas=None, taken=None):
@@ -230,12 +231,12 @@ def test_road_to_the_left_is_asked_of_the_tokens_that_look_to_the_left():
     left, right = road[:2][known[:2]], road[-2:][known[-2:]]
     assert left.float().mean() > 0.95
     assert right.float().mean() < 0.05
-    assert road[2][known[2]].float().mean() > 0.8  # left half of the front picture
+    assert road[2][known[2]].float().mean() > 0.8  # left half of the front image
     assert road[3][known[3]].float().mean() < 0.2
     assert not known[:, :8].any()  # the sky's rows
 
 
-def test_who_stands_ahead_is_asked_of_the_front_picture_now_and_later():
+def test_who_stands_ahead_is_asked_of_the_front_image_now_and_later():
     reader = eyes()
     taken = nobody()
     at = cell_of(13.0, 1.0)
@@ -253,9 +254,9 @@ def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
     distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=()), CODEBOOK))[None]
     taken = torch.from_numpy(nobody())[None]
     with torch.no_grad():
-        reader.reader.weight.zero_()
-        reader.reader.bias.fill_(-30.0)  # nothing anywhere
-    tokens = torch.zeros(1, len(reader.weights), tiny_net().config.blocks.width)
+        reader.linear.weight.zero_()
+        reader.linear.bias.fill_(-30.0)  # nothing anywhere
+    tokens = torch.zeros(1, len(reader.weights), tiny_net().config.transformer.width)
     assert reader.loss(tokens, distances, taken) < 1e-6
     everywhere = torch.full_like(distances, -10)
     assert reader.loss(tokens, everywhere, taken) > 5.0
@@ -268,18 +269,18 @@ def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
 def a_batch(net, masked=2, wrong=1, seed=0):
     rng = np.random.default_rng(seed)
     points = np.cumsum(rng.uniform(1.0, 3.0, (2, 8, 2)), axis=1)
-    clean = CODEBOOK.encode(points)
-    blocks = [augment.masked_blocks(clean, masked, CODEBOOK.mask_id, rng)]
+    clean = LAYOUT.encode(points)
+    actions = [augment.masked_actions(clean, masked, LAYOUT, rng)]
     if wrong:
-        blocks.append(augment.perturbed_blocks(points, wrong, CODEBOOK, rng))
-    shown = scene(pictures=False)
+        actions.append(augment.perturbed_actions(points, wrong, LAYOUT, rng))
+    shown = scene(images=False)
     distances = np.stack([distance_map.distance_map(shown.areas, CODEBOOK)] * 2)
     taken = np.stack([occupancy.occupancy(shown)] * 2)
     goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
     parts = np.stack([worth > 0.0, worth > 0.3, worth > 0.5, np.ones_like(worth), worth], -1).astype(np.float32)
     told = goals, worth, parts, np.array([[0, 2], [0, 1]])
-    tensors = (clean.astype(np.int64), np.concatenate(blocks, 1).astype(np.int64), distances, taken, *told)
+    tensors = (clean.astype(np.int64), np.concatenate(actions, 1).astype(np.int64), distances, taken, *told)
     return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
 
 
@@ -289,7 +290,7 @@ def losses_of(net, **weights):
 
 def test_every_loss_falls_when_it_is_learnt():
     net = tiny_net()
-    loss, batch = losses_of(net, field=0.02, worth=1.0, odds=1.0, goal=0.05), a_batch(net)
+    loss, batch = losses_of(net, field=0.02, goal_score=1.0, goal_value=1.0, goal=0.05), a_batch(net)
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
     begun = {name: float(value.detach()) for name, value in loss(batch).items()}
     for _ in range(40):
@@ -303,21 +304,21 @@ def test_every_loss_falls_when_it_is_learnt():
 def test_a_weight_of_zero_leaves_a_loss_out():
     net = tiny_net()
     batch = a_batch(net)
-    found = losses_of(net, goal=0.0, sap=0.0, field=0.0, seen=0.0)(batch)
+    found = losses_of(net, goal=0.0, sap=0.0, field=0.0, aux_perception=0.0)(batch)
     torch.testing.assert_close(found["loss"], found["dlm"])
     assert found["field"] == 0
-    assert found["seen"] == 0
+    assert found["aux_perception"] == 0
     assert losses_of(net)(a_batch(net, wrong=0))["sap"] == 0
 
 
 def test_the_goal_is_learnt_from_the_block_that_is_all_mask():
     net = tiny_net()
     batch = a_batch(net)
-    assert (batch.blocks[:, 0] == net.config.mask_id).all()
+    assert (batch.actions[:, 0] == net.config.layout.mask_id).all()
     x_logits, y_logits = net.goal_logits(*batch.inputs, batch.clean[:, GOAL_X, None])
     wanted = torch.nn.functional.cross_entropy(x_logits, batch.clean[:, GOAL_X])
     wanted = wanted + torch.nn.functional.cross_entropy(
-        y_logits[:, 0], batch.clean[:, GOAL_Y] - net.config.id_ranges[1][0]
+        y_logits[:, 0], batch.clean[:, GOAL_Y] - net.config.layout.id_ranges[1][0]
     )
     torch.testing.assert_close(losses_of(net)(batch)["goal"], wanted.detach())
 
@@ -328,60 +329,64 @@ def test_what_is_lost_is_what_is_expected_of_the_networks_own_choice_among_the_g
     with torch.no_grad():
         x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
     of_x, of_y = x_logits.softmax(-1).numpy(), y_logits.softmax(-1).numpy()
-    low, expected = net.config.id_ranges[1][0], []
-    for row, worth in enumerate(batch.worth.numpy()):
+    low, expected = net.config.layout.id_ranges[1][0], []
+    for row, worth in enumerate(batch.goal_score.numpy()):
         goals = enumerate(batch.goals[row].tolist())
         found = np.array([of_x[row, x] * of_y[row, k, y - low] for k, (x, y) in goals])
         expected.append(1.0 - found @ worth / found.sum())
-    np.testing.assert_allclose(float(losses_of(net, worth=2.0)(batch)["worth"]), np.mean(expected), rtol=1e-5)
-    none = replace(batch, goals=batch.goals[:, :0], worth=batch.worth[:, :0], parts=batch.parts[:, :0])
-    assert losses_of(net, worth=2.0)(none)["worth"] == 0
+    np.testing.assert_allclose(float(losses_of(net, goal_score=2.0)(batch)["goal_score"]), np.mean(expected), rtol=1e-5)
+    none = replace(
+        batch, goals=batch.goals[:, :0], goal_score=batch.goal_score[:, :0], sub_scores=batch.sub_scores[:, :0]
+    )
+    assert losses_of(net, goal_score=2.0)(none)["goal_score"] == 0
 
 
 def test_the_goal_that_drives_best_becomes_the_likeliest():
     net = tiny_net()
     batch = a_batch(net)
-    loss = losses_of(net, worth=1.0)
+    loss = losses_of(net, goal_score=1.0)
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
     for _ in range(60):
         optimizer.zero_grad()
-        out = net.packed(*batch.inputs, batch.blocks)
-        expected_loss(loss._log_probs(out, batch.goals), batch.worth).backward()
+        out = net.forward_packed(*batch.inputs, batch.actions)
+        expected_goal_loss(loss._goal_log_probs(out, batch.goals), batch.goal_score).backward()
         optimizer.step()
     x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
-    low = net.config.id_ranges[1][0]
+    low = net.config.layout.id_ranges[1][0]
     of_y = y_logits.log_softmax(-1).gather(-1, (batch.goals[..., 1] - low)[..., None])[..., 0]
     likely = x_logits.log_softmax(-1).gather(-1, batch.goals[..., 0]) + of_y
-    assert likely.argmax(-1).tolist() == batch.worth.argmax(-1).tolist() == [0, 1]
+    assert likely.argmax(-1).tolist() == batch.goal_score.argmax(-1).tolist() == [0, 1]
 
 
 def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
-    net = without_odds(tiny_net())
+    net = uniform_goal_values(tiny_net())
     batch = a_batch(net)
-    loss = losses_of(net, worth=1.0, odds=1.0)
+    loss = losses_of(net, goal_score=1.0, goal_value=1.0)
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
-    blocks = loss._looked(batch)
-    assert (blocks[..., :GOAL_X] == net.config.mask_id).all()
-    assert blocks[..., GOAL_X:].equal(torch.stack([batch.goals[row][batch.looked[row]] for row in range(2)]))
-    worth = batch.worth.gather(1, batch.looked)
+    actions = loss._goals_to_rescore(batch)
+    assert (actions[..., :GOAL_X] == net.config.layout.mask_id).all()
+    assert actions[..., GOAL_X:].equal(torch.stack([batch.goals[row][batch.rescored[row]] for row in range(2)]))
+    worth = batch.goal_score.gather(1, batch.rescored)
     with torch.no_grad():
-        known = loss._log_probs(net.packed(*batch.inputs, batch.blocks), batch.goals).gather(1, batch.looked)
+        known = loss._goal_log_probs(net.forward_packed(*batch.inputs, batch.actions), batch.goals).gather(
+            1, batch.rescored
+        )
     wanted = float(1.0 - (known.softmax(-1) * worth).sum(-1).mean() + 2 * np.log(2.0))  # nothing is known to begin
-    np.testing.assert_allclose(float(loss(batch)["odds"]), wanted, rtol=1e-5)
+    np.testing.assert_allclose(float(loss(batch)["goal_value"]), wanted, rtol=1e-5)
     for _ in range(60):
         optimizer.zero_grad()
         loss(batch)["loss"].backward()
         optimizer.step()
-    odds = net.goal_odds(net.packed(*batch.inputs, blocks).hidden)
+    odds = net.goal_value(net.forward_packed(*batch.inputs, actions).hidden)
     torch.testing.assert_close(odds.sigmoid(), worth, atol=0.15, rtol=0.0)
-    told = loss.why(net.summed_up(net.packed(*batch.inputs, blocks).hidden)).sigmoid()
-    parts = batch.parts.gather(1, batch.looked[..., None].expand(-1, -1, batch.parts.shape[-1]))
+    told = loss.sub_score_head(net.pool_goal_features(net.forward_packed(*batch.inputs, actions).hidden)).sigmoid()
+    parts = batch.sub_scores.gather(1, batch.rescored[..., None].expand(-1, -1, batch.sub_scores.shape[-1]))
     torch.testing.assert_close(told, parts, atol=0.2, rtol=0.0)
 
 
 def test_cross_entropy_is_over_all_positions_of_all_blocks():
-    logits = torch.zeros(1, 2, BLOCK, 7)
-    clean = torch.full((1, BLOCK), 3)
+    logits = torch.zeros(1, 2, ACTION_TOKENS, 7)
+    clean = torch.full((1, ACTION_TOKENS), 3)
     logits[0, 1, 5, 3] = 10.0  # one token of 32 is known
     expected = (31 * np.log(7) + np.log(1 + 6 * np.exp(-10.0))) / 32
     np.testing.assert_allclose(token_loss(logits, clean), expected, rtol=1e-5)

@@ -3,6 +3,9 @@ says why where text cannot be printed and where the working directory is gone.""
 
 import io
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +102,40 @@ def test_a_replay_to_compare_with_that_is_a_device_is_one_sentence(replays, caps
         (Path(replays) / name).symlink_to("/dev/zero")
         assert main(["compare", replays, replays]) == 2
         assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["numpy", "rich.console"])
+def test_ctrl_c_while_libraries_are_imported_is_one_sentence(tmp_path, module):
+    program = f"""
+import os, signal, sys
+class Press:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+from reflectdrive_ros.__main__ import main
+sys.exit(main(["replay", {str(tmp_path)!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (130, "stopped\n")
+
+
+def test_ctrl_c_before_the_handlers_ends_a_program_without_a_traceback():
+    """`python -m`: the package is imported before the module, whose imports take seconds."""
+    program = "import os, signal, sys; sys.argv = ['-m']; import reflectdrive_ros; os.kill(os.getpid(), signal.SIGINT)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("words", [["reflectdrive_ros", "replay", "x"], ["reflectdrive_ros.ros.node"]], ids=" ".join)
+def test_a_middleware_that_is_not_installed_is_one_sentence(words):
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        env={**os.environ, "RMW_IMPLEMENTATION": "rmw_of_nobody"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(r"reflectdrive: RMW_IMPLEMENTATION is rmw_of_nobody, but ROS has rmw_\w+.*\n", done.stderr)

@@ -92,9 +92,20 @@ def test_a_report_file_that_cannot_be_written_is_said(tmp_path, capsys):
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
 
 
+SLOW_DISK = """
+import sys, time
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.ros.bag import BagWriter
+
+write = BagWriter.write
+BagWriter.write = lambda *message: (time.sleep(0.01), write(*message))[1]
+sys.exit(main())
+"""
+
+
 @pytest.mark.parametrize("word", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_recording_is_a_whole_bag(tmp_path, word):
-    command = [sys.executable, "-m", "reflectdrive_ros", "make-bag", str(DATA / "pandaset_002"), str(tmp_path / "bag")]
+    command = [sys.executable, "-c", SLOW_DISK, "make-bag", str(DATA / "pandaset_002"), str(tmp_path / "bag")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     patience = time.monotonic() + 60

@@ -415,7 +415,7 @@ def test_sifted_contacts_are_all_contacts(seed, count, spread):
     )
     x, y, heading = random.uniform(-spread, spread, (3, instants, candidates))
     samples = random.integers(0, SAMPLES, instants)
-    touching = contacts.touching(x, y, np.cos(heading), np.sin(heading), SIZE, crowd, samples)
+    touching = contacts.find_contacts(x, y, np.cos(heading), np.sin(heading), SIZE, crowd, samples)
     found = set(zip(*(part.tolist() for part in touching), strict=True))
     ego = np.stack([x, y, heading], axis=-1)[:, :, None]
     other = poses[:, samples].transpose(1, 0, 2)[:, None]

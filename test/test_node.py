@@ -35,9 +35,9 @@ from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs
-from reflectdrive_ros.ros.node import PlannerNode, attend
-from reflectdrive_ros.ros.planning_core import Pilot
-from reflectdrive_ros.ros.processes import end, running_node
+from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
+from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.ros.processes import running_node, stop_process
 from reflectdrive_ros.runtime.engine import Engine
 
 pytestmark = pytest.mark.dds
@@ -211,14 +211,14 @@ def test_a_camera_that_dies_stops_the_car_and_its_return_heals_it(tmp_path):
         sender.until(planned)
 
 
-def test_pictures_that_stop_are_noticed_by_the_watchdog(tmp_path):
+def test_images_that_stop_are_noticed_by_the_watchdog(tmp_path):
     with car(tmp_path) as sender:
         sender.until(planned)
         status = sender.until(stopped, cameras=())
-        assert "image front" in status.reason or "no new picture" in status.reason
+        assert "image front" in status.reason or "no new image" in status.reason
 
 
-def test_a_frozen_picture_is_not_driven_on(tmp_path):
+def test_a_frozen_image_is_not_driven_on(tmp_path):
     with car(tmp_path, cameras__frozen_after=3) as sender:
         sender.until(planned)
         status = sender.until(stopped, shade=7)
@@ -237,7 +237,7 @@ def test_nan_odometry_is_refused_and_healed(tmp_path):
         sender.until(planned)
 
 
-def test_raw_pictures_of_an_unknown_encoding_are_named(tmp_path):
+def test_raw_images_of_an_unknown_encoding_are_named(tmp_path):
     def depth(now, camera, shade):
         return raw(now, camera, encoding="32FC1")
 
@@ -336,7 +336,7 @@ def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
             assert time.perf_counter() < until
             for sec in (-5, 77):
                 publisher.publish(Clock(clock=Time(sec=sec)))
-            attend(executor, node)
+            spin_once_safely(executor, node)
     finally:
         executor.shutdown(timeout_sec=1.0)
         node.destroy_node()
@@ -344,7 +344,7 @@ def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
 
 
 def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
-    """Raw 1920x1080 at 10 Hz from three cameras: plans keep coming, from fresh pictures, with no queue behind them."""
+    """Raw 1920x1080 at 10 Hz from three cameras: plans keep coming, from fresh images, with no queue behind them."""
     pixels = np.random.default_rng(0).integers(0, 255, (1080, 1920, 3), dtype=np.uint8)
     messages = {camera: raw(0.0, camera, pixels=pixels) for camera in CAMERAS}
 
@@ -378,7 +378,9 @@ def node_in_this_process(tmp_path, made, planner):
     file = tmp_path / "config.yaml"
     file.write_text(as_yaml(made))
     rclpy.init(args=["--ros-args", "-r", "__ns:=/planning/reflectdrive", "-p", f"config_file:={file}"], context=context)
-    node = PlannerNode(Pilot(made, time.perf_counter, engine=Engine(made, time.perf_counter, planner)), context=context)
+    node = PlannerNode(
+        PlanningCore(made, time.perf_counter, engine=Engine(made, time.perf_counter, planner)), context=context
+    )
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(node)
     spinning = threading.Thread(target=spin, args=(executor,), daemon=True)
@@ -405,11 +407,11 @@ def patient(**settings):
 def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwards(tmp_path):
     hang = threading.Event()
 
-    def planner(state, scene, tools):
+    def planner(state, scene, planner_context):
         if hang.is_set():
             hang.clear()
             time.sleep(2.0)
-        return constant_velocity.plan(state, scene, tools)
+        return constant_velocity.plan(state, scene, planner_context)
 
     made = patient()
     keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]
@@ -604,4 +606,4 @@ def test_a_process_that_will_not_end_is_killed():
         [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"]
     )
     time.sleep(0.5)
-    assert end(stubborn, patience_s=0.5) == -signal.SIGKILL
+    assert stop_process(stubborn, patience_s=0.5) == -signal.SIGKILL

@@ -14,11 +14,10 @@ from std_msgs.msg import Header
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config, ConfigError, override_dotted
 from reflectdrive_ros.domain import AgentKind, Agents, EgoState, Observation, Plan, Trajectory
-from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.safety import Known, check_of
 from reflectdrive_ros.ros import obstacles
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import Inputs
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.scoring.safety import SafetyContext, safety_check, unsafe_reason
 
 CONFIG = override_dotted(Config(), {"inputs.obstacles_type": "cloud", "planner": "route_follower"})
 LIMITS, VEHICLE = CONFIG.inputs, CONFIG.vehicle
@@ -57,11 +56,13 @@ def block(x, y, length=1.0, width=1.0, height=1.0):
 
 
 def boxes(points, ego=STANDING, users=None, limits=LIMITS, transforms=None, **how):
-    return obstacles.obstacles(cloud(points, **how), transforms or {}, ego, users, limits, VEHICLE)
+    return obstacles.obstacle_boxes(cloud(points, **how), transforms or {}, ego, users, limits, VEHICLE)
 
 
 def covered(agents, points):
-    return obstacles.inside(np.asarray(points, float)[:, :2], agents.poses, agents.sizes - 2 * obstacles.OWN_M + 1e-6)
+    return obstacles.points_in_boxes(
+        np.asarray(points, float)[:, :2], agents.poses, agents.sizes - 2 * obstacles.BOX_MARGIN_M + 1e-6
+    )
 
 
 def test_a_wall_longer_than_any_vehicle_is_several_boxes():
@@ -81,9 +82,9 @@ def test_a_wall_longer_than_any_vehicle_is_several_boxes():
 def test_points_are_read_whatever_stands_beside_them(swapped, intensity):
     points = np.random.default_rng(0).normal(0, 20, (50, 3)).astype(np.float32)
     np.testing.assert_array_equal(
-        obstacles.points_of(cloud(points, swapped=swapped, intensity=intensity)), points.astype(float)
+        obstacles.cloud_points(cloud(points, swapped=swapped, intensity=intensity)), points.astype(float)
     )
-    assert obstacles.points_of(cloud(np.zeros((0, 3)))).shape == (0, 3)
+    assert obstacles.cloud_points(cloud(np.zeros((0, 3)))).shape == (0, 3)
 
 
 def test_an_organised_cloud_with_padded_rows_is_read_row_by_row():
@@ -91,7 +92,7 @@ def test_an_organised_cloud_with_padded_rows_is_read_row_by_row():
     rows = np.frombuffer(message.data, np.uint8).reshape(2, 36)
     message.height, message.width, message.row_step = 2, 3, 40
     message.data = array("B", np.pad(rows, ((0, 0), (0, 4))).tobytes())
-    np.testing.assert_array_equal(obstacles.points_of(message), np.arange(18.0).reshape(6, 3))
+    np.testing.assert_array_equal(obstacles.cloud_points(message), np.arange(18.0).reshape(6, 3))
 
 
 @pytest.mark.parametrize(
@@ -101,14 +102,14 @@ def test_an_organised_cloud_with_padded_rows_is_read_row_by_row():
         (lambda m: setattr(m.fields[0], "datatype", PointField.INT16), "field x of the cloud is no float"),
         (lambda m: setattr(m, "width", 99), "holds 24 bytes"),
         (lambda m: setattr(m, "point_step", 8), "beyond its points"),
-        (lambda m: setattr(m.header, "frame_id", "velodyne"), "no way from base_link to 'velodyne'"),
+        (lambda m: setattr(m.header, "frame_id", "velodyne"), "no transform from base_link to 'velodyne'"),
     ],
 )
 def test_a_cloud_that_cannot_be_read_is_one_sentence(change, complaint):
     message = cloud([[1, 2, 3], [4, 5, 6]], intensity=False)
     change(message)
     with pytest.raises(BadMessage, match=complaint) as fault:
-        obstacles.obstacles(message, {}, STANDING, None, LIMITS, VEHICLE)
+        obstacles.obstacle_boxes(message, {}, STANDING, None, LIMITS, VEHICLE)
     assert "\n" not in str(fault.value)
 
 
@@ -140,7 +141,7 @@ def test_boxes_cover_the_occupied_cells_each_once_and_nothing_else(places):
     for x, y in places:
         cells[x, y] = True
     times = np.zeros((12, 12), int)
-    for (x0, y0), (x1, y1) in obstacles.cover(cells).astype(int).tolist():
+    for (x0, y0), (x1, y1) in obstacles.cover_cells(cells).astype(int).tolist():
         times[x0:x1, y0:y1] += 1
     np.testing.assert_array_equal(times, cells.astype(int))
 
@@ -181,7 +182,7 @@ def test_boxes_stay_where_they_are_while_the_car_drives_on():
     later = replace(
         driving, stamp_ns=NOW_NS + 100_000_000, map_from_ego=geometry.compose(HERE, np.array([1.0, 0, 0.02]))
     )
-    again = obstacles.in_ego_frame(found, later)
+    again = obstacles.boxes_to_ego_frame(found, later)
     for one, other in zip(found.boxes.poses, again.poses, strict=True):
         np.testing.assert_allclose(geometry.compose(HERE, one), geometry.compose(later.map_from_ego, other), atol=1e-9)
 
@@ -222,11 +223,11 @@ def observed(points, agents=None):
 @pytest.mark.parametrize("agents", [None, Agents.none()])
 def test_a_plan_into_an_obstacle_is_unsafe_and_one_past_it_is_not(agents):
     config = CONFIG
-    into, past = observed(block(16.0, 0.0), agents), observed(block(16.0, 4.0), agents)
-    assert guard.unsafe(straight_on(), into, config)
-    assert not guard.unsafe(straight_on(), past, config)
-    assert check_of(straight_on(), Known.of(into, config)).unsafe_after_s < 2.0
-    safe = check_of(straight_on(), Known.of(past, config))
+    into, past = (SafetyContext(observed(block(16.0, aside_m), agents), config) for aside_m in (0.0, 4.0))
+    assert unsafe_reason(straight_on().trajectory, into)
+    assert not unsafe_reason(straight_on().trajectory, past)
+    assert safety_check(straight_on(), into).unsafe_after_s < 2.0
+    safe = safety_check(straight_on(), past)
     assert safe.unsafe_after_s is None
     assert safe.clearance_m == pytest.approx(4.0 - 0.5 - 0.5 * VEHICLE.width_m, abs=0.5)
     assert ("objects" in str(safe).split(";")[0]) == (agents is not None)

@@ -14,7 +14,7 @@ from reflectdrive_ros.evaluation.privilege import PRIVILEGES, observe
 from reflectdrive_ros.scoring import drivable
 
 
-def test_without_an_oracle_only_pictures_and_route_are_known():
+def test_without_an_oracle_only_images_and_route_are_known():
     seen = observe(scene(), "route")
     assert seen.agents is None
     assert seen.drivable is None

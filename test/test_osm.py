@@ -7,7 +7,7 @@ import pytest
 
 from reflectdrive_ros.config import ConfigError, InputsConfig
 from reflectdrive_ros.osm import OsmError, check_osm
-from reflectdrive_ros.ros.lanelet_file import from_file
+from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.sim.network import lanelets
 from reflectdrive_ros.sim.network.roads import RoadError
 
@@ -51,7 +51,7 @@ def test_a_number_that_lanelet2_must_not_read_is_one_sentence_of_every_reader(tm
         check_osm(file)
     assert sentence in str(told.value)
     with pytest.raises(ConfigError) as of_the_node:
-        from_file(InputsConfig(lanelet_map=str(file)))
+        load_map(InputsConfig(lanelet_map=str(file)))
     with pytest.raises(RoadError) as of_the_proving_ground:
         lanelets.load(file, tmp_path / "net")
     for fault in (of_the_node, of_the_proving_ground):
@@ -68,7 +68,7 @@ def test_a_lanelet_whose_border_is_not_in_the_file_is_one_sentence_of_the_provin
 def test_a_map_that_is_no_regular_file_is_refused(tmp_path):
     (tmp_path / "zero.osm").symlink_to("/dev/zero")
     for read, fault in (
-        (lambda file: from_file(InputsConfig(lanelet_map=str(file))), ConfigError),
+        (lambda file: load_map(InputsConfig(lanelet_map=str(file))), ConfigError),
         (lambda file: lanelets.load(file, tmp_path), RoadError),
     ):
         with pytest.raises(fault, match=r"zero\.osm.*: give the (map's )?\.osm file"):

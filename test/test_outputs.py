@@ -9,7 +9,7 @@ from scenes import SECOND_NS, config
 from reflectdrive_ros.domain import Command, Plan, PlanSource, StepReport, Trajectory, Verdict
 from reflectdrive_ros.kinematics import arc, braking_distances
 from reflectdrive_ros.ros import outputs
-from reflectdrive_ros.ros.inputs import InputStatus, Level
+from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.topics import NODE_NAME
 
 HERE = np.array([100.0, 50.0, np.pi / 2])
@@ -45,7 +45,7 @@ def test_the_bytes_that_are_sent_are_the_message(frame, dt):
     assert sent == deserialize_message(serialize_message(outputs.trajectory(plan, settings)), TrajectoryMessage)
     assert sent.header.frame_id == frame
     assert len(sent.points) == len(outputs.trajectory(plan, settings).points)
-    np.testing.assert_array_equal(outputs.points_of(sent), points)
+    np.testing.assert_array_equal(outputs.points_from_message(sent), points)
 
 
 def test_a_stop_is_the_last_pose_repeated_at_speed_zero():

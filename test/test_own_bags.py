@@ -15,7 +15,7 @@ from reflectdrive_ros.config import Config, override_dotted
 from reflectdrive_ros.replay.bag_topics import ambiguous_choices, map_topics
 from reflectdrive_ros.replay.counters import ReplayCounters
 from reflectdrive_ros.ros.bag import BagError, BagReader
-from reflectdrive_ros.ros.inputs import InputStatus, Level
+from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 
 BLIND = override_dotted(Config(), {"planner": "route_follower", "cameras.required": False})
 COMMA = "comma2k19_example"
@@ -48,7 +48,7 @@ def test_without_a_plan_the_exit_code_is_1_and_the_reasons_are_counted(in_odom, 
     assert (reason["level"], reason["name"]) == ("ERROR", "odometry")
     assert reason["message"].startswith("odometry is in frame 'odom', expected 'map'")
     assert 25 < reason["count"] < 35  # steps of 0.1 s
-    assert "no plan of route_follower went out, nothing was sent" in said
+    assert "no plan of route_follower was published, nothing was published" in said
     assert f"{reason['count']} x odometry: {reason['message']}" in said
 
 
@@ -76,9 +76,9 @@ def test_a_bag_without_a_plan_in_a_folder_of_bags_makes_the_exit_code_1(in_odom,
     code, numbers = replayed(in_odom.parent, tmp_path, *NO_CAMERAS)
     printed = capsys.readouterr()
     assert (code, numbers["failures"]) == (1, {})
-    assert "bag in_odom: no plan of route_follower went out" in printed.err
+    assert "bag in_odom: no plan of route_follower was published" in printed.err
     assert f"topics of in_odom: odometry = {ODOMETRY}" in printed.out
-    assert "lateness is not judged here; 0 plans over the deadline of 80 ms" in printed.out
+    assert "this replay has no deadline; 0 plans over the deadline of 80 ms" in printed.out
 
 
 def test_without_any_step_the_state_of_the_inputs_is_told(tmp_path, capsys):
@@ -237,7 +237,7 @@ def test_moving_transforms_and_any_text_are_not_taken_for_camera_poses_and_instr
 @pytest.mark.parametrize(
     ("pair", "sentence"),
     [
-        ("objects", "--topic objects: expected KEY=NAME; objects= makes the planner do without this input"),
+        ("objects", "--topic objects: expected KEY=NAME; objects= leaves this input out"),
         ("odometer=/x", "--topic odometer: no such input"),
         ("objects=/typo", "objects: /typo is not in the bag, expected a topic of type autoware_perception_msgs/msg/"),
         (f"odometry={ROUTE}", f"odometry: {ROUTE} is of type nav_msgs/msg/Path, expected a topic of type nav_msgs/"),

@@ -12,16 +12,17 @@ from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.postprocess.speed_profile import (
     BRAKING_MPS2,
     CREEPING_MPS,
-    PUSHED_MPS2,
+    LATERAL_ACCELERATION_MAX_MPS2,
     SPEEDING_UP_MPS2,
     accelerations,
-    eased,
-    onward,
-    paced,
-    places,
-    pushed,
+    drop_reversals,
+    interpolate_path,
+    limit_acceleration,
+    limit_curve_speed,
+    max_lateral_accelerations,
 )
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories
+from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.tokens import poses_from_points
 
 DT_S = 0.5
@@ -40,7 +41,7 @@ def asked(points, speed_mps):
 def test_a_drive_that_a_car_can_do_is_left_as_it_is(speed, acceleration, curvature):
     until = np.minimum(TIMES_S, np.inf if acceleration >= 0 else -speed / acceleration)
     points = kinematics.arc(curvature, speed * until + 0.5 * acceleration * until**2)[:, :2]
-    assert paced(points, speed, DT_S) is points
+    assert limit_acceleration(points, speed, DT_S) is points
 
 
 @given(
@@ -49,14 +50,14 @@ def test_a_drive_that_a_car_can_do_is_left_as_it_is(speed, acceleration, curvatu
 )
 def test_whatever_is_planned_the_car_can_speed_up_so_and_is_never_ahead(speed, steps):
     points = np.stack([np.cumsum(steps), np.zeros(8)], axis=1)
-    found = paced(points, speed, DT_S)
+    found = limit_acceleration(points, speed, DT_S)
     assert asked(found, speed).max() <= SPEEDING_UP_MPS2 + 1e-6
     assert (found[:, 0] <= points[:, 0] + 1e-6).all()
 
 
 def test_the_way_stays_the_same():
     points = kinematics.arc(0.05, 6.0 * TIMES_S)[:, :2]
-    found = paced(points, 0.0, DT_S)
+    found = limit_acceleration(points, 0.0, DT_S)
     assert found[0, 0] < 1.0 < points[0, 0]
     radius = np.hypot(found[:, 0], found[:, 1] - 20.0)
     np.testing.assert_allclose(radius, 20.0, atol=0.06)
@@ -69,10 +70,10 @@ def test_a_start_that_no_engine_gives_becomes_one_that_the_guard_lets_pass():
 
     def verdict(trajectory):
         plan = Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory)
-        return guard.check(plan, scene, 0.0, config()).verdict
+        return guard.check(plan, SafetyContext(scene, config()), 0.0).verdict
 
     assert verdict(Trajectory(poses_from_points(points), DT_S)) is Verdict.INFEASIBLE
-    found = paced(points, 0.0, DT_S)
+    found = limit_acceleration(points, 0.0, DT_S)
     assert verdict(Trajectory(poses_from_points(found), DT_S)) is Verdict.OK
     assert verdict(*trajectories(found[None], 0.0, 0.1)) is Verdict.OK
     np.testing.assert_allclose(found[-1], points[-1], atol=0.5)  # it has caught up by then
@@ -81,7 +82,7 @@ def test_a_start_that_no_engine_gives_becomes_one_that_the_guard_lets_pass():
 @pytest.mark.parametrize("stops_after_m", [2.0, 5.0, 9.0])
 def test_who_catches_up_still_stops_where_the_plan_stops(stops_after_m):
     points = np.stack([np.minimum(6.0 * TIMES_S, stops_after_m), np.zeros(8)], axis=1)
-    found = paced(points, 0.0, DT_S)
+    found = limit_acceleration(points, 0.0, DT_S)
     assert asked(found, 0.0).min() >= -BRAKING_MPS2 - 1e-6
     assert found[-1, 0] == pytest.approx(stops_after_m, abs=0.05)
 
@@ -89,9 +90,9 @@ def test_who_catches_up_still_stops_where_the_plan_stops(stops_after_m):
 def test_each_of_many_plans_is_paced_by_itself():
     calm = np.stack([0.5 * TIMES_S**2, np.zeros(8)], axis=1)
     hasty = np.stack([5.0 * TIMES_S, 0.1 * TIMES_S], axis=1)
-    together = paced(np.stack([calm, hasty, calm]), 0.0, DT_S)
+    together = limit_acceleration(np.stack([calm, hasty, calm]), 0.0, DT_S)
     np.testing.assert_array_equal(together[0], calm)
-    np.testing.assert_array_equal(together[1], paced(hasty, 0.0, DT_S))
+    np.testing.assert_array_equal(together[1], limit_acceleration(hasty, 0.0, DT_S))
 
 
 def test_many_ways_are_walked_at_once_as_one_by_one():
@@ -102,7 +103,7 @@ def test_many_ways_are_walked_at_once_as_one_by_one():
     ways = np.concatenate([np.zeros((50, 1, 2)), ways], axis=1)
     along = np.concatenate([np.zeros((50, 1)), np.cumsum(steps, axis=1)], axis=1)
     reached = along[:, 1:] * rng.random((50, 8))
-    found = places(ways, along, reached)
+    found = interpolate_path(ways, along, reached)
     for way, marks, at, there in zip(ways, along, reached, found, strict=True):
         np.testing.assert_allclose(there, np.stack([np.interp(at, marks, way[:, axis]) for axis in (0, 1)], -1))
 
@@ -112,14 +113,14 @@ def test_a_slip_to_the_side_means_to_stand():
     slips = np.array(
         [(0.9, 0.0), (1.6, 0.0), (1.9, 0.0), (1.91, -0.25), (2.2, -0.33), (2.2, -0.33), (2.1, 0.0), (2.5, 0)]
     )
-    found = onward(slips)
+    found = drop_reversals(slips)
     np.testing.assert_array_equal(found[3], found[2])
     np.testing.assert_array_equal(found[6], found[5])
     trembling = np.array(
         [(0.68, 0.0), (1.43, 0.0), (1.429, 0.002), (1.43, 0.0), (1.28, 0.0), (1.28, 0.0), (1.28, 0), (1.2, 0)]
     )
-    np.testing.assert_array_equal(onward(trembling)[1:, 0], 1.43)
-    for way in (found, onward(trembling)):
+    np.testing.assert_array_equal(drop_reversals(trembling)[1:, 0], 1.43)
+    for way in (found, drop_reversals(trembling)):
         (plan,) = trajectories(way[None], 1.3, 0.1)
         assert kinematics.speeds(plan).min() >= -0.05
         assert np.abs(kinematics.curvatures(plan)).max() < 0.35
@@ -128,7 +129,7 @@ def test_a_slip_to_the_side_means_to_stand():
 def test_a_bin_back_means_to_stand():
     """Tokens of a car that has stopped, or nearly: 0.3 m to and fro."""
     x = np.array([0.9, 1.2, 0.9, 1.2, 1.2, 0.9, 1.5, 1.2])
-    found = onward(np.stack([x, np.zeros(8)], axis=1))
+    found = drop_reversals(np.stack([x, np.zeros(8)], axis=1))
     np.testing.assert_array_equal(found[:, 0], [0.9, 1.2, 1.2, 1.2, 1.2, 1.2, 1.5, 1.5])
     assert kinematics.speeds(trajectories(found[None], 0.0, 0.1)[0]).min() >= 0.0
 
@@ -136,7 +137,7 @@ def test_a_bin_back_means_to_stand():
 @given(st.lists(st.tuples(st.floats(-3.0, 9.0), st.floats(-2.0, 2.0)), min_size=8, max_size=8))
 def test_no_plan_shifts_into_reverse(steps):
     points = np.cumsum(steps, axis=0)
-    found = onward(points)
+    found = drop_reversals(points)
     way = np.diff(found, axis=0, prepend=np.zeros((1, 2)))
     moving = way[np.hypot(*way.T) > 0.0]
     headings = np.concatenate([[[1.0, 0.0]], moving])
@@ -149,7 +150,7 @@ def test_no_plan_shifts_into_reverse(steps):
 def test_a_way_ahead_is_left_as_it_is(speed, share):
     """Bends as tight as a car can steer and as fast as its tyres hold."""
     points = kinematics.arc(share * min(0.35, 9.0 / max(speed, 0.1) ** 2), speed * TIMES_S)[:, :2]
-    np.testing.assert_array_equal(onward(points), points)
+    np.testing.assert_array_equal(drop_reversals(points), points)
 
 
 # --- bends -----------------------------------------------------------------------------------------------------------
@@ -167,15 +168,17 @@ def around(radius_m, faster_mps2=SPEEDING_UP_MPS2, straight_m=3.0):
 def verdict_on(points, speed_mps):
     settings, scene = config(), observation(speed=speed_mps)
     (trajectory,) = trajectories(points[None], speed_mps, 0.1)
-    return guard.check(Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory), scene, 0.0, settings).verdict
+    return guard.check(
+        Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory), SafetyContext(scene, settings), 0.0
+    ).verdict
 
 
 @pytest.mark.parametrize("radius_m", [4.0, 5.0, 6.0, 8.0])
 def test_a_car_that_stands_before_a_corner_gets_round_it_however_hasty_the_plan(radius_m):
     hasty = around(radius_m)
-    assert pushed(hasty[None], DT_S)[0] > PUSHED_MPS2
-    slower = eased(hasty, 0.0, DT_S)
-    assert pushed(slower[None], DT_S)[0] <= 1.1 * PUSHED_MPS2
+    assert max_lateral_accelerations(hasty[None], DT_S)[0] > LATERAL_ACCELERATION_MAX_MPS2
+    slower = limit_curve_speed(hasty, 0.0, DT_S)
+    assert max_lateral_accelerations(slower[None], DT_S)[0] <= 1.1 * LATERAL_ACCELERATION_MAX_MPS2
     assert (along(slower) <= along(hasty) + 1e-9).all()
     assert along(slower)[-1] > 0.4 * along(hasty)[-1]  # it does drive
     assert verdict_on(slower, 0.0) is Verdict.OK
@@ -183,8 +186,8 @@ def test_a_car_that_stands_before_a_corner_gets_round_it_however_hasty_the_plan(
 
 def test_a_corner_without_haste_and_a_car_in_motion_are_left_alone():
     calm, hasty = around(8.0, 1.0), around(4.0)
-    np.testing.assert_array_equal(eased(calm, 0.0, DT_S), calm)
-    assert eased(hasty, CREEPING_MPS + 0.1, DT_S) is hasty
-    both = eased(np.stack([calm, hasty]), 0.0, DT_S)
+    np.testing.assert_array_equal(limit_curve_speed(calm, 0.0, DT_S), calm)
+    assert limit_curve_speed(hasty, CREEPING_MPS + 0.1, DT_S) is hasty
+    both = limit_curve_speed(np.stack([calm, hasty]), 0.0, DT_S)
     np.testing.assert_allclose(both[0], calm, atol=1e-9)
-    np.testing.assert_allclose(both[1], eased(hasty, 0.0, DT_S), atol=1e-9)
+    np.testing.assert_allclose(both[1], limit_curve_speed(hasty, 0.0, DT_S), atol=1e-9)

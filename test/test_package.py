@@ -153,7 +153,7 @@ def test_the_dds_profile_holds_three_cameras():
     segment = tree.find(".//dds:segment_size", space)
     largest = tree.find(".//dds:maxMessageSize", space)
     assert int(segment.text) >= 64 * 2**20
-    assert int(largest.text) >= 1920 * 1080 * 3  # a raw picture goes through in one piece
+    assert int(largest.text) >= 1920 * 1080 * 3  # a raw image goes through in one piece
     made = {entry.text for entry in tree.findall(".//dds:transport_descriptor/dds:transport_id", space)}
     used = {entry.text for entry in tree.findall(".//dds:userTransports/dds:transport_id", space)}
     assert made == used

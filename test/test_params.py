@@ -12,7 +12,7 @@ from rclpy.node import Node
 
 from reflectdrive_ros.config import Config, ConfigError, VehicleConfig, settings
 from reflectdrive_ros.ros.node import start_ros
-from reflectdrive_ros.ros.params import configured
+from reflectdrive_ros.ros.params import declare_config
 
 # made up, with the names and units of Autoware's vehicle_info.param.yaml
 VEHICLE_INFO = {
@@ -51,7 +51,7 @@ def node(*arguments):
 def asked(*arguments):
     """The configuration and the sentences that these arguments lead to."""
     with node(*arguments) as made:
-        return configured(made)
+        return declare_config(made)
 
 
 def words(parameters):
@@ -150,7 +150,7 @@ def test_what_param_dump_writes_can_be_given_back(tmp_path):
         (["--params-file", "{flat}"], "Cannot have a value before ros__parameters at line 1"),
         (["--log-level", "nonsense"], "'--log-level nonsense': Argument does not use a valid severity level"),
         (["--enclave", "bad enclave"], "Enclave name is not valid"),
-        (["--nonsense"], "does not know these words behind --ros-args: ['--nonsense']"),
+        (["--nonsense"], "does not know these arguments after --ros-args: ['--nonsense']"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

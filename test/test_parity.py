@@ -53,7 +53,7 @@ def graphs(tiny_model, tmp_path_factory):  # noqa: F811
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenes") / "val"
-    store(folder, shards_of=(3,), name="val", pictures=True)
+    store(folder, shards_of=(3,), name="val", images=True)
     return folder
 
 
@@ -84,4 +84,4 @@ def test_what_cannot_be_compared_is_one_sentence(tiny_model, graphs, scenes, tmp
     card = json.loads(graphs.read_text())
     card["model"]["weights_sha256"] = "0" * 64
     other.write_text(json.dumps(card))
-    assert "was exported of other weights" in refused(*model, "--graphs", other, "--scenes", scenes)
+    assert "was exported from other weights" in refused(*model, "--graphs", other, "--scenes", scenes)

@@ -6,11 +6,11 @@ from scenes import cars, config, observation, straight_route, turning_route
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.planning import constant_velocity, route_follower
-from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Tools
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 
 
 def planned(recipe, scene, **settings):
-    return recipe.plan(PlannerState(), scene, Tools(config(**settings)))[1].trajectory
+    return recipe.plan(PlannerState(), scene, PlannerContext(config(**settings)))[1].trajectory
 
 
 def test_constant_velocity_goes_straight_on():

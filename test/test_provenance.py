@@ -13,7 +13,7 @@ import pytest
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.provenance import provenance, write_numbers
 from reflectdrive_ros.runtime import cli_args
-from reflectdrive_ros.runtime.model_file import named
+from reflectdrive_ros.runtime.model_file import model_config
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,6 +56,6 @@ def test_the_weights_are_those_that_the_graphs_were_exported_from():
     model = ROOT / "models/reflectdrive2_small"
     expected = json.loads((model / "card.json").read_text())["sha256"]
     for file in ("onnx/card.json", "int8/card.json", "weights.safetensors"):
-        config = replace(Config(), model=named(str(model / file), None))
+        config = replace(Config(), model=model_config(str(model / file), None))
         assert cli_args.weights_of(config, ["route_follower", "reflectdrive2"]) == expected
     assert cli_args.weights_of(Config(), ["route_follower"]) == ""

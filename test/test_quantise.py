@@ -12,7 +12,7 @@ from scenes import Clock
 from test_eval_scenes import store
 from test_export import BUILT_IN, MOVES, RULES, as_set, decoded, network, rewrite, scene, unknown_to_tensorrt
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
-from tiny_net import some_blocks
+from tiny_net import random_actions
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import accuracy_gate
@@ -20,26 +20,32 @@ from reflectdrive_ros.config import DecodingConfig
 from reflectdrive_ros.deploy import engines as trt_build
 from reflectdrive_ros.deploy import quantise
 from reflectdrive_ros.deploy.export import export
-from reflectdrive_ros.deploy.quantise import Spread, spreads_of, write_quantised, write_watched
+from reflectdrive_ros.deploy.quantise import (
+    ActivationRange,
+    activation_ranges,
+    write_calibration_graphs,
+    write_quantised,
+)
 from reflectdrive_ros.evaluation import driving_scores
-from reflectdrive_ros.model.card import CARD, GRAPHS, GraphCard
+from reflectdrive_ros.model.card import CALIBRATION_PREFIX, CARD, GraphCard, required_graphs
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.model_file import ModelFileError
-from reflectdrive_ros.runtime.network import golden, network_of
-from reflectdrive_ros.runtime.ort_backend import OrtNetwork, WatchedNetwork
+from reflectdrive_ros.runtime.network import golden, load_network
+from reflectdrive_ros.runtime.ort_backend import CalibrationNetwork, OrtNetwork
 from reflectdrive_ros.runtime.trt.backend import TrtNetwork
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError
 
-HEADS = [high - low + 1 for low, high in network().config.id_ranges]  # columns of their weights
+GRAPHS = required_graphs("token", ("edit", "goals"))
+HEADS = [high - low + 1 for low, high in network().config.layout.id_ranges]  # columns of their weights
 DEFAULTS = DecodingConfig()
 PASSED = {"pdms_fp32": 80.0, "pdms": 79.8, "passed": True}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def products_of_tiny_networks_are_worth_it():
-    before, quantise.FEWEST = quantise.FEWEST, 16
+    before, quantise.MIN_SIDE = quantise.MIN_SIDE, 16
     yield
-    quantise.FEWEST = before
+    quantise.MIN_SIDE = before
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +59,12 @@ def exact(tmp_path_factory):
 @pytest.fixture(scope="module")
 def spreads(exact, tmp_path_factory):
     folder = tmp_path_factory.mktemp("watched")
-    write_watched(exact, folder)
-    watched = WatchedNetwork(GraphCard.read(folder / CARD))
+    write_calibration_graphs(exact, folder)
+    watched = CalibrationNetwork(GraphCard.read(folder / CARD))
     for seed in range(4):
         decoded(watched, scene(seed))
         watched.prefill(scene(seed))
-    return spreads_of(watched.told)
+    return activation_ranges(watched.recorded)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +90,7 @@ def nodes(card, name, kind):
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_graphs_in_8_bits_answer_nearly_as_those_in_float32(pairs, precision):
     mine, theirs = OrtNetwork(pairs[precision]), OrtNetwork(pairs["fp32"])
-    assert mine.runs_on.endswith(f"1 thread, {precision}")
+    assert mine.backend_description.endswith(f"1 thread, {precision}")
     apart, of_step = [], []
     for seed in range(5, 9):
         inputs = scene(seed)
@@ -92,7 +98,7 @@ def test_graphs_in_8_bits_answer_nearly_as_those_in_float32(pairs, precision):
         apart.append(np.abs(known.goal_log_probs - expected.goal_log_probs).max())
         for limit, edit in MOVES[:1]:
             (_, sure), (_, expects) = (
-                net.step(each.context, expected.blocks, limit, edit)
+                net.step(each.context, expected.actions, limit, edit)
                 for net, each in ((mine, known), (theirs, expected))
             )
             both = (sure > 0) & (expects > 0)
@@ -105,32 +111,35 @@ def test_graphs_in_8_bits_answer_nearly_as_those_in_float32(pairs, precision):
 def test_what_becomes_of_a_block_does_not_hang_on_its_company(pairs, precision):
     graphs = OrtNetwork(pairs[precision])
     context = graphs.prefill_goal(scene(7)).context
-    blocks = some_blocks(network(), scenes=1, count=3)[0].numpy()
-    together = graphs.step(context, blocks, 3, False)
+    actions = random_actions(network(), scenes=1, count=3)[0].numpy()
+    together = graphs.step(context, actions, 3, False)
     for place in range(3):
-        alone = graphs.step(context, blocks[[place]], 3, False)
+        alone = graphs.step(context, actions[[place]], 3, False)
         np.testing.assert_array_equal(alone[0][0], together[0][place])
         # other batch sizes may add up in another order, and a value then rounds to the next of 255 steps
         np.testing.assert_allclose(alone[1][0], together[1][place], rtol=1e-2)
 
 
 def test_watching_changes_no_plan(exact, tmp_path):
-    write_watched(exact, tmp_path)
-    watched = WatchedNetwork(GraphCard.read(tmp_path / CARD))
+    write_calibration_graphs(exact, tmp_path)
+    watched = CalibrationNetwork(GraphCard.read(tmp_path / CARD))
     rows = [decoded(of, scene(3))[1] for of in (watched, OrtNetwork(exact))]
     np.testing.assert_array_equal(*rows)
-    assert len(watched.told["step"]) == len(MOVES)
+    assert len(watched.recorded["step"]) == len(MOVES)
 
 
 def test_spreads_are_of_all_runs():
     def run(low, high, square):
         kinds = ("ReduceMin", "ReduceMax", "ReduceMean")
-        return {f"watched:{kind}:x": np.float32(value) for kind, value in zip(kinds, (low, high, square), strict=True)}
+        return {
+            f"{CALIBRATION_PREFIX}{kind}:x": np.float32(value)
+            for kind, value in zip(kinds, (low, high, square), strict=True)
+        }
 
-    found = spreads_of({"step": [run(-1, 2, 1), run(0.5, 5, 3)]})
-    assert found == {"step": {"x": Spread(-1.0, 5.0, 2.0)}}
+    found = activation_ranges({"step": [run(-1, 2, 1), run(0.5, 5, 3)]})
+    assert found == {"step": {"x": ActivationRange(-1.0, 5.0, 2.0)}}
     with pytest.raises(ValueError, match=r"between 0\.0 and 0\.0 have no scale"):
-        Spread(0.0, 0.0, 1.0)
+        ActivationRange(0.0, 0.0, 1.0)
 
 
 # --- what they are made of -------------------------------------------------------------------------------------------
@@ -141,7 +150,7 @@ def test_heads_and_what_is_behind_them_stay_in_float32(pairs, name):
     for precision in ("int8", "fp8"):
         kinds = [node.inputs[1] for node in nodes(pairs[precision], name, "MatMul")]
         heads = [weights for weights in kinds if weights.shape is not None and weights.shape[-1] in HEADS]
-        assert heads or name in ("see", "prefill")  # which end before them
+        assert heads or name in ("vision_encoder", "prefill")  # which end before them
         assert not any(value.producer() and value.producer().op_type == "DequantizeLinear" for value in heads)
     layers = len(nodes(pairs["fp8"], name, "MatMul")) - len(nodes(pairs["int8"], name, "MatMul"))
     assert layers > 5
@@ -149,16 +158,16 @@ def test_heads_and_what_is_behind_them_stay_in_float32(pairs, name):
 
 
 def test_weights_of_int8_have_7_bits_so_that_no_processor_overflows(pairs):
-    assert quantise.STEPS_BETWEEN * quantise.STEPS_OF_WEIGHTS * 2 < 2**15
+    assert quantise.ACTIVATION_STEPS * quantise.WEIGHT_STEPS * 2 < 2**15
     for name in GRAPHS:
         for node in nodes(pairs["int8"], name, "MatMulIntegerToFloat"):
             weights = node.inputs[1].const_value.numpy()
             assert weights.dtype == np.int8
-            assert (np.abs(weights).max(0) == quantise.STEPS_OF_WEIGHTS).all()
+            assert (np.abs(weights).max(0) == quantise.WEIGHT_STEPS).all()
 
 
 def test_values_with_few_large_ones_stay_in_float32(exact, spreads, tmp_path):
-    wide = {name: {key: Spread(-90.0, 90.0, 1.0) for key in rows} for name, rows in spreads.items()}
+    wide = {name: {key: ActivationRange(-90.0, 90.0, 1.0) for key in rows} for name, rows in spreads.items()}
     write_quantised(exact, tmp_path, "int8", wide)
     assert nodes(GraphCard.read(tmp_path / CARD), "step", "MatMulIntegerToFloat") == []
 
@@ -183,7 +192,7 @@ def test_a_quantised_pair_is_smaller_and_tells_its_precision(pairs):
         card = pairs[precision]
         assert card.precision == precision
         assert card.about["weights"] == "made here"
-        assert card.model["blocks"] == 4
+        assert card.model["action_sequences"] == 4
     sizes = [pairs[which].files["step"].stat().st_size for which in ("fp8", "fp32")]
     assert sizes[0] < 1.2 * sizes[1]  # tiny matrices: mostly names
 
@@ -194,7 +203,7 @@ def test_a_quantised_pair_is_smaller_and_tells_its_precision(pairs):
 def test_engines_of_fp8_write_what_onnx_runtime_writes(pairs, trt, tmp_path):  # noqa: F811
     list(trt_build.build(pairs["fp8"], "cuda", tmp_path, Clock()))
     engines = TrtNetwork(pairs["fp8"], "cuda", tmp_path)
-    assert "Fake Thor, fp8," in engines.runs_on
+    assert "Fake Thor, fp8," in engines.backend_description
     rows = [decoded(of, scene(2))[1] for of in (engines, OrtNetwork(pairs["fp8"]))]
     np.testing.assert_array_equal(*rows)
 
@@ -217,24 +226,27 @@ def copy(pairs, tmp_path):
 
 def test_a_quantised_pair_that_has_passed_the_gate_drives(pairs):
     for precision in ("int8", "fp8"):
-        opened = network_of(as_set(pairs[precision].path.parent), BUILT_IN)
-        assert opened.runs_on.endswith(precision)
+        opened = load_network(as_set(pairs[precision].path.parent), BUILT_IN)
+        assert opened.backend_description.endswith(precision)
 
 
 @pytest.mark.parametrize(
     ("told", "complaint"),
     [
-        (None, "does not tell what they score beside those in float32: export again with --precision int8 --gate DIR"),
-        ({"passed": True}, "does not tell what they score"),
-        ({"pdms_fp32": 80.0, "pdms": 79.6, "passed": True}, r"costs them 0\.40 of PDMS, more than 0\.3: drive with"),
-        ({"pdms_fp32": 80.0, "pdms": float("nan"), "passed": True}, "costs them nan of PDMS"),
-        ({"pdms_fp32": 80.0, "pdms": 80.0, "passed": False}, r"costs them 0\.00 of PDMS"),
+        (None, "lacks their score beside that of float32 graphs: export again with --precision int8 --gate DIR"),
+        ({"passed": True}, "lacks their score"),
+        (
+            {"pdms_fp32": 80.0, "pdms": 79.6, "passed": True},
+            r"score 0\.40 PDMS less than in float32, at most 0\.3 is allowed: use the",
+        ),
+        ({"pdms_fp32": 80.0, "pdms": float("nan"), "passed": True}, "score nan PDMS less"),
+        ({"pdms_fp32": 80.0, "pdms": 80.0, "passed": False}, r"score 0\.00 PDMS less"),
     ],
 )
 def test_a_quantised_pair_that_has_not_is_refused(copy, told, complaint):
     rewrite(copy, lambda card: card.pop("gate") if told is None else card.update(gate=told))
     with pytest.raises(ModelFileError, match=complaint):
-        network_of(as_set(copy), BUILT_IN)
+        load_network(as_set(copy), BUILT_IN)
     assert main(["engine", str(copy / CARD)]) == 2
 
 
@@ -243,7 +255,7 @@ def sets(tmp_path_factory):
     """The words that name two sets of scenes."""
     folder = tmp_path_factory.mktemp("sets")
     for name in ("val", "test"):
-        store(folder / name, shards_of=(2,), name=name, pictures=True)
+        store(folder / name, shards_of=(2,), name=name, images=True)
     return ["--calibrate", str(folder / "val"), "--gate", str(folder / "test"), "--gate-scenes", "2"]
 
 
@@ -260,11 +272,11 @@ def test_the_command_gates_what_it_exports(tiny_model, sets, tmp_path, capsys, p
     card = GraphCard.read(tmp_path / "out" / CARD)
     assert card.gate == told["gate"]
     if precision != "bf16":
-        assert network_of(as_set(tmp_path / "out"), DEFAULTS).runs_on.endswith(precision)
+        assert load_network(as_set(tmp_path / "out"), DEFAULTS).backend_description.endswith(precision)
 
 
 def test_a_gate_that_is_not_passed_leaves_nothing(tiny_model, sets, tmp_path, capsys, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(accuracy_gate, "MOST_LOST", -100.0)
+    monkeypatch.setattr(accuracy_gate, "MAX_PDMS_DROP", -100.0)
     words = ["export", str(tiny_model.file), "--out", str(tmp_path / "out"), "--precision", "int8", *sets]
     assert main(words) == 2
     told = capsys.readouterr().err
@@ -288,12 +300,12 @@ def test_a_gate_is_not_passed_by_failing_as_often(tiny_model, sets, tmp_path, ca
 
 def test_options_that_do_not_go_together_are_one_sentence(tiny_model, sets, tmp_path, capsys):  # noqa: F811
     for words, complaint in (
-        (["--precision", "int8"], "--precision int8 needs two scene sets with pictures"),
+        (["--precision", "int8"], "--precision int8 needs two scene sets with images"),
         (["--precision", "fp8", "--gate", sets[3]], "--precision fp8 needs two scene sets"),
         (["--precision", "fp8", "--gate", sets[3], "--calibrate", sets[3]], "--precision fp8 needs two scene sets"),
         (["--precision", "int8", "--tensorrt", *sets], "--precision int8 is for CPUs: build engines of fp8 or bf16"),
         (["--calibrate", sets[1]], "--calibrate is for --precision int8 and fp8: leave it out"),
-        (["--gate", sets[3]], "--gate holds other precisions against fp32"),
+        (["--gate", sets[3]], "--gate compares other precisions with fp32"),
         (["--precision", "bf16", "--gate", str(tmp_path)], "holds no set of scenes"),
     ):
         assert main(["export", str(tiny_model.file), "--out", str(tmp_path / "out"), *words]) == 2

@@ -7,7 +7,7 @@ import pytest
 from messages import raw
 from sensor_msgs.msg import Image
 
-from reflectdrive_ros.ros import convert
+from reflectdrive_ros.ros import image_decoding
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.raw_images import ENCODINGS
 
@@ -65,16 +65,16 @@ def assert_scene(pixels, tolerance):
 
 @pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
 def test_a_bayer_mosaic_shows_the_colours_behind_its_filters(pattern):
-    assert_scene(convert.raw_pixels(message(f"bayer_{pattern}8", mosaic(pattern)), "front"), 0)
+    assert_scene(image_decoding.raw_pixels(message(f"bayer_{pattern}8", mosaic(pattern)), "front"), 0)
     for big_endian, kind in ((False, "<u2"), (True, ">u2")):
         wide = (mosaic(pattern).astype(np.uint16) << 8 | 0x5A).astype(kind)
-        assert_scene(convert.raw_pixels(message(f"bayer_{pattern}16", wide, big_endian=big_endian), "front"), 0)
+        assert_scene(image_decoding.raw_pixels(message(f"bayer_{pattern}16", wide, big_endian=big_endian), "front"), 0)
 
 
 @pytest.mark.parametrize(("big_endian", "kind"), [(False, "<u2"), (True, ">u2")])
 def test_mono16_is_grey_at_full_range_in_either_byte_order(big_endian, kind):
     grey = np.linspace(0, 65535, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
-    pixels = convert.raw_pixels(message("mono16", np.round(grey).astype(kind), big_endian=big_endian), "front")
+    pixels = image_decoding.raw_pixels(message("mono16", np.round(grey).astype(kind), big_endian=big_endian), "front")
     assert (pixels[0, 0, 0], pixels[-1, -1, 0]) == (0, 255)
     np.testing.assert_allclose(pixels, np.repeat(grey[..., None] / 257, 3, axis=2), atol=1)
 
@@ -83,20 +83,20 @@ def test_mono16_is_grey_at_full_range_in_either_byte_order(big_endian, kind):
     ("encoding", "order"), [("yuyv", "yuyv"), ("yuv422_yuy2", "yuyv"), ("uyvy", "uyvy"), ("yuv422", "uyvy")]
 )
 def test_packed_yuv_has_its_colours(encoding, order):
-    assert_scene(convert.raw_pixels(message(encoding, packed(order)), "front"), 3)
+    assert_scene(image_decoding.raw_pixels(message(encoding, packed(order)), "front"), 3)
 
 
 @pytest.mark.parametrize(("encoding", "order"), [("nv12", "uv"), ("nv21", "vu")])
 @pytest.mark.parametrize("step", [WIDTH, WIDTH * 3 // 2])  # of a row of Y, or with its colour counted in
 def test_semi_planar_yuv_has_its_colours(encoding, order, step):
-    assert_scene(convert.raw_pixels(message(encoding, semi_planar(order), step=step), "front"), 3)
+    assert_scene(image_decoding.raw_pixels(message(encoding, semi_planar(order), step=step), "front"), 3)
 
 
 def test_rows_may_be_padded_in_every_plane():
     padded = np.pad(semi_planar("uv"), ((0, 0), (0, 6)), constant_values=77)
-    assert_scene(convert.raw_pixels(message("nv12", padded, step=WIDTH + 6), "front"), 3)
+    assert_scene(image_decoding.raw_pixels(message("nv12", padded, step=WIDTH + 6), "front"), 3)
     wide = np.pad(mosaic("grbg").astype("<u2") << 8, ((0, 0), (0, 4)), constant_values=77)
-    assert_scene(convert.raw_pixels(message("bayer_grbg16", wide, step=2 * (WIDTH + 4)), "front"), 0)
+    assert_scene(image_decoding.raw_pixels(message("bayer_grbg16", wide, step=2 * (WIDTH + 4)), "front"), 0)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -104,10 +104,10 @@ def test_missing_bytes_are_refused_in_every_encoding(encoding):
     layout = ENCODINGS[encoding]
     size = WIDTH * layout.pixel_bytes * (HEIGHT * 3 // 2 if layout.semi_planar else HEIGHT)
     whole = message(encoding, np.zeros(size, np.uint8), step=WIDTH * layout.pixel_bytes)
-    assert convert.raw_pixels(whole, "front").shape == (HEIGHT, WIDTH, 3)
+    assert image_decoding.raw_pixels(whole, "front").shape == (HEIGHT, WIDTH, 3)
     whole.data = whole.data[:-1]
     with pytest.raises(BadMessage, match=f"camera front: {size - 1} bytes are not {WIDTH}x{HEIGHT} {encoding}"):
-        convert.raw_pixels(whole, "front")
+        image_decoding.raw_pixels(whole, "front")
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -118,16 +118,16 @@ def test_tiny_images_are_read_or_refused_in_a_sentence(encoding, size):
     made = message(encoding, np.full(64, 9, np.uint8), step=width * layout.pixel_bytes, height=height, width=width)
     if (layout.pairs and width % 2) or (layout.semi_planar and height % 2):
         with pytest.raises(BadMessage, match="in pairs, but"):
-            convert.raw_pixels(made, "front")
+            image_decoding.raw_pixels(made, "front")
     else:
-        assert convert.raw_pixels(made, "front").shape == (height, width, 3)
+        assert image_decoding.raw_pixels(made, "front").shape == (height, width, 3)
 
 
 def test_an_odd_height_of_semi_planar_is_refused():
     with pytest.raises(BadMessage, match="holds rows in pairs, but the image is 23 px high"):
-        convert.raw_pixels(message("nv12", semi_planar("uv"), step=WIDTH, height=23), "front")
+        image_decoding.raw_pixels(message("nv12", semi_planar("uv"), step=WIDTH, height=23), "front")
 
 
 def test_an_encoding_without_colour_is_named_with_those_there_are():
     with pytest.raises(BadMessage, match=r"encoding '32FC1' is unknown, expected one of rgb8, .*bayer_rggb8.*nv12"):
-        convert.raw_pixels(raw(1.0, encoding="32FC1"), "front")
+        image_decoding.raw_pixels(raw(1.0, encoding="32FC1"), "front")

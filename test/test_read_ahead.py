@@ -12,7 +12,7 @@ from test_reflectdrive2 import KnownWays, arc_way, frames, seen
 from reflectdrive_ros.domain import StepKind, Verdict
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.runtime.prefetch import ReadAhead
+from reflectdrive_ros.runtime.prefetch import Prefetcher
 
 
 class Counted(KnownWays):
@@ -32,20 +32,20 @@ class Counted(KnownWays):
         self.read.append(("prefill", inputs, threading.current_thread()))
         return inputs
 
-    def step(self, context, blocks, limit, edit):
+    def step(self, context, actions, limit, edit):
         self.stepped.append((context, limit, threading.current_thread()))
-        return super().step("scene", blocks, limit, edit)
+        return super().step("scene", actions, limit, edit)
 
 
-def plans(network, scenes, read_ahead):
+def plans(network, scenes, prefetch_scenes):
     """Reports of a drive whose engine is told of each scene one step before it plans for it."""
-    engine = Engine(config(), Clock(), network=network, read_ahead=read_ahead)
+    engine = Engine(config(), Clock(), network=network, prefetch_scenes=prefetch_scenes)
     reports = []
     for k, scene in enumerate(scenes):
         if k == 0:
-            engine.expect(scene)
+            engine.prefetch(scene)
         if k + 1 < len(scenes):
-            engine.expect(scenes[k + 1])
+            engine.prefetch(scenes[k + 1])
         reports.append(engine.step(scene))
     return reports
 
@@ -68,10 +68,10 @@ def test_plans_are_the_same_and_scenes_are_read_once_by_another_thread():
 
 def test_a_step_is_given_the_context_of_its_own_scene():
     network, drive = Counted(arc_way()), frames(6)
-    engine = Engine(config(), Clock(), network=network, read_ahead=True)
-    engine.expect(drive[0])
+    engine = Engine(config(), Clock(), network=network, prefetch_scenes=True)
+    engine.prefetch(drive[0])
     for scene, coming in pairwise(drive):
-        engine.expect(coming)
+        engine.prefetch(coming)
         network.stepped.clear()
         assert engine.step(scene).verdict is Verdict.OK
         mine = [context for context, _, thread in network.stepped if thread is threading.current_thread()]
@@ -95,21 +95,21 @@ def test_a_full_step_is_drafted_once_by_another_thread():
 
 def test_a_draft_of_something_else_is_made_when_it_is_asked_for():
     network = Counted(arc_way())
-    ahead = ReadAhead(network, Clock(), lambda known, scene: (known.blocks, [5, 5, 4]))
-    ahead.begin(scene := seen())
-    known = ahead.prefill_goal(ahead.inputs_of(scene, network.inputs))
-    made = ahead.draft(known.context, known.blocks, [5, 5, 4])
+    ahead = Prefetcher(network, Clock(), lambda known, scene: (known.actions, [5, 5, 4]))
+    ahead.prefetch(scene := seen())
+    known = ahead.prefill_goal(ahead.make_inputs(scene, network.inputs))
+    made = ahead.draft(known.context, known.actions, [5, 5, 4])
     asked = len(network.stepped)
-    other, _ = ahead.draft(known.context, known.blocks, [14])
+    other, _ = ahead.draft(known.context, known.actions, [14])
     assert (asked, len(network.stepped)) == (3, 4)
     np.testing.assert_array_equal(made[0], other)
-    ahead.draft(replace(known.context), known.blocks, [5, 5, 4])
+    ahead.draft(replace(known.context), known.actions, [5, 5, 4])
     assert len(network.stepped) == 7
 
 
 def test_a_scene_that_was_not_expected_is_read_when_it_is_asked_for():
     network = Counted(arc_way())
-    engine = Engine(config(), Clock(), network=network, read_ahead=True)
+    engine = Engine(config(), Clock(), network=network, prefetch_scenes=True)
     assert engine.step(seen()).verdict is Verdict.OK
     assert [thread for *_, thread in network.read] == [threading.current_thread()]
 
@@ -147,11 +147,11 @@ def test_a_network_that_keeps_one_scene_is_never_asked_ahead():
 
 def test_time_that_nobody_waited_for_counts_as_the_plans_own():
     ticks = Clock(1.0)  # a second for each look at it
-    ahead = ReadAhead(Counted(arc_way()), ticks)
+    ahead = Prefetcher(Counted(arc_way()), ticks)
     scene = seen()
-    ahead.begin(scene)
-    inputs = ahead.inputs_of(scene, ahead.inputs)
+    ahead.prefetch(scene)
+    inputs = ahead.make_inputs(scene, ahead.inputs)
     assert ahead.prefill_goal(inputs).context is inputs
-    assert ahead.hidden_s() >= 0.0
-    assert ahead.hidden_s() == 0.0
-    assert ahead.inputs_of(later(scene, 0.1), ahead.inputs) is not inputs
+    assert ahead.overlap_s() >= 0.0
+    assert ahead.overlap_s() == 0.0
+    assert ahead.make_inputs(later(scene, 0.1), ahead.inputs) is not inputs

@@ -9,9 +9,9 @@ from autoware_perception_msgs.msg import ObjectClassification
 from rclpy.serialization import serialize_message
 
 from reflectdrive_ros import geometry
+from reflectdrive_ros.demo.recordings import RecordingError, open_recording
 from reflectdrive_ros.ros import rotations
 from reflectdrive_ros.ros.bag import type_name_of
-from reflectdrive_ros.ros.recordings import RecordingError, open_recording
 
 DATA = Path(__file__).parent / "data"
 CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_right": "front_right_camera"}
@@ -61,22 +61,22 @@ def map_from_base(pandaset):
 
 
 @pytest.mark.parametrize("camera", CAMERAS)
-def test_pictures_carry_their_cameras_own_stamps_and_their_own_bytes(pandaset, source, camera):
-    pictures = pandaset[f"/sensing/camera/{camera}/image/compressed"]
+def test_images_carry_their_cameras_own_stamps_and_their_own_bytes(pandaset, source, camera):
+    images = pandaset[f"/sensing/camera/{camera}/image/compressed"]
     infos = pandaset[f"/sensing/camera/{camera}/camera_info"]
-    stamps = np.array([stamp_ns(picture) for picture in pictures])
+    stamps = np.array([stamp_ns(image) for image in images])
     whole, broken = divmod(float(source["t_unix0"]), 1.0)
     own = (broken + source[f"{CAMERAS[camera]}_t"]) * 1e9
     np.testing.assert_allclose(stamps - int(whole) * 10**9, own, atol=1, rtol=0)
     assert [stamp_ns(info) for info in infos] == stamps.tolist()
     file = DATA / "pandaset_002" / "images" / CAMERAS[camera] / "37.jpg"
-    assert bytes(pictures[37].data) == file.read_bytes()
-    assert pictures[0].header.frame_id == infos[0].header.frame_id == f"{camera}_optical"
+    assert bytes(images[37].data) == file.read_bytes()
+    assert images[0].header.frame_id == infos[0].header.frame_id == f"{camera}_optical"
     assert (infos[0].width, infos[0].height) == (640, 360)
     np.testing.assert_array_equal(np.reshape(infos[0].k, (3, 3)), source[f"{CAMERAS[camera]}_K"])
     assert infos[0].distortion_model == "plumb_bob"
     assert len(infos[0].d) == 5
-    assert infos[0].d[0] < 0.0  # barrel: pictures are as the lens made them
+    assert infos[0].d[0] < 0.0  # barrel: images are as the lens made them
 
 
 def test_cameras_look_left_ahead_and_right(pandaset):

@@ -34,7 +34,7 @@ def scene(*cars, speed=10.0, centerline=ROAD, grid=None):
 
 def planned(world, limit=10.0):
     plan = reference.reference_plan(world, limit)
-    return plan, reference.yardstick(world, plan)
+    return plan, reference.reference_of_plan(world, plan)
 
 
 def test_on_an_empty_road_it_drives_at_the_limit():
@@ -80,7 +80,7 @@ def test_it_takes_the_side_where_there_is_room():
 
 def test_it_does_not_leave_the_road_for_that():
     """The same car where the lane is too narrow to pass: it stays on the road, behind or slow."""
-    lane = drivable.joined([np.array([[-30.0, -1.6], [200.0, -1.6], [200.0, 3.0], [-30.0, 3.0]])])
+    lane = drivable.union_polygons([np.array([[-30.0, -1.6], [200.0, -1.6], [200.0, 3.0], [-30.0, 3.0]])])
     _, measured = planned(scene((28.0, 1.9, 0.0), grid=drivable.grid_around_ego(lane)))
     assert measured.multiplier == 1
     assert measured.progress_m < 30
@@ -108,8 +108,8 @@ def test_a_car_that_is_not_there_stops_nobody():
 def test_measured_at_once_is_planned_and_then_measured():
     believed, came_true = scene((25.0, 0.0, 5.0)), scene((25.0, 0.0, 2.0), (60.0, 0.0, 0.0))
     plan = reference.reference_plan(believed, 12.0)
-    assert reference.measured(believed, came_true, 12.0) == reference.yardstick(came_true, plan)
-    assert reference.yardstick(came_true, plan) != reference.yardstick(believed, plan)
+    assert reference.reference_progress(believed, came_true, 12.0) == reference.reference_of_plan(came_true, plan)
+    assert reference.reference_of_plan(came_true, plan) != reference.reference_of_plan(believed, plan)
 
 
 def test_a_limit_of_nothing_is_refused():
@@ -126,7 +126,7 @@ def test_it_gets_about_as_far_as_the_official_planner():
     ours, official = [], []
     for case, limit in zip(golden.read_scenes(GOLDEN), limits):  # noqa: B905 (the first 80)
         believed = replace(case.first, agents=_keeping_velocity(case.first.agents))
-        ours.append(reference.yardstick(case.first, reference.reference_plan(believed, limit)))
+        ours.append(reference.reference_of_plan(case.first, reference.reference_plan(believed, limit)))
         official.append(case.first.reference)
     apart = np.abs([a.progress_m - b.progress_m for a, b in zip(ours, official, strict=True)])
     assert np.median(apart) < 1.5

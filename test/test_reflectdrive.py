@@ -12,8 +12,8 @@ from tiny_net import tiny_net
 
 from reflectdrive_ros.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
 from reflectdrive_ros.features import WORDS, WordTokenizer, model_inputs
-from reflectdrive_ros.planning import decoding_of, planner_named, reflectdrive, reflectdrive2
-from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Tools
+from reflectdrive_ros.planning import decoding_config, get_planner, reflectdrive, reflectdrive2
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
@@ -23,7 +23,7 @@ TRUCK = cars((24.0, 0.0, 0.0, 0.0))
 
 
 def planned(network, scene, recipe=reflectdrive, **changes):
-    return recipe.plan(PlannerState(), scene, Tools(config(**changes), network))[1]
+    return recipe.plan(PlannerState(), scene, PlannerContext(config(**changes), network))[1]
 
 
 # --- goals ------------------------------------------------------------------------------------------------------------
@@ -37,19 +37,16 @@ def test_a_plan_to_each_goal_is_written_in_five_rounds():
     assert plan.scores == tuple(sorted(plan.scores, reverse=True))
 
 
-def test_goals_keep_their_distance_and_are_no_more_than_asked_for():
-    near = STRAIGHT + np.array([0.6, 0.0])
-    ways = [STRAIGHT, near, *(arc_way(8.0, bend) for bend in (0.01, 0.02, 0.03))]
+def test_goals_are_no_more_than_asked_for():
+    ways = [STRAIGHT, *(arc_way(8.0, bend) for bend in (0.01, 0.02, 0.03))]
     assert len(planned(KnownWays(*ways), seen(8.0, agents=cars())).candidates) == 2
-    assert len(planned(KnownWays(STRAIGHT, near), seen(8.0, agents=cars())).candidates) == 0
-    both = planned(KnownWays(STRAIGHT, near), seen(8.0, agents=cars()), reflectdrive__goal_spacing_m=0.6)
-    assert len(both.candidates) == 1
+    assert len(planned(KnownWays(*ways), seen(8.0, agents=cars()), reflectdrive__goals=4).candidates) == 3
 
 
 def test_the_network_is_asked_for_the_goals_of_its_planner():
-    assert decoding_of(config(planner="reflectdrive")).goals == 3
-    assert decoding_of(config(planner="reflectdrive")).goal_spacing_m == 0.9
-    assert decoding_of(config(planner="reflectdrive2")).goals == 6
+    assert decoding_config(config(planner="reflectdrive")).goals == 3
+    assert decoding_config(config(planner="reflectdrive")).goal_spacing_m == 0.9
+    assert decoding_config(config(planner="reflectdrive2")).goals == 6
 
 
 def test_the_safe_goal_is_driven_to_though_it_is_not_the_likeliest():
@@ -68,7 +65,7 @@ def test_where_nothing_is_known_the_likeliest_goal_is_driven_to_and_nothing_clai
 
 
 def test_it_is_a_planner_that_needs_a_model():
-    assert planner_named(config(planner="reflectdrive", model__file="x", model__sha256="y")) is reflectdrive.plan
+    assert get_planner(config(planner="reflectdrive", model__file="x", model__sha256="y")) is reflectdrive.plan
     with pytest.raises(PlanningError, match="has no network"):
         planned(None, seen(8.0))
 
@@ -96,7 +93,7 @@ def test_a_safe_plan_is_sent_as_it_was_written(recipe):
     assert plan.tokens.tolist() == KnownWays(STRAIGHT).ids[0].tolist()
     assert plan.check.repairs == 0
     assert plan.check.clearance_m == 5.0
-    assert plan.check.room_m == pytest.approx(4.0 - 2.297 / 2, abs=0.3)
+    assert plan.check.road_clearance_m == pytest.approx(4.0 - 2.297 / 2, abs=0.3)
 
 
 @BOTH
@@ -110,9 +107,9 @@ def test_the_guard_lets_through_what_was_mended(recipe):
 @pytest.mark.parametrize("recipe", [reflectdrive2])
 def test_a_carried_plan_is_mended_too_when_someone_steps_in_its_way(recipe):
     first, second = arc_frames(2, speed=8.0, curvature=0.0)
-    network, tools = KnownWays(STRAIGHT), Tools(config(), KnownWays(STRAIGHT))
-    state, before = recipe.plan(PlannerState(), replace(first, agents=cars()), tools)
-    _, after = recipe.plan(state, replace(second, agents=TRUCK, drivable=strip_grid(2.4)), tools)
+    network, planner_context = KnownWays(STRAIGHT), PlannerContext(config(), KnownWays(STRAIGHT))
+    state, before = recipe.plan(PlannerState(), replace(first, agents=cars()), planner_context)
+    _, after = recipe.plan(state, replace(second, agents=TRUCK, drivable=strip_grid(2.4)), planner_context)
     assert (before.step, after.step) == (StepKind.FULL, StepKind.LITE)
     assert before.check.repairs == 0
     assert after.check.repairs > 0
@@ -128,7 +125,7 @@ def test_the_check_tells_against_what_how_old_and_with_which_clearance():
     check = planned(KnownWays(STRAIGHT), scene).check
     assert check.objects is ForecastSource.ALONG_ROAD
     assert check.clearance_m == pytest.approx(4.0 - (1.9 + 2.297) / 2, abs=0.1)
-    assert check.room_m is None
+    assert check.road_clearance_m is None
     assert str(check) == (
         f"safe for 4.0 s against objects (along_road, 0.12 s old, {check.clearance_m:.1f} m clear); "
         "unchecked: no drivable space"
@@ -154,14 +151,16 @@ def test_whoever_plans_the_engine_tells_what_the_sent_plan_was_held_against():
 
 
 class Guided(KnownWays):
-    def blank(self, inputs):
-        self.calls.append("blank")
+    capabilities = KnownWays.capabilities | {"guidance"}
+
+    def unconditional(self, inputs):
+        self.calls.append("unconditional")
         return "nothing said"
 
-    def guided_step(self, context, blank, blocks, limit, weight):
-        assert (context, blank) == ("scene", "nothing said")
+    def guided_step(self, context, unconditional, actions, limit, weight):
+        assert (context, unconditional) == ("scene", "nothing said")
         self.calls.append(("guided", weight))
-        return super().step(context, blocks, limit, False)
+        return super().step(context, actions, limit, False)
 
 
 def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
@@ -170,20 +169,22 @@ def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
     assert [call for call in network.calls if call == ("guided", 1.5)] == [("guided", 1.5)] * 5
     other = Guided(STRAIGHT)
     planned(other, seen(8.0))
-    assert not any(call == "blank" or call[0] == "guided" for call in other.calls)
-    with pytest.raises(PlanningError, match=r"reflectdrive\.guidance is set, but the network gives no logits"):
+    assert not any(call == "unconditional" or call[0] == "guided" for call in other.calls)
+    with pytest.raises(
+        PlanningError, match=r"reflectdrive\.guidance is 1\.5, but the network lacks the capability guidance"
+    ):
         planned(KnownWays(STRAIGHT), seen(8.0), reflectdrive__guidance=1.5)
 
 
-def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_blank_prompt():
+def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_unconditional_prompt():
     net = tiny_net(text_length=6, words=WORDS, text_vocabulary=len(WORDS))
     network = TorchNetwork(net, tokenizer=WordTokenizer(WORDS))
-    assert isinstance(network, reflectdrive.GuidedNetwork)
+    assert "guidance" in network.capabilities
     inputs = model_inputs(replace(seen(8.0), instruction="turn left"), network.inputs)
-    scene, blank = network.prefill_goal(inputs), network.blank(inputs)
-    plain, confidence = network.step(scene.context, scene.blocks, 14, False)
-    same, as_sure = network.guided_step(scene.context, blank, scene.blocks, 14, 0.0)
+    scene, unconditional = network.prefill_goal(inputs), network.unconditional(inputs)
+    plain, confidence = network.step(scene.context, scene.actions, 14, False)
+    same, as_sure = network.guided_step(scene.context, unconditional, scene.actions, 14, 0.0)
     np.testing.assert_array_equal(plain, same)
     np.testing.assert_array_equal(confidence, as_sure)
-    other, _ = network.guided_step(scene.context, blank, scene.blocks, 14, 50.0)
+    other, _ = network.guided_step(scene.context, unconditional, scene.actions, 14, 50.0)
     assert (other != plain).any()

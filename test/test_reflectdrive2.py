@@ -7,19 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import SECOND_NS, Clock, cars, config, ego, later, observation
-from test_features import SPEC, pictures
+from test_features import SPEC, camera_images
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.config import ReflectDrive2Config as Settings
 from reflectdrive_ros.domain import Command, DrivableGrid, StepKind, Trajectory, Verdict
-from reflectdrive_ros.planning import planners, reflectdrive2, safety
-from reflectdrive_ros.planning.planner import PlannerState, PlanningError, Prefilled, Tools, in_turn
+from reflectdrive_ros.planning import assessment, available_planners, reflectdrive2
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, Prefilled, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories
 from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import TokenLayout
 
-BOOK = Codebook()
+LAYOUT = TokenLayout()
+BOOK = LAYOUT.codebook
 TIMES_S = 0.5 * np.arange(1, 9)
 
 
@@ -27,34 +28,34 @@ class KnownWays:
     """A network that knows its ways by heart: each of `ways` (K, 8, 2) has a goal; masks are filled from the way of
     the nearest goal, and edits change nothing."""
 
-    inputs, codebook = SPEC, BOOK
+    inputs, layout, capabilities = SPEC, LAYOUT, frozenset({"goals", "edit"})
 
     def __init__(self, *ways, confidence=0.9):
-        self.ids, self.confidence, self.calls = BOOK.encode(np.array(ways)), confidence, []
+        self.ids, self.confidence, self.calls = LAYOUT.encode(np.array(ways)), confidence, []
 
     def prefill_goal(self, inputs):
-        blocks = np.full_like(self.ids, BOOK.mask_id)
-        blocks[:, -2:] = self.ids[:, -2:]
+        actions = np.full_like(self.ids, BOOK.mask_id)
+        actions[:, -2:] = self.ids[:, -2:]
         self.calls.append("prefill")
-        return Prefilled("scene", blocks, np.linspace(-1, -2, len(blocks)), np.ones(len(blocks), bool))
+        return Prefilled("scene", actions, np.linspace(-1, -2, len(actions)), np.ones(len(actions), bool))
 
     def prefill(self, inputs):
         self.calls.append("prefill alone")
         return "scene"
 
-    def step(self, context, blocks, limit, edit):
+    def step(self, context, actions, limit, edit):
         assert context == "scene"
-        assert blocks.dtype == np.int32
-        self.calls.append(("edit", len(blocks)) if edit else ("draft", len(blocks), limit))
-        written = blocks.copy()
+        assert actions.dtype == np.int32
+        self.calls.append(("edit", len(actions)) if edit else ("draft", len(actions), limit))
+        written = actions.copy()
         for block in written:
             gaps = np.abs(self.ids[:, -2:] - block[-2:]).sum(-1) if block[-1] != BOOK.mask_id else [0]
             free = np.flatnonzero(block == BOOK.mask_id)[: 0 if edit else limit]
             block[free] = self.ids[int(np.argmin(gaps))][free]
         return written, np.full(written.shape, self.confidence)
 
-    def draft(self, context, blocks, limits):
-        return in_turn(self, context, blocks, limits)
+    def draft(self, context, actions, limits):
+        return draft_sequentially(self, context, actions, limits)
 
 
 def arc_way(speed=10.0, curvature=0.02, times_s=TIMES_S):
@@ -62,15 +63,15 @@ def arc_way(speed=10.0, curvature=0.02, times_s=TIMES_S):
 
 
 def seen(speed=10.0, **more):
-    return observation(speed=speed, cameras=pictures(), **more)
+    return observation(speed=speed, cameras=camera_images(), **more)
 
 
 def drive(network, scenes, settings=None, **changes):
     """Plans, and the states they were left in, of consecutive scenes."""
     settings = replace(config(**changes), reflectdrive2=settings or Settings())
-    tools, state, plans = Tools(settings, network), PlannerState(), []
+    planner_context, state, plans = PlannerContext(settings, network), PlannerState(), []
     for scene in scenes:
-        state, plan = reflectdrive2.plan(state, scene, tools)
+        state, plan = reflectdrive2.plan(state, scene, planner_context)
         plans.append((plan, state))
     return plans
 
@@ -91,10 +92,10 @@ def test_full_and_lite_alternate():
 class Restless(KnownWays):
     """Its edits move y3 to and fro for ever."""
 
-    def step(self, context, blocks, limit, edit):
-        written, confidence = super().step(context, blocks, limit, edit)
+    def step(self, context, actions, limit, edit):
+        written, confidence = super().step(context, actions, limit, edit)
         if edit:
-            written[:, 5] += 1 if self.calls.count(("edit", len(blocks))) % 2 else -1
+            written[:, 5] += 1 if self.calls.count(("edit", len(actions))) % 2 else -1
         return written, confidence
 
 
@@ -123,8 +124,8 @@ def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
 @pytest.mark.parametrize(("spent", "edits"), [(0.4, 3), (0.7, 0)])
 def test_who_is_late_edits_no_more(spent, edits):
     network = Restless(STRAIGHT, SLOW)
-    tools = Tools(config(), network, spent=lambda: spent)
-    _, plan = reflectdrive2.plan(PlannerState(), seen(speed=8.0), tools)
+    planner_context = PlannerContext(config(), network, deadline_used=lambda: spent)
+    _, plan = reflectdrive2.plan(PlannerState(), seen(speed=8.0), planner_context)
     assert network.calls.count(("edit", 1)) == edits
     assert plan.tokens[5] == network.ids[0, 5] + (edits > 0)
 
@@ -173,7 +174,7 @@ def test_a_carried_plan_is_its_own_continuation(dt_s):
     then, now = arc_frames(2, dt_s)
     way = kinematics.arc(0.02, 10.0 * 0.1 * np.arange(1, 41))
     last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, Trajectory(way, 0.1))
-    carried = carried_points(last, now)
+    carried = carried_points(last, now, 8)
     told = np.isfinite(carried).all(1)
     assert told.tolist() == [True] * 7 + [False]
     np.testing.assert_allclose(carried[told], arc_way()[told], atol=0.01)
@@ -182,14 +183,16 @@ def test_a_carried_plan_is_its_own_continuation(dt_s):
 def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
     then, *others = arc_frames(11, 0.5)
     last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, *trajectories(arc_way()[None], 10.0, 0.1))
-    assert [int(np.isfinite(carried_points(last, now)[:, 0]).sum()) for now in others] == [*range(7, -1, -1), 0, 0]
+    assert [int(np.isfinite(carried_points(last, now, 8)[:, 0]).sum()) for now in others] == [*range(7, -1, -1), 0, 0]
 
 
 @pytest.mark.parametrize(("dt_s", "curvature", "speed"), [(0.1, 0.02, 10.0), (0.1, -0.05, 6.0), (0.25, 0.0, 14.0)])
 def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
     """What edits leave alone stays where it is: the plan is carried in metres and only its new end is rounded."""
     network = KnownWays(arc_way(speed, curvature))
-    plans = drive(network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000, choose=False))
+    plans = drive(
+        network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000, score_goals=False)
+    )
     assert [plan.step for plan, _ in plans] == [StepKind.FULL] + [StepKind.LITE] * 100
     truth = kinematics.arc(curvature, speed * plans[0][0].trajectory.times_s)
     off = [np.hypot(*(plan.trajectory.poses - truth)[:, :2].T).max() for plan, _ in plans]
@@ -199,12 +202,12 @@ def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
 def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_metres():
     then, now = arc_frames(2)
     before = drive(KnownWays(arc_way()), [then])[0]
-    carried = carried_points(before[0], now)
+    carried = carried_points(before[0], now, 8)
     network = Restless(arc_way())
     context = network.prefill(None)
-    blocks, confidence, points = reflectdrive2.continued(network, context, carried)
-    (ids,), _ = reflectdrive2.edited(network, context, blocks, confidence, 1)[-1]
-    reflected = reflectdrive2.reflected_points(points[0], blocks[0], ids, BOOK)
+    actions, confidence, points = reflectdrive2.lite_draft(network, context, carried)
+    (ids,), _ = reflectdrive2.edit_actions(network, context, actions, confidence, 1)[-1]
+    reflected = reflectdrive2.edited_points(points[0], actions[0], ids, LAYOUT)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
     kept = np.ones((8, 2), bool)
@@ -238,9 +241,9 @@ def test_without_doubt_the_second_step_is_a_lite_one():
         (lambda scene: replace(scene, command=Command.LEFT), "the command changed from FOLLOW to LEFT"),
         (lambda scene: moved(scene, 0.0, 1.5), "localisation jumped by 1.5 m"),
         (lambda scene: moved(scene, -30.0), "localisation jumped by 30.0 m"),
-        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns + SECOND_NS), "1.10 s went by since the last plan"),
-        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns - SECOND_NS), "-0.90 s went by"),
-        (lambda scene: replace(scene, stamp_ns=SECOND_NS), "0.00 s went by"),
+        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns + SECOND_NS), "1.10 s since the last plan"),
+        (lambda scene: replace(scene, stamp_ns=scene.stamp_ns - SECOND_NS), "-0.90 s since"),
+        (lambda scene: replace(scene, stamp_ns=SECOND_NS), "0.00 s since"),
     ],
 )
 def test_a_doubtful_plan_is_made_anew(change, reason):
@@ -273,7 +276,9 @@ def test_a_car_that_starts_plans_anew_and_one_that_stands_alternates():
 
 def test_a_state_of_another_planner_is_no_plan_to_edit():
     plan, state = drive(KnownWays(arc_way()), frames(1))[0]
-    _, again = reflectdrive2.plan(PlannerState(previous=plan), frames(2)[1], Tools(config(), KnownWays(arc_way())))
+    _, again = reflectdrive2.plan(
+        PlannerState(previous=plan), frames(2)[1], PlannerContext(config(), KnownWays(arc_way()))
+    )
     assert again.step is StepKind.FULL
     assert isinstance(state.memory, Memory)
 
@@ -283,11 +288,11 @@ def test_a_state_of_another_planner_is_no_plan_to_edit():
 STRAIGHT, SLOW = arc_way(8.0, 0.0), np.stack([[3.5, 6.5, 9.0, 11.0, 12.5, 13.5, 14.0, 14.1], np.zeros(8)], 1)
 
 
-def test_alone_with_its_pictures_it_drives_to_one_goal():
+def test_alone_with_its_images_it_drives_to_one_goal():
     network = KnownWays(STRAIGHT, SLOW)  # about as likely
     ((cautious, _),) = drive(network, [seen(speed=6.0)])
     assert cautious.tokens.tolist() == network.ids[1].tolist()
-    ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(careful_nats=0.0))
+    ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(goal_logprob_margin=0.0))
     assert plan.candidates == ()
     assert plan.scores == ()
     assert plan.tokens.tolist() == network.ids[0].tolist()
@@ -303,7 +308,7 @@ def test_with_others_known_the_score_chooses_who_stops_in_time():
     assert len(behind.candidates) == 1
     assert behind.scores[0] > 0.5
     assert behind.scores[1] == 0.0
-    alone = Settings(choose=False, repair=False, careful_nats=0.0)
+    alone = Settings(score_goals=False, repair=False, goal_logprob_margin=0.0)
     ((unchosen, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))], alone)
     assert unchosen.tokens.tolist() == network.ids[0].tolist()
 
@@ -333,21 +338,25 @@ def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeyp
     scenes = frames(2, scene=seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
     ((expected, _), _) = drive(network, scenes)
 
-    def again(*_):
-        raise AssertionError("driven again")
+    simulate = assessment.simulate
 
-    monkeypatch.setattr(safety, "simulate", again)
+    def again(poses, *others):
+        if poses.shape[1] == 8:  # the comfort of a plan is that of its interpolated poses
+            raise AssertionError("driven again")
+        return simulate(poses, *others)
+
+    monkeypatch.setattr(assessment, "simulate", again)
     ((plan, state),) = drive(network, scenes[:1])
     np.testing.assert_array_equal(plan.trajectory.poses, expected.trajectory.poses)
     assert plan.check == expected.check
     with pytest.raises(AssertionError, match="driven again"):  # a lite step has but one plan, that no score has seen
-        reflectdrive2.plan(state, scenes[1], Tools(config(), network))
+        reflectdrive2.plan(state, scenes[1], PlannerContext(config(), network))
 
 
 def test_goals_that_only_fill_their_slots_are_not_drafted():
     class Padded(KnownWays):
         def prefill_goal(self, inputs):
-            return replace(super().prefill_goal(inputs), real=np.array([True, True, False]))
+            return replace(super().prefill_goal(inputs), valid=np.array([True, True, False]))
 
     network = Padded(STRAIGHT, SLOW, STRAIGHT)
     ((plan, _),) = drive(network, [seen(speed=8.0, agents=cars())])
@@ -360,12 +369,12 @@ def test_goals_that_only_fill_their_slots_are_not_drafted():
 def test_what_the_network_cannot_use_is_said_in_a_sentence():
     scene = seen()
     with pytest.raises(PlanningError, match=r"reflectdrive2 has no network: set model\.file"):
-        reflectdrive2.plan(PlannerState(), scene, Tools(config()))
-    tools = Tools(config(), KnownWays(arc_way()))
-    with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 pictures, expected 6"):
-        reflectdrive2.plan(PlannerState(), replace(scene, cameras=()), tools)
+        reflectdrive2.plan(PlannerState(), scene, PlannerContext(config()))
+    planner_context = PlannerContext(config(), KnownWays(arc_way()))
+    with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 images, expected 6"):
+        reflectdrive2.plan(PlannerState(), replace(scene, cameras=()), planner_context)
     with pytest.raises(PlanningError, match=r"EgoState\.speed_mps is 1e\+30"):
-        reflectdrive2.plan(PlannerState(), replace(scene, ego=ego(1e30)), tools)
+        reflectdrive2.plan(PlannerState(), replace(scene, ego=ego(1e30)), planner_context)
 
 
 def test_what_was_not_used_as_it_came_is_remembered():
@@ -383,7 +392,7 @@ def test_the_engine_drives_with_it_and_answers_when_it_cannot():
     assert [report.plan.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
     blind = engine.step(replace(later(scene, 0.4), cameras=()))
     assert blind.verdict is Verdict.INFEASIBLE
-    assert "holds 0 pictures" in blind.reason
+    assert "holds 0 images" in blind.reason
     assert kinematics.speeds(blind.plan.trajectory)[-1] < 9.0
 
 
@@ -427,16 +436,16 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
     scene = seen(agents=cars())
     inputs = model_inputs(scene, network.inputs)
     with torch.no_grad():
-        decoded = rollout.full(
+        decoded = rollout.full_step(
             network._net,
             *(torch.as_tensor(part)[None] for part in inputs.arrays.values()),
             rollout.Decoding(),
         )
     known = network.prefill_goal(inputs)
-    drafts = reflectdrive2.drafted(network, known.context, known.blocks[known.real], Settings())
-    blocks, confidence = reflectdrive2.edited(network, known.context, *drafts, Settings().edit_rounds)[-1]
-    assert blocks.tolist() == decoded.blocks[0][decoded.real[0]].tolist()
-    np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.real[0]], rtol=1e-4)
+    drafts = reflectdrive2.draft_actions(network, known.context, known.actions[known.valid], Settings())
+    actions, confidence = reflectdrive2.edit_actions(network, known.context, *drafts, Settings().edit_rounds)[-1]
+    assert actions.tolist() == decoded.actions[0][decoded.valid[0]].tolist()
+    np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.valid[0]], rtol=1e-4)
 
 
 def test_a_network_without_words_needs_its_tokenizer():
@@ -456,9 +465,9 @@ def test_the_rhythm_is_a_setting():
 
 
 def test_it_is_offered_only_where_a_model_is_configured():
-    without = planners(config(model__file="", model__sha256=""))
+    without = available_planners(config(model__file="", model__sha256=""))
     assert "reflectdrive2" not in without
-    with_model = planners(config(model__file="weights.safetensors", model__sha256="00"))
+    with_model = available_planners(config(model__file="weights.safetensors", model__sha256="00"))
     assert with_model["reflectdrive2"] is reflectdrive2.plan
     assert with_model.keys() > without.keys()
 
@@ -469,12 +478,12 @@ def test_in_doubt_how_far_to_go_it_goes_less_far_unless_it_stands():
     goals = np.array(ways)[:, -1]
     likely = -0.5 * np.arange(4.0)
 
-    def chosen(nats, speed=3.0, real=(True,) * 4, log_probs=likely):
-        settings = replace(Settings(), careful_nats=nats)
-        return reflectdrive2.careful(goals, log_probs, np.array(real), ego(speed), settings)
+    def chosen(nats, speed=3.0, valid=(True,) * 4, log_probs=likely):
+        settings = replace(Settings(), goal_logprob_margin=nats)
+        return reflectdrive2.select_goal(goals, log_probs, np.array(valid), ego(speed), settings)
 
     assert [chosen(nats) for nats in (0.0, 0.4, 0.6, 1.1, 9.0)] == [0, 0, 1, 2, 3]
-    assert chosen(9.0, real=(True, True, False, False)) == 1
+    assert chosen(9.0, valid=(True, True, False, False)) == 1
     assert chosen(9.0, speed=0.1) == 0
     # and brakes gently for it: at 4 m/s to stop within 5 m, at 8 m/s within 10 m, would be more than that
     assert [chosen(9.0, speed) for speed in (4.0, 8.0, 12.0)] == [2, 1, 0]

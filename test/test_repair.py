@@ -6,37 +6,37 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rubber_band import BOOK, plain, redraw, strip_grid
+from rubber_band import LAYOUT, plain, redraw, strip_grid
 from scenes import cars, config, observation, straight_route, turning_route
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import RepairConfig
-from reflectdrive_ros.domain import AgentKind, Agents, Plan
+from reflectdrive_ros.domain import AgentKind, Agents
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
-from reflectdrive_ros.planning.repair import best_pairs, fresh, masked, on_route, repaired
-from reflectdrive_ros.planning.safety import SAFE, Judged, Known, Safety, judged, looked_at, overload
+from reflectdrive_ros.planning.repair import ANCHORS, best_pairs, drop_tried, follow_route, mask_around, run_repair
 from reflectdrive_ros.scoring.frenet import poses_on_road
+from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
 
 EVEN = np.arange(1, POINTS + 1)[:, None]
 
 
 def straight(speed=8.0, left=0.0):
-    return BOOK.encode(np.stack([0.5 * speed * EVEN[:, 0], np.full(8, left)], axis=1))
+    return LAYOUT.encode(np.stack([0.5 * speed * EVEN[:, 0], np.full(8, left)], axis=1))
 
 
 def known_of(scene, **changes):
-    return Known.of(scene, config(**changes))
+    return SafetyContext(scene, config(**changes))
 
 
 def mended(ids, known, network=redraw, **changes):
-    return repaired(ids, known, BOOK, plain, network, RepairConfig(**changes))
+    return run_repair(ids, known, LAYOUT, plain, network, RepairConfig(**changes))
 
 
 def safety_of(known, points):
-    return looked_at(known, points[None]).safety
+    return evaluate(known, points[None]).safety
 
 
 def key_of(known, points):
@@ -64,10 +64,10 @@ def test_the_plan_that_comes_out_is_never_less_safe_than_the_one_that_went_in(sp
         drivable=None if half_width is None else strip_grid(half_width),
     )
     known = known_of(scene)
-    ids = BOOK.encode(plain(straight(speed)) + rng.normal(0.0, 1.5, (8, 2)))
+    ids = LAYOUT.encode(plain(straight(speed)) + rng.normal(0.0, 1.5, (8, 2)))
 
-    def anything(blocks):
-        return np.where(blocks == BOOK.mask_id, rng.integers(320, 430, blocks.shape), blocks)
+    def anything(actions):
+        return np.where(actions == LAYOUT.mask_id, rng.integers(320, 430, actions.shape), actions)
 
     found = mended(ids, known, anything, iterations=turns)
     assert key_of(known, found.points) >= key_of(known, plain(ids))
@@ -83,8 +83,8 @@ def test_with_a_real_network_that_has_learned_nothing_it_is_no_worse_either(seed
     with torch.inference_mode():
         known_words = rollout.prefill_goal(net, *tiny_inputs(net, scenes=1), rollout.Decoding().goals)
 
-        def network(blocks):
-            ids = torch.as_tensor(blocks.astype(np.int64))[None]
+        def network(actions):
+            ids = torch.as_tensor(actions.astype(np.int64))[None]
             written, _ = rollout.step(net, ids, known_words.keys_values, 16, False, rollout.Decoding().edits)
             return written[0].numpy().astype(np.int32)
 
@@ -110,12 +110,12 @@ def test_what_the_repair_takes_for_safe_the_guard_lets_through(speed, others, ha
     rng = np.random.default_rng(seed)
     along = 0.5 * speed * EVEN
     ways = [along * (np.cos(turned), np.sin(turned)) + rng.normal(0.0, 0.25, (8, 2)) for _ in range(40)]
-    points = plain(BOOK.encode(np.stack(ways)))
-    found = judged(known_of(scene), looked_at(known_of(scene), points))
+    points = plain(LAYOUT.encode(np.stack(ways)))
+    found = assess(known_of(scene), evaluate(known_of(scene), points))
     for trajectory, safe, passes in zip(
-        trajectories(points, speed, 0.1), found.safety.worst >= SAFE, found.passes, strict=True
+        trajectories(points, speed, 0.1), found.safety.worst >= SAFE, found.guard_safe_steps, strict=True
     ):
-        complaint = guard.unsafe(Plan(scene.stamp_ns, scene.ego.map_from_ego, trajectory), scene, config())
+        complaint = unsafe_reason(trajectory, known_of(scene))
         assert not (safe and complaint)
         assert not (passes > 30 and complaint)
 
@@ -134,26 +134,28 @@ def test_a_safe_plan_is_left_alone():
 def test_pairs_that_no_car_can_follow_come_after_all_that_one_can(ahead_m, place):
     """Though they lie further from the car that stands ahead."""
     known = known_of(observation(8.0, agents=cars((ahead_m, 0, 0, 0))))
-    found = best_pairs(straight(8.0), place, set(), 0.0, known, BOOK, plain, RepairConfig())
-    assert len(found) == RepairConfig().anchors
-    assert (overload(known, poses_on_road(plain(found), known.road)) == 0.0).all()
+    found = best_pairs(straight(8.0), place, set(), 0.0, known, LAYOUT, plain, RepairConfig())
+    assert len(found) == ANCHORS
+    assert (limit_violation(known, poses_on_road(plain(found), known.road)) == 0.0).all()
 
 
 def test_of_two_plans_that_pass_equally_long_the_one_with_its_corners_on_the_road_is_better():
     """Though the other becomes unsafe a second later."""
     by_step = np.ones((2, 41))
     by_step[0, 30:] = by_step[1, 20:] = 0.0
-    alike = {"points": np.zeros((2, 8, 2)), "overload": np.zeros((2, 8)), "states": np.zeros((2, 41, 11))}
-    alike |= {"passes": np.full(2, 20), "quality": np.ones(2), "progress_m": np.ones(2)}
-    assert Judged(safety=Safety(by_step, np.zeros(2)), stays=np.array([False, True]), **alike).best(0.0) == 1
-    assert Judged(safety=Safety(by_step, np.zeros(2)), stays=np.array([True, True]), **alike).best(0.0) == 0
+    alike = {"points": np.zeros((2, 8, 2)), "limit_violation": np.zeros((2, 8)), "states": np.zeros((2, 41, 11))}
+    alike |= {"guard_safe_steps": np.full(2, 20), "quality": np.ones(2), "progress_m": np.ones(2)}
+    assert (
+        Assessment(safety=Safety(by_step, np.zeros(2)), stays_on_road=np.array([False, True]), **alike).best(0.0) == 1
+    )
+    assert Assessment(safety=Safety(by_step, np.zeros(2)), stays_on_road=np.array([True, True]), **alike).best(0.0) == 0
 
 
 @pytest.mark.parametrize(("route_m", "plan_m", "counts"), [(0, 2, True), (0, 4, False), (3, 0, True), (3, -1, False)])
 def test_points_beside_the_route_earn_no_quality(route_m, plan_m, counts):
     """2.5 m beside it, or half a metre more than the car is now; all in metres to the left."""
     known = known_of(observation(8.0, route=straight_route(left=route_m), agents=cars((60, 30, 0, 0))))
-    found = judged(known, looked_at(known, plain(straight(8.0, left=plan_m))[None]))
+    found = assess(known, evaluate(known, plain(straight(8.0, left=plan_m))[None]))
     assert (found.quality[0] > 0.1) == counts
     assert counts or found.quality[0] == 0.0
 
@@ -163,7 +165,7 @@ def test_points_beside_the_route_earn_no_quality(route_m, plan_m, counts):
 
 def test_a_plan_past_the_kerb_comes_back_onto_the_road():
     """The way drifts 2.4 m to the left of a lane that leaves 1 m."""
-    drifting = BOOK.encode(np.concatenate([4.0 * EVEN, 0.3 * EVEN], axis=1))
+    drifting = LAYOUT.encode(np.concatenate([4.0 * EVEN, 0.3 * EVEN], axis=1))
     known = known_of(observation(8.0, drivable=strip_grid(2.2)))
     found = mended(drifting, known)
     assert not safety_of(known, plain(drifting)).worst[0]
@@ -175,15 +177,15 @@ def test_a_plan_that_would_hit_a_parked_car_keeps_clear_of_it():
     known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     found = mended(straight(8.0), known)
     assert found.safe
-    assert judged(known, looked_at(known, found.points[None])).sound.all()  # and a car can follow it
+    assert assess(known, evaluate(known, found.points[None])).sound.all()  # and a car can follow it
 
 
 def test_an_iteration_keeps_what_lies_before_and_its_anchors_and_redraws_the_rest():
     anchored = np.zeros(8, bool)
     anchored[6] = True
-    with_goal, without = masked(straight()[None], 4, anchored, BOOK.mask_id).reshape(2, 8, 2)
+    with_goal, without = mask_around(straight()[None], 4, anchored, LAYOUT).reshape(2, 8, 2)
     for block, kept in ((with_goal, [0, 1, 2, 4, 6, 7]), (without, [0, 1, 2, 4, 6])):
-        assert np.flatnonzero((block != BOOK.mask_id).all(axis=1)).tolist() == kept
+        assert np.flatnonzero((block != LAYOUT.mask_id).all(axis=1)).tolist() == kept
 
 
 def test_with_logged_futures_it_mends_what_constant_velocity_does_not_foresee():
@@ -225,7 +227,7 @@ def test_between_kerb_and_truck_it_does_not_swing_to_and_fro(gap_m):
     """Too little room on both sides: each iteration looks at a plan it has not seen, the best one is returned."""
     known = known_of(narrow(gap_m))
     found = mended(straight(7.0), known)
-    visited = [tuple(BOOK.encode(points).tolist()) for points in found.seen]
+    visited = [tuple(LAYOUT.encode(points).tolist()) for points in found.seen]
     assert len(set(visited)) == len(visited)
     keys = [key_of(known, points) for points in found.seen]
     assert key_of(known, found.points) == max(keys)
@@ -245,7 +247,7 @@ def test_of_two_safe_ways_the_one_on_the_route_is_better():
     along = np.searchsorted(np.r_[0, np.cumsum(np.hypot(*np.diff(turn[:, :2], axis=0).T))] - 20.0, 3.0 * EVEN[:, 0])
     left = turn[along, :2]
     ahead = np.concatenate([3.0 * EVEN, np.zeros_like(EVEN)], axis=1)
-    both = judged(known, looked_at(known, np.stack([ahead, left])))
+    both = assess(known, evaluate(known, np.stack([ahead, left])))
     assert both.safety.worst.tolist() == [1.0, 1.0]
     assert both.best(np.inf) == 1
 
@@ -268,11 +270,11 @@ def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_r
     beside = np.column_stack([np.linspace(-20.0, 150.0, 200), np.full(200, 0.5), np.zeros(200)])
     known = known_of(observation(8.0, route=beside, drivable=strip_grid(2.4)))
     off = np.concatenate([4.0 * EVEN, -1.2 * EVEN], axis=1)
-    found = mended(BOOK.encode(off), known, lambda blocks: np.broadcast_to(BOOK.encode(off), blocks.shape))
+    found = mended(LAYOUT.encode(off), known, lambda actions: np.broadcast_to(LAYOUT.encode(off), actions.shape))
     assert found.safe
     assert found.points[-1, 0] > 28.0
     assert abs(found.points[-1, 1] - 0.5) < 0.5
-    ways = on_route(off, known)
+    ways = follow_route(off, known)
     assert (np.diff(ways[:, :, 0], axis=1) >= 0.0).all()
     assert (np.hypot(*np.diff(ways, axis=1).T) <= np.hypot(4.0, 1.2) + 0.3).all()
     assert np.abs(np.diff(ways[:, :, 1], axis=1)).max() < 0.5  # and not at a jump
@@ -293,14 +295,14 @@ def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():
 
 def test_an_empty_road_is_checked_and_safe():
     known = known_of(observation(8.0, agents=Agents.none()))
-    assert known.anything
+    assert known.can_check
     assert mended(straight(8.0), known).iterations == 0
 
 
 def test_of_an_unknown_road_nothing_is_claimed():
     known = known_of(observation(8.0))
-    assert not known.anything
-    assert looked_at(known, plain(straight(8.0))[None]).safety.worst[0] == 1.0
+    assert not known.can_check
+    assert evaluate(known, plain(straight(8.0))[None]).safety.worst[0] == 1.0
 
 
 def test_an_object_that_overlaps_the_car_at_the_start_is_not_the_plans_doing():
@@ -320,8 +322,8 @@ def test_a_car_off_the_road_may_drive_back_onto_it_but_not_further_out():
     scene = observation(5.0, drivable=strip_grid(2.4))
     outside = replace(scene.drivable, ego_from_grid=scene.drivable.ego_from_grid - np.array([0.0, 4.0, 0.0]))
     known = known_of(replace(scene, drivable=outside))  # the road is 4 m to the right
-    back = plain(BOOK.encode(np.concatenate([2.5 * EVEN, -0.5 * EVEN], axis=1)))
-    out = plain(BOOK.encode(np.concatenate([2.5 * EVEN, 0.5 * EVEN], axis=1)))
+    back = plain(LAYOUT.encode(np.concatenate([2.5 * EVEN, -0.5 * EVEN], axis=1)))
+    out = plain(LAYOUT.encode(np.concatenate([2.5 * EVEN, 0.5 * EVEN], axis=1)))
     assert safety_of(known, back).worst[0] == 1.0
     assert safety_of(known, out).worst[0] == 0.0
 
@@ -329,7 +331,7 @@ def test_a_car_off_the_road_may_drive_back_onto_it_but_not_further_out():
 @pytest.mark.parametrize("resolution_m", [0.05, 0.2, 1.0, 4.0])
 def test_a_grid_of_any_resolution_never_calls_an_unsafe_plan_safe(resolution_m):
     known = known_of(observation(8.0, drivable=strip_grid(2.4, resolution_m)))
-    drifting = plain(BOOK.encode(np.concatenate([4.0 * EVEN, 0.6 * EVEN], axis=1)))
+    drifting = plain(LAYOUT.encode(np.concatenate([4.0 * EVEN, 0.6 * EVEN], axis=1)))
     assert safety_of(known, drifting).worst[0] == 0.0
 
 
@@ -349,10 +351,10 @@ def test_iterations_and_the_ball_are_what_is_asked_for():
 
 def test_in_a_hurry_one_iteration_is_made_and_no_other_begun():
     known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
-    settings = RepairConfig(delta=0, patience=5, iterations=9)
-    patient = repaired(straight(8.0), known, BOOK, plain, redraw, settings)
+    settings = RepairConfig(delta=0, max_stalled_iterations=5, iterations=9)
+    patient = run_repair(straight(8.0), known, LAYOUT, plain, redraw, settings)
     gone = iter((0.3, 0.55))  # when it begins the first, and when it might begin the second
-    hurried = repaired(straight(8.0), known, BOOK, plain, redraw, settings, lambda: next(gone))
+    hurried = run_repair(straight(8.0), known, LAYOUT, plain, redraw, settings, lambda: next(gone))
     assert (patient.iterations, hurried.iterations) == (4, 1)
     np.testing.assert_array_equal(hurried.seen, patient.seen[:2])
     assert key_of(known, hurried.points) >= key_of(known, plain(straight(8.0)))
@@ -363,7 +365,7 @@ def test_where_hardly_any_time_is_left_nothing_is_searched_and_nothing_written_a
     known = known_of(observation(8.0, agents=cars((30, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     ids = straight(8.0)
     assert safety_of(known, plain(ids)).worst[0] == 0.0
-    pressed = repaired(ids, known, BOOK, plain, pytest.fail, RepairConfig(iterations=9), lambda: 0.7)
+    pressed = run_repair(ids, known, LAYOUT, plain, pytest.fail, RepairConfig(iterations=9), lambda: 0.7)
     assert pressed.safe
     assert pressed.iterations == 1
 
@@ -371,5 +373,5 @@ def test_where_hardly_any_time_is_left_nothing_is_searched_and_nothing_written_a
 def test_what_was_tried_is_not_tried_again():
     tried = {straight(8.0).tobytes()}
     options = np.stack([straight(7.0), straight(8.0), straight(7.0)])
-    np.testing.assert_array_equal(fresh(options, tried), options[:1])
-    assert fresh(options, tried).shape == (0, 16)
+    np.testing.assert_array_equal(drop_tried(options, tried), options[:1])
+    assert drop_tried(options, tried).shape == (0, 16)

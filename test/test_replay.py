@@ -211,7 +211,7 @@ def test_a_model_replays_the_same_each_time_and_tells_of_its_steps(pandaset, tin
     assert code == 0
     assert numbers["plans"] == sum(numbers["steps"].values())
     assert numbers["steps"]["full"] > 0
-    assert any("the older pictures are missing" in note for note in numbers["notes"])  # at the very beginning
+    assert any("the older images are missing" in note for note in numbers["notes"])  # at the very beginning
     assert sum(numbers["full_step_reason"].values()) == numbers["steps"]["full"]
     assert "full" in capsys.readouterr().out
     _, again = replayed(pandaset, tmp_path / "two", *words)
@@ -279,8 +279,8 @@ def test_a_golden_that_is_a_device_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--golden", "{bag}", "--update-golden"], "is no golden's name: give a file whose name ends in .npz"),
-        (["--golden", "{bag}"], "is no golden's name: give a file whose name ends in .npz"),
+        (["--golden", "{bag}", "--update-golden"], "is not a golden: give a file whose name ends in .npz"),
+        (["--golden", "{bag}"], "is not a golden: give a file whose name ends in .npz"),
         (["--golden", "none.npz"], "golden none.npz does not exist: make it with --update-golden"),
         (["--update-golden"], "--update-golden writes the file of --golden: name it"),
         (["--json", "{bag}"], "cannot be written: Is a directory; name another file with --json"),

@@ -40,7 +40,7 @@ def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):
     assert rows(tmp_path / "legs") == rows(tmp_path / "whole")
     assert any(row["nc"] for row in rows(tmp_path / "whole"))
     one, many = (embedded(tmp_path / name / "report.html") for name in ("whole", "legs"))
-    for key in ("driven", "routes", "pictures", "statuses"):
+    for key in ("driven", "routes", "images", "statuses"):
         assert json.dumps(one[key]) == json.dumps(many[key]), key
     for before, after in zip(one["frames"], many["frames"], strict=True):
         assert {**before, "ms": {}} == {**after, "ms": {}}
@@ -57,14 +57,14 @@ def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_
     shown, all_of_them = (embedded(tmp_path / name / "report.html") for name in ("legs", "whole"))
     assert [entry["t"] for entry in shown["frames"]] == [entry["t"] for entry in all_of_them["frames"]][::4]
     assert "8 of 29 plans are drawn" in shown["origin"]
-    assert 2 <= len(shown["pictures"]) <= 4
+    assert 2 <= len(shown["images"]) <= 4
     assert 25 <= len(shown["driven"]["t"]) <= 50
 
 
-def test_pictures_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp_path, monkeypatch):
+def test_images_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp_path, monkeypatch):
     _, with_report = replayed(pandaset, tmp_path / "report", "--duration", "2")
     asked = []
-    monkeypatch.setattr(chunks.BagCameras, "pictures", lambda *of: asked.append(of))
+    monkeypatch.setattr(chunks.BagCameras, "images", lambda *of: asked.append(of))
     _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "2", "--no-report")
     assert not asked
     assert settled(without) == settled(with_report)

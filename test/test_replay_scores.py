@@ -26,7 +26,9 @@ def sighting(at_s, *cars):
 
 def space(length_m, width_m):
     """Road of this size, the car in its middle."""
-    return drivable.grid_around_ego(drivable.joined([geometry.box_corners(np.zeros(3), np.array([length_m, width_m]))]))
+    return drivable.grid_around_ego(
+        drivable.union_polygons([geometry.box_corners(np.zeros(3), np.array([length_m, width_m]))])
+    )
 
 
 def on_the_road(frame):

@@ -139,8 +139,8 @@ def test_records_that_contradict_themselves_are_refused():
         frame(0.0, EIGHT_S, plan_speeds=np.zeros(3))
     with pytest.raises(ValueError, match=r"ReplayFrame\.speed_mps is nan"):
         frame(0.0, EIGHT_S, speed_mps=float("nan"))
-    with pytest.raises(ValueError, match=r"ReplayPicture.distortion is \(0.1,\), expected 0, 4, 5 or 8"):
-        replace(picture(0.0), distortion=(0.1,))
+    with pytest.raises(ValueError, match=r"ReplayImage.distortion is \(0.1,\), expected 0, 4, 5 or 8"):
+        replace(image(0.0), distortion=(0.1,))
     with pytest.raises(ValueError, match="driven_stamps_ns does not rise"):
         record([], driven_path=np.zeros((2, 3)), driven_stamps_ns=np.array([5, 5]))
 
@@ -148,7 +148,7 @@ def test_records_that_contradict_themselves_are_refused():
 # --- page ------------------------------------------------------------------------------------------------------------
 
 
-def picture(at_s, name="front", jpeg=None):
+def image(at_s, name="front", jpeg=None):
     camera_from_ego = np.array([[0.0, -1, 0, 0], [0, 0, -1, 2.0], [1, 0, 0, -1.0], [0, 0, 0, 1]])
     pixels_from_camera = np.array([[650.0, 0, 320], [0, 650, 180], [0, 0, 1]])
     stamp = BEGIN_NS + round(at_s * 1e9)
@@ -170,7 +170,7 @@ def full_record(count=12):
                 agent_poses=driven(0.1 * i + 2.0)[None],
                 agent_sizes=np.array([[4.6, 1.9]]),
                 agent_kinds=np.array([AgentKind.VEHICLE]),
-                pictures=tuple(picture(0.1 * i - 0.05, name) for name in ("front_left", "front", "front_right")),
+                images=tuple(image(0.1 * i - 0.05, name) for name in ("front_left", "front", "front_right")),
                 diagnostics=diagnostics,
             )
         )
@@ -190,7 +190,7 @@ def test_the_page_holds_every_plan_and_what_stood_around_it(tmp_path):
     assert data["frames"][5]["diagnostics"][1] == [2, "stopped"]
     assert data["statuses"] == ["reflectdrive: odometry", "reflectdrive: planner"]
     assert data["summary"] == json.loads(json.dumps(summary(original)))
-    assert [camera["name"] for camera in data["pictures"][0]["cameras"]] == ["front_left", "front", "front_right"]
+    assert [camera["name"] for camera in data["images"][0]["cameras"]] == ["front_left", "front", "front_right"]
 
 
 def test_the_page_needs_nothing_from_outside(tmp_path):
@@ -204,25 +204,25 @@ def test_the_page_needs_nothing_from_outside(tmp_path):
     assert "XMLHttpRequest" not in page
 
 
-def test_pictures_are_made_small_and_placed_where_the_car_was_when_they_were_taken(tmp_path):
+def test_images_are_made_small_and_placed_where_the_car_was_when_they_were_taken(tmp_path):
     write_report(full_record(3), tmp_path / "report.html")
-    camera = embedded(tmp_path / "report.html")["pictures"][2]["cameras"][1]
+    camera = embedded(tmp_path / "report.html")["images"][2]["cameras"][1]
     content = np.frombuffer(base64.b64decode(camera["jpeg"]), np.uint8)
     assert cv2.imdecode(content, cv2.IMREAD_COLOR).shape == (270, 480, 3)
     np.testing.assert_allclose(camera["ego"], driven(0.15), atol=0.01)
     assert camera["t"] == pytest.approx(0.15)
 
 
-def test_a_long_replay_keeps_every_plan_but_not_every_picture(tmp_path, monkeypatch):
+def test_a_long_replay_keeps_every_plan_but_not_every_image(tmp_path, monkeypatch):
     monkeypatch.setattr("reflectdrive_ros.replay.report.IMAGES_MAX_BYTES", 500_000)
     original = full_record(12)
     write_report(original, tmp_path / "report.html")
     data = embedded(tmp_path / "report.html")
     assert len(data["frames"]) == 12
-    assert 1 <= len(data["pictures"]) < 12
+    assert 1 <= len(data["images"]) < 12
     for shown in data["frames"]:
-        newest = data["pictures"][shown["picture"]]["cameras"][0]
-        assert newest["t"] <= shown["t"]  # never a picture from after the plan
+        newest = data["images"][shown["image"]]["cameras"][0]
+        assert newest["t"] <= shown["t"]  # never an image from after the plan
     assert (tmp_path / "report.html").stat().st_size < 700_000
 
 
@@ -237,7 +237,7 @@ def test_text_from_outside_cannot_break_out_of_the_page(tmp_path):
     assert embedded(tmp_path / "report.html")["frames"][0]["reason"] == nasty
 
 
-def test_a_replay_without_plans_pictures_or_odometry_still_gives_a_page(tmp_path):
+def test_a_replay_without_plans_images_or_odometry_still_gives_a_page(tmp_path):
     nothing = {"driven_path": np.zeros((0, 3)), "driven_stamps_ns": np.zeros(0, np.int64), "route": np.zeros((0, 3))}
     write_report(record([], **nothing), tmp_path / "empty.html")
     data = embedded(tmp_path / "empty.html")
@@ -246,7 +246,7 @@ def test_a_replay_without_plans_pictures_or_odometry_still_gives_a_page(tmp_path
     assert data["summary"]["ade_m"] is None
     blind = record([frame(0.1 * i, EIGHT_S) for i in range(3)], **nothing)
     write_report(blind, tmp_path / "blind.html")
-    assert [shown["picture"] for shown in embedded(tmp_path / "blind.html")["frames"]] == [None, None, None]
+    assert [shown["image"] for shown in embedded(tmp_path / "blind.html")["frames"]] == [None, None, None]
 
 
 def test_numbers_that_are_none_leave_gaps_and_not_a_broken_page(tmp_path):
@@ -260,10 +260,10 @@ def test_numbers_that_are_none_leave_gaps_and_not_a_broken_page(tmp_path):
     assert list(data["summary"]["latency_ms"]) == ["total"]
 
 
-def test_a_picture_that_is_no_jpeg_is_passed_on_as_it_is(tmp_path):
-    broken = record([frame(1.0, EIGHT_S, pictures=(picture(1.0, jpeg=b"no picture at all"),))])
+def test_a_image_that_is_no_jpeg_is_passed_on_as_it_is(tmp_path):
+    broken = record([frame(1.0, EIGHT_S, images=(image(1.0, jpeg=b"no image at all"),))])
     write_report(broken, tmp_path / "report.html")
-    assert len(embedded(tmp_path / "report.html")["pictures"]) == 1
+    assert len(embedded(tmp_path / "report.html")["images"]) == 1
 
 
 # --- a drive through a world -----------------------------------------------------------------------------------------

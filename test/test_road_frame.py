@@ -5,8 +5,8 @@ import pytest
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import EgoState
-from reflectdrive_ros.planning.postprocess.smoothing import smoothed
-from reflectdrive_ros.scoring.frenet import RoadFrame, poses_on_road
+from reflectdrive_ros.planning.postprocess.smoothing import smooth_points
+from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.tokens import Codebook
 
 BOOK = Codebook()
@@ -51,10 +51,10 @@ def error(poses, truth):
 @pytest.mark.parametrize("beside", [-2.0, 0.0, 2.0])
 def test_points_come_back_from_the_straight_road(beside):
     route = roundabout()
-    road = RoadFrame.of(route)
+    road = FrenetFrame.of(route)
     metres = 5.0 * np.arange(1, 9)
     points = along(route, metres, beside)[:, :2]
-    straight, heading = road.straightened(points)
+    straight, heading = road.to_frenet(points)
     np.testing.assert_allclose(straight, np.stack([metres, np.full(8, beside)], 1), atol=0.15)
     np.testing.assert_allclose(geometry.wrap(heading - along(route, metres)[:, 2]), 0.0, atol=0.05)
     np.testing.assert_allclose(road.bent(straight), points, atol=0.1)
@@ -62,50 +62,52 @@ def test_points_come_back_from_the_straight_road(beside):
 
 def test_headings_at_a_turn_are_known_better_from_the_road_than_from_rounded_points():
     route = turn()
-    road, rng = RoadFrame.of(route), np.random.default_rng(0)
+    road, rng = FrenetFrame.of(route), np.random.default_rng(0)
     plain, against = [], []
     for _ in range(40):
         metres = rng.uniform(1.5, 4.0)
         truth = along(route, metres * np.arange(1, 9))
         for way, found in ((None, plain), (road, against)):
-            found.append(error(poses_on_road(smoothed(rounded(truth), ego(2 * metres), 0.5, 0.3, way), way), truth))
+            found.append(
+                error(poses_on_road(smooth_points(rounded(truth), ego(2 * metres), 0.5, 0.3, way), way), truth)
+            )
     assert np.mean(against) < 0.8 * np.mean(plain)
 
 
 def test_rounding_is_taken_out_better_along_the_road_and_no_point_leaves_its_bin():
     route = roundabout()
-    road, rng = RoadFrame.of(route), np.random.default_rng(1)
+    road, rng = FrenetFrame.of(route), np.random.default_rng(1)
     plain, against = [], []
     for _ in range(40):
         speed = rng.uniform(4.0, 8.0)
         truth = along(route, 0.5 * speed * np.arange(1, 9))
         points = rounded(truth)
         for way, found in ((None, plain), (road, against)):
-            moved = smoothed(points, ego(speed), 0.5, 0.3, way)
+            moved = smooth_points(points, ego(speed), 0.5, 0.3, way)
             assert np.abs(moved - points).max() <= 0.15 + 1e-12
             found.append(np.hypot(*(moved - truth[:, :2]).T).mean())
     assert np.mean(against) < 0.9 * np.mean(plain)
 
 
 def test_a_plan_that_leaves_the_road_is_read_without_it():
-    road = RoadFrame.of(np.array([[-10.0, 0.0], [200.0, 0.0]]))
+    road = FrenetFrame.of(np.array([[-10.0, 0.0], [200.0, 0.0]]))
     aside = kinematics.arc(1.0 / 15.0, 3.0 * np.arange(1, 9))  # a turn off a road that goes straight on
     back = np.stack([-1.6 * np.arange(1, 9), np.zeros(8)], 1)  # reversing
     for points in (aside[:, :2], back):
         np.testing.assert_array_equal(poses_on_road(points, road), poses_on_road(points, None))
-        still = smoothed(points, ego(6.0), 0.5, 0.3)
-        np.testing.assert_array_equal(smoothed(points, ego(6.0), 0.5, 0.3, road), still)
+        still = smooth_points(points, ego(6.0), 0.5, 0.3)
+        np.testing.assert_array_equal(smooth_points(points, ego(6.0), 0.5, 0.3, road), still)
     both = np.stack([aside[:, :2], np.stack([3.0 * np.arange(1, 9), np.zeros(8)], 1)])
     np.testing.assert_array_equal(poses_on_road(both, road)[0], poses_on_road(both, None)[0])
 
 
 def test_a_change_of_lane_stays_one():
     """The road says where it leads, not that the car keeps to its middle."""
-    road = RoadFrame.of(np.array([[-10.0, 0.0], [200.0, 0.0]]))
+    road = FrenetFrame.of(np.array([[-10.0, 0.0], [200.0, 0.0]]))
     x = 5.0 * np.arange(1, 9)
     y = 3.5 / (1.0 + np.exp(-(x - 20.0) / 5.0)) - 3.5 / (1.0 + np.exp(4.0))
     truth = np.stack([x, y, np.arctan(np.gradient(y, x))], 1)
-    found = poses_on_road(smoothed(rounded(truth), ego(10.0), 0.5, 0.3, road), road)
+    found = poses_on_road(smooth_points(rounded(truth), ego(10.0), 0.5, 0.3, road), road)
     np.testing.assert_allclose(found[:, 1], y, atol=0.2)
     assert found[3, 2] > 0.1
     assert error(found, truth) < 0.04
@@ -113,28 +115,28 @@ def test_a_change_of_lane_stays_one():
 
 def test_a_route_that_meets_itself_again_does_not_catch_a_plan_that_is_not_there_yet():
     route = roundabout()  # nearly closed: its end lies beside where the circle begins
-    road = RoadFrame.of(route)
+    road = FrenetFrame.of(route)
     points = along(route, np.linspace(2.0, 16.0, 8), beside=-1.5)[:, :2]
-    straight, _ = road.straightened(points)
+    straight, _ = road.to_frenet(points)
     np.testing.assert_allclose(straight[:, 0], np.linspace(2.0, 16.0, 8), atol=0.4)
     behind_the_end = np.array([[300.0, 0.0], [330.0, 0.0]])
-    short = RoadFrame.of(np.array([[-5.0, 0.0], [10.0, 0.0]]))
-    np.testing.assert_allclose(short.straightened(behind_the_end).points, behind_the_end, atol=1e-9)
+    short = FrenetFrame.of(np.array([[-5.0, 0.0], [10.0, 0.0]]))
+    np.testing.assert_allclose(short.to_frenet(behind_the_end).points, behind_the_end, atol=1e-9)
 
 
 def test_left_is_as_right_and_a_standing_car_keeps_its_heading():
     route = roundabout()
     points = rounded(along(route, 3.0 * np.arange(1, 9)))
-    one = poses_on_road(points, RoadFrame.of(route))
-    other = poses_on_road(points * [1, -1], RoadFrame.of(route * [1, -1, -1]))
+    one = poses_on_road(points, FrenetFrame.of(route))
+    other = poses_on_road(points * [1, -1], FrenetFrame.of(route * [1, -1, -1]))
     np.testing.assert_allclose(other, one * [1, -1, -1], atol=1e-9)
-    np.testing.assert_allclose(poses_on_road(np.zeros((8, 2)), RoadFrame.of(route)), 0.0, atol=1e-9)
+    np.testing.assert_allclose(poses_on_road(np.zeros((8, 2)), FrenetFrame.of(route)), 0.0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
     "route", [NOWHERE, np.zeros((3, 3)), np.array([[-10.0, 8.0], [200.0, 8.0]])], ids=["none", "a place", "elsewhere"]
 )
 def test_without_a_road_points_are_read_as_they_are(route):
-    assert RoadFrame.of(route) is None
+    assert FrenetFrame.of(route) is None
     points = rounded(kinematics.arc(0.05, 4.0 * np.arange(1, 9)))
     np.testing.assert_array_equal(poses_on_road(points, None)[:, :2], points)

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from tiny_net import some_blocks, tiny_inputs, tiny_net
+from tiny_net import random_actions, tiny_inputs, tiny_net
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from reflectdrive_ros.bench.roofline import Cost, bound_ms, costs
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.model.token.net import TokenNet, small
+from reflectdrive_ros.model.token.net import TokenNet, small_config
 from reflectdrive_ros.model.token.rollout import Decoding
 
 
@@ -23,15 +23,15 @@ def frame_without_steps(parts):
     return [parts[name] for name in ("vision", "prefill", "goal", "look")]
 
 
-@pytest.mark.parametrize("make", [tiny_net, lambda: TokenNet(small(()))], ids=["tiny", "small"])
+@pytest.mark.parametrize("make", [tiny_net, lambda: TokenNet(small_config(()))], ids=["tiny", "small"])
 def test_what_is_counted_is_what_torch_counts(make):
     net, rules = make(), Decoding()
-    parts = costs(net.config, blocks=6)
+    parts = costs(net.config, sequences=6)
     with torch.no_grad():
         inputs = tiny_inputs(net, scenes=1)
         known = rollout.prefill_goal(net, *inputs, rules.goals)
-    blocks = some_blocks(net, 1, 6)
-    step = counted(lambda: rollout.step(net, blocks, known.keys_values, 5, False, rules.edits))
+    actions = random_actions(net, 1, 6)
+    step = counted(lambda: rollout.step(net, actions, known.keys_values, 5, False, rules.edits))
     assert parts["step"].flop == pytest.approx(step, rel=0.001)
     prefill = counted(lambda: rollout.prefill_goal(net, *inputs, rules.goals))
     ours = sum(part.flop for part in frame_without_steps(parts))
@@ -40,18 +40,25 @@ def test_what_is_counted_is_what_torch_counts(make):
 
 
 def test_the_weights_that_are_read_are_those_there_are():
-    config = small(())
-    parts = costs(config, blocks=1)
-    kept = 4 * config.blocks.layers * config.prompt_length * 2 * config.blocks.kv_heads * config.blocks.head_dim
-    twice = parts["look"].bytes - 4 * (2 * config.blocks.width + 1) * config.goal_hidden  # by another pass
+    config = small_config(())
+    parts = costs(config, sequences=1)
+    kept = (
+        4
+        * config.transformer.layers
+        * config.prompt_length
+        * 2
+        * config.transformer.kv_heads
+        * config.transformer.head_dim
+    )
+    twice = parts["look"].bytes - 4 * (2 * config.transformer.width + 1) * config.goal_hidden  # by another pass
     read = sum(part.bytes for part in frame_without_steps(parts)) - kept - twice
-    tables = ("embed", "embedding", "norm", "ego", "route", "camera", "instant", "slot", "bias", "goal_x")
+    tables = ("embed", "embedding", "norm", "ego", "route_position", "camera", "instant", "slot", "bias", "goal_x")
     net = TokenNet(config)
     own = sum(4 * p.numel() for name, p in net.named_parameters() if not any(word in name for word in tables))
     own += 4 * net.vision.patch_embedding.weight.numel() + 4 * net.goal_x_embedding.weight.numel()
-    for head, (low, high) in zip((net.x_head, net.y_head), config.id_ranges, strict=True):
-        own -= 4 * head.weight[0].numel() * (config.bins - (high - low + 1))  # of what cannot be
-    own -= 4 * net.goal_y_head.weight[0].numel() * (config.bins - (high - low + 1))
+    for head, (low, high) in zip((net.x_head, net.y_head), config.layout.id_ranges, strict=True):
+        own -= 4 * head.weight[0].numel() * (config.layout.bins - (high - low + 1))  # of what cannot be
+    own -= 4 * net.goal_y_head.weight[0].numel() * (config.layout.bins - (high - low + 1))
     assert read == pytest.approx(own, rel=0.01)
 
 

@@ -21,7 +21,7 @@ from reflectdrive_ros import parallel
 from reflectdrive_ros.cli import scenes as scenes_run
 from reflectdrive_ros.data import sets, shards
 from reflectdrive_ros.evaluation import scene_sets
-from reflectdrive_ros.files import locked
+from reflectdrive_ros.files import lock_folder
 from reflectdrive_ros.sim import sampler
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 
 def wanted(name="test", size=30, **options):
     made_by = {**hand_scenes.MADE_BY, "options": {**hand_scenes.MADE_BY["options"], **options}}
-    return sets.Wanted(name, size, made_by)
+    return sets.SceneSetSpec(name, size, made_by)
 
 
 def make(folder, make_shard=hand_scenes.make, want=None, workers=1, on_progress=lambda scenes: None):
@@ -37,7 +37,7 @@ def make(folder, make_shard=hand_scenes.make, want=None, workers=1, on_progress=
 
 
 def names(folder):
-    return [scene.name for scene in shards.read(folder, pictures=False, on_damage=pytest.fail)]
+    return [scene.name for scene in shards.read(folder, images=False, on_damage=pytest.fail)]
 
 
 def everything(folder):
@@ -113,7 +113,7 @@ def test_what_was_made_of_a_larger_set_is_a_smaller_one(small, reference, tmp_pa
 
 def test_a_set_made_in_parts_is_the_set(small, reference, tmp_path):
     """The second part leaves out what the first holds, here its first ten scenes; neither is taken for the whole."""
-    later = sets.Wanted("test", 20, {**hand_scenes.MADE_BY, "first": 10})
+    later = sets.SceneSetSpec("test", 20, {**hand_scenes.MADE_BY, "first": 10})
     make(tmp_path / "a", want=wanted(size=10))
     index = make(tmp_path / "b", want=later)
     assert (index.size, index.scenes, index.missing) == (20, 20, {})
@@ -121,34 +121,34 @@ def test_a_set_made_in_parts_is_the_set(small, reference, tmp_path):
     for folder, want in ((tmp_path / "b", wanted(size=20)), (reference, later)):
         with pytest.raises(shards.SetError, match="first differ"):
             make(folder, want=want)
-    assert sets.default_place("a", later.made_by) != sets.default_place("a", wanted().made_by)
+    assert sets.default_folder("a", later.made_by) != sets.default_folder("a", wanted().made_by)
 
 
 def test_a_set_cannot_begin_in_the_middle_of_a_shard(small, tmp_path):
-    with pytest.raises(shards.SetError, match=r"made 10 at a time: it can begin at 20$"):
-        make(tmp_path / "set", want=sets.Wanted("test", 20, {**hand_scenes.MADE_BY, "first": 25}))
+    with pytest.raises(shards.SetError, match=r"made 10 at a time: it can start at 20$"):
+        make(tmp_path / "set", want=sets.SceneSetSpec("test", 20, {**hand_scenes.MADE_BY, "first": 25}))
 
 
 def test_a_folder_never_holds_scenes_of_two_programs(small, reference):
     for want, difference in (
         (wanted(width=640), "options differ"),
-        (sets.Wanted("test", 30, {**hand_scenes.MADE_BY, "scene_version": 2}), "scene_version differ"),
+        (sets.SceneSetSpec("test", 30, {**hand_scenes.MADE_BY, "scene_version": 2}), "scene_version differ"),
         (wanted("val"), "holds the set 'test', not 'val'"),
     ):
         before = everything(reference)
         with pytest.raises(shards.SetError, match=difference):
             make(reference, want=want)
         assert everything(reference) == before
-    places = {sets.default_place(name, wanted(**more).made_by) for name in ("a", "b") for more in ({}, {"width": 640})}
+    places = {sets.default_folder(name, wanted(**more).made_by) for name in ("a", "b") for more in ({}, {"width": 640})}
     assert len(places) == 4
 
 
 def test_the_default_place_follows_the_variable(monkeypatch, tmp_path):
     monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path))
-    assert sets.default_place("val", {"a": 1}).parent == tmp_path
+    assert sets.default_folder("val", {"a": 1}).parent == tmp_path
     monkeypatch.delenv("REFLECTDRIVE_SCENES")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert sets.default_place("val", {"a": 1}).parent == tmp_path / "home/.cache/reflectdrive/scenes"
+    assert sets.default_folder("val", {"a": 1}).parent == tmp_path / "home/.cache/reflectdrive/scenes"
 
 
 MAKING = """
@@ -160,7 +160,7 @@ from reflectdrive_ros.data import sets
 sets.SHARD = 10
 if __name__ == "__main__":
     folder, tell = Path(sys.argv[1]), partial(print, flush=True)
-    want = sets.Wanted("test", 30, hand_scenes.MADE_BY)
+    want = sets.SceneSetSpec("test", 30, hand_scenes.MADE_BY)
     sets.make(folder, want, hand_scenes.make_slowly, workers=2, on_progress=tell)
 """
 
@@ -207,7 +207,7 @@ def test_killed_at_any_point_it_goes_on_where_it_was(small, reference, tmp_path)
         running.stdout.close()
         for path in folder.glob("*.tar"):
             assert path.read_bytes() == whole[path.name], "a shard under its name is a whole one"
-        list(shards.read(folder, pictures=False, on_damage=lambda sentence: None))
+        list(shards.read(folder, images=False, on_damage=lambda sentence: None))
         end = time.monotonic() + 5
         while any(map(alive, workers)) and time.monotonic() < end:
             time.sleep(0.02)
@@ -217,7 +217,7 @@ def test_killed_at_any_point_it_goes_on_where_it_was(small, reference, tmp_path)
 
 
 def test_two_cannot_make_one_set(small, tmp_path):
-    with locked(tmp_path), pytest.raises(BlockingIOError, match="another process writes into it"):
+    with lock_folder(tmp_path), pytest.raises(BlockingIOError, match="another process writes into it"):
         make(tmp_path)
 
 
@@ -247,19 +247,19 @@ def test_a_shard_that_cannot_be_made_is_named_once(small, tmp_path):
 def test_a_full_disk_ends_it_and_what_is_whole_stays(where, small, reference, tmp_path, monkeypatch):
     """Full when the second shard is written, or when a worker puts its town down."""
     if where == "shard":
-        real = shards.write_whole
+        original = shards.write_atomic
 
         def full(path, content):
             if path.name == "test-00001.tar":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            real(path, content)
+            original(path, content)
 
-        monkeypatch.setattr(shards, "write_whole", full)
+        monkeypatch.setattr(shards, "write_atomic", full)
     with pytest.raises(OSError) as fault:
         make(tmp_path, hand_scenes.make_on_a_full_disk if where == "town" else hand_scenes.make)
     assert fault.value.errno == errno.ENOSPC
     assert fault.value.filename.endswith({"shard": "/test-00001.tar", "town": "/town.net.xml"}[where])
-    monkeypatch.setattr(shards, "write_whole", real) if where == "shard" else None
+    monkeypatch.setattr(shards, "write_atomic", original) if where == "shard" else None
     assert sorted(path.name for path in tmp_path.glob("*.tar")) == ["test-00000.tar"]
     assert sorted(path.name for path in tmp_path.glob(".*")) == [".lock"]
     make(tmp_path)
@@ -270,11 +270,11 @@ def test_the_hard_set_is_what_going_straight_on_cannot_do(tmp_path):
     """Of 40 scenes 12: those of high lateral acceleration, and no scene left out is driven worse than one taken."""
     source = hand_scenes.Shard("hard", 0, 40)
     every = list(source.scenes())
-    taken = {scene.name for scene in sets.Hardest(source, 12).scenes()}
+    taken = {scene.name for scene in sets.HardSubset(source, 12).scenes()}
     assert len(taken) == 12
     assert {scene.name for scene in every if scene.family == sets.HARD_FAMILY} <= taken
     others = [scene for scene in every if scene.family != sets.HARD_FAMILY]
-    scores = {scene.name: sets.straight_on_pdms(scene) for scene in others}
+    scores = {scene.name: sets.constant_velocity_pdms(scene) for scene in others}
     assert max(scores[name] for name in scores if name in taken) <= min(
         scores[name] for name in scores if name not in taken
     )
@@ -291,7 +291,7 @@ def test_another_scene_version_is_another_set(monkeypatch):
     before = sets.made_by({})
     monkeypatch.setattr(sets, "SCENE_VERSION", sets.SCENE_VERSION + 1)
     assert sets.made_by({}) != before
-    assert sets.default_place("val", sets.made_by({})) != sets.default_place("val", before)
+    assert sets.default_folder("val", sets.made_by({})) != sets.default_folder("val", before)
 
 
 # --- splits ----------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_another_scene_version_is_another_set(monkeypatch):
 
 def towns_of(name, times=1):
     """Every town that a set may hold, at so many times its standard size."""
-    numbers = [number for number, _ in sets.Wanted(name, times * sets.SIZES[name], {}).shards().values()]
+    numbers = [number for number, _ in sets.SceneSetSpec(name, times * sets.SIZES[name], {}).shards().values()]
     return {f"{name}-{number:05d}-{town:02d}" for number in numbers for town in range(sampler.TOWNS_MAX)}
 
 
@@ -341,11 +341,11 @@ def test_no_scene_may_be_left_out_at_the_beginning_but_some_must_be_made(capsys)
 
 @pytest.mark.long
 def test_the_sampler_makes_the_same_bytes_in_any_process(small, tmp_path):
-    """With pictures; two shards in one process after each other, and each in its own."""
-    maker, made_by = scene_sets.make_sampler(192, 108, pictures=True)
+    """With images; two shards in one process after each other, and each in its own."""
+    maker, made_by = scene_sets.make_sampler(192, 108, images=True)
     folders = [tmp_path / "alone", tmp_path / "together"]
     for workers, folder in enumerate(folders, 1):
-        index = make(folder, maker, sets.Wanted("test", 14, made_by), workers=workers)
+        index = make(folder, maker, sets.SceneSetSpec("test", 14, made_by), workers=workers)
         assert index.missing == {}
         assert index.scenes == 14
     assert everything(folders[0]) == everything(folders[1])
@@ -362,7 +362,7 @@ MADE_ELSEWHERE = {  # by these libraries, on another machine, with this version
 @pytest.mark.parametrize("processor", [{}, OLDER], ids=["this one", "an older one"])
 def test_scenes_are_the_same_bytes_on_another_machine(processor, tmp_path):
     """With images. Who changes the bytes of a scene raises SCENE_VERSION and records the hash that this prints."""
-    _, made_by = scene_sets.make_sampler(192, 108, pictures=True)
+    _, made_by = scene_sets.make_sampler(192, 108, images=True)
     if made_by["arithmetic"] != "AVX2" or made_by["libraries"] != MADE_ELSEWHERE["libraries"]:
         pytest.skip(f"recorded with {MADE_ELSEWHERE['libraries']} on x86, not with {made_by['libraries']}")
     scenes = [sys.executable, "-m", "reflectdrive_ros", "scenes", "--scenes", "val", "--count", "2"]

@@ -23,9 +23,9 @@ from reflectdrive_ros.scoring.scorer import (
     Reference,
     Scene,
     ScoreCard,
-    judge,
     motion_of,
     score,
+    score_states,
     scored_poses,
     total,
 )
@@ -203,7 +203,7 @@ def test_a_smaller_road_never_raises_dac(half, less, aside):
 def test_the_grid_is_never_kinder_than_the_polygons(half, aside):
     ring = np.array([[-20, -half], [60, -half], [60, half], [-20, half]])
     plans = np.concatenate([straight(speed, y=y) for speed in (3.0, 10.0) for y in (aside, 0.5 * aside, 0.0)])
-    lookup = drivable.grid_around_ego(drivable.joined([ring]), behind_m=5.0, ahead_m=50.0, side_m=8.0)
+    lookup = drivable.grid_around_ego(drivable.union_polygons([ring]), behind_m=5.0, ahead_m=50.0, side_m=8.0)
     exact = score(road(areas=MapAreas(roadblocks=(ring,))), plans)
     approximate = score(road(areas=None, grid=lookup), plans)
     assert (approximate.dac <= exact.dac).all()
@@ -384,7 +384,7 @@ NAN = float("nan")
             r"previous_states has shape \(1, 40, 11\)",
         ),
         (lambda: score(road(), straight(), previous_states=np.full((41, 11), NAN)), "previous_states holds NaN"),
-        (lambda: judge(road(), np.zeros((1, 40, STATE_SIZE))), r"judge\.states has shape"),
+        (lambda: score_states(road(), np.zeros((1, 40, STATE_SIZE))), r"judge\.states has shape"),
         (lambda: replace(road(), motion=np.zeros(7)), r"Scene\.motion has shape \(7,\), expected \(8\)"),
         (lambda: replace(road(), motion=np.full(8, NAN)), r"Scene\.motion holds NaN"),
         (lambda: replace(road(), centerline=LINE[:1]), r"Scene\.centerline has shape \(1, 2\), expected \(2 or more"),

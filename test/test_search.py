@@ -10,9 +10,10 @@ from reflectdrive_ros.domain import AgentKind, Forecast, ForecastSource
 from reflectdrive_ros.scoring.contacts import AgentTracks
 from reflectdrive_ros.scoring.scorer import Reference, Scene, score
 from reflectdrive_ros.scoring.search import ball, search
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import TokenLayout
 
-CODEBOOK = Codebook()
+LAYOUT = TokenLayout()
+CODEBOOK = LAYOUT.codebook
 ROAD = np.array([[-20.0, 0.0], [150.0, 0.0]])
 
 
@@ -64,7 +65,7 @@ def test_the_mask_has_no_neighbours(pair):
 
 
 def test_where_all_score_the_same_the_waypoint_stays():
-    found = search(straight_scene(8.0), straight_plan(4.0 * np.arange(1, 9)), 3, CODEBOOK, poses_of, delta=2)
+    found = search(straight_scene(8.0), straight_plan(4.0 * np.arange(1, 9)), 3, LAYOUT, poses_of, delta=2)
     assert np.ptp(found.card.score) == 0
     assert found.best == 0
     np.testing.assert_array_equal(found.ids[0], straight_plan(4.0 * np.arange(1, 9)))
@@ -74,7 +75,7 @@ def test_a_plan_that_bumps_into_a_parked_car_is_pulled_back():
     """The last waypoint lies 2 m too far; a search around it finds the nearest stop that touches nobody."""
     plan = straight_plan([4.0, 7.5, 10.5, 13.0, 15.0, 16.5, 17.5, 19.5])
     scene = straight_scene(8.0, parked=[(25.6, 0.0)], reference=Reference(17.0))
-    found = search(scene, plan, 7, CODEBOOK, poses_of)
+    found = search(scene, plan, 7, LAYOUT, poses_of)
     assert len(found.card) == 221
     assert found.card.nc[0] == 0
     assert found.card.nc[found.best] == 1
@@ -87,16 +88,16 @@ def test_a_plan_that_bumps_into_a_parked_car_is_pulled_back():
 def test_one_batch_scores_as_one_by_one():
     plan = straight_plan([4.0, 7.5, 10.5, 13.0, 15.0, 16.5, 17.5, 19.5])
     scene = straight_scene(8.0, parked=[(26.0, 0.0), (12.0, 3.0)], reference=Reference(17.0))
-    found = search(scene, plan, 4, CODEBOOK, poses_of, delta=3)
-    alone = [score(scene, poses_of(CODEBOOK.decode(ids[None]))).score[0] for ids in found.ids]
+    found = search(scene, plan, 4, LAYOUT, poses_of, delta=3)
+    alone = [score(scene, poses_of(LAYOUT.decode(ids[None]))).score[0] for ids in found.ids]
     np.testing.assert_allclose(found.card.score, alone, atol=1e-9)
 
 
 def test_only_the_waypoint_moves_and_no_further_than_delta():
-    found = search(straight_scene(8.0), straight_plan(4.0 * np.arange(1, 9)), 0, CODEBOOK, poses_of, delta=4)
+    found = search(straight_scene(8.0), straight_plan(4.0 * np.arange(1, 9)), 0, LAYOUT, poses_of, delta=4)
     assert (found.ids[:, 2:] == found.ids[0, 2:]).all()
     np.testing.assert_array_equal(found.ids[:, :2], found.pairs)
-    reached = CODEBOOK.decode(found.ids)[:, 0]
+    reached = LAYOUT.decode(found.ids)[:, 0]
     assert np.abs(reached - [4.0, 0.0]).sum(axis=1).max() <= 4 * CODEBOOK.bin_m + 0.15
 
 
@@ -111,4 +112,4 @@ def test_only_the_waypoint_moves_and_no_further_than_delta():
 )
 def test_what_is_no_trajectory_is_refused(ids, waypoint, message):
     with pytest.raises(ValueError, match=message):
-        search(straight_scene(8.0), ids, waypoint, CODEBOOK, poses_of)
+        search(straight_scene(8.0), ids, waypoint, LAYOUT, poses_of)

@@ -10,9 +10,10 @@ import rclpy
 from rclpy.context import Context
 
 from reflectdrive_ros.config import Config, InputsConfig, as_yaml
-from reflectdrive_ros.ros import live, sros2_policy, topics
+from reflectdrive_ros.demo import live
+from reflectdrive_ros.ros import sros2_policy, topics
 from reflectdrive_ros.ros.node import PlannerNode
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.planning_core import PlanningCore
 
 ROOT = Path(__file__).parents[1]
 LANELETS = Config(inputs=InputsConfig(route_type="lanelet"))  # whose map comes by its topic
@@ -22,7 +23,7 @@ MODULES = sorted((ROOT / "reflectdrive_ros").rglob("*.py"))
 RUNS_DATA = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 NETWORK = {"socket", "socketserver", "ssl", "urllib", "http", "requests", "httpx", "aiohttp", "ftplib", "smtplib"}
 NETWORK |= {"telnetlib", "poplib", "imaplib", "xmlrpc", "asyncio", "websockets", "huggingface_hub"}
-ALLOWED = {("ros/live.py", "http")}  # the live page's server, which answers this machine only
+ALLOWED = {("demo/live.py", "http")}  # the live page's server, which answers this machine only
 BUILTINS = {"eval", "exec", "compile", "__import__"}
 
 
@@ -127,7 +128,7 @@ def test_the_node_does_exactly_what_the_policy_allows(tmp_path):
     for topic in topics.inputs(Config()):
         words += ["-r", f"{topic.name}:={sros2_policy.REMAPPED.get(topic.key, topic.name)}"]
     rclpy.init(args=words, context=context)
-    node = PlannerNode(Pilot(Config(), lambda: 0.0), context=context)
+    node = PlannerNode(PlanningCore(Config(), lambda: 0.0), context=context)
     try:
         who = node.get_name(), node.get_namespace()
         subscribed = {name for name, _ in node.get_subscriber_names_and_types_by_node(*who)}

@@ -22,7 +22,7 @@ CLOSE = 2 * codec.GRID
 
 
 def same(one, other):
-    """Equal to what float32 tells; pictures apart."""
+    """Equal to what float32 tells; images apart."""
     for name in (*codec.TEXTS, "command", "reference"):
         assert getattr(one, name) == getattr(other, name), name
     assert dict(one.notes) == dict(other.notes)
@@ -55,12 +55,12 @@ def test_a_scene_comes_back_as_it_was(agents):
         np.testing.assert_array_equal(frame.pixels_from_camera, twin.pixels_from_camera)
         np.testing.assert_array_equal(frame.camera_from_ego, twin.camera_from_ego)
         assert np.abs(frame.pixels.astype(int) - twin.pixels).mean() < 4  # the noise in it is 4
-    same(scene, codec.scene_of(sample, pictures=False))
-    assert codec.scene_of(sample, pictures=False).cameras == ()
+    same(scene, codec.scene_of(sample, images=False))
+    assert codec.scene_of(sample, images=False).cameras == ()
 
 
 def test_the_score_of_a_stored_scene_is_that_of_the_scene():
-    scene = hand_scenes.scene(agents=8, pictures=False)
+    scene = hand_scenes.scene(agents=8, images=False)
     back = codec.scene_of(codec.sample_of(scene))
     plans = scene.expert * np.array([0.5, 0.9, 1.0, 1.2])[:, None, None]
     one, other = score(scene.scored(), plans), score(back.scored(), plans)
@@ -93,13 +93,13 @@ def test_packing_is_exact_on_the_grid(differences):
     steps = np.random.default_rng(1).integers(-(2**31) + 1, 2**31, (3, 200))
     steps[0, ::2], steps[0, 1::2] = -(2**31) + 1, 2**31 - 1
     values = steps * codec.GRID
-    planes = codec._packed(values, differences=differences)
-    np.testing.assert_array_equal(codec._unpacked(planes, (3, 200), differences=differences), values)
+    planes = codec._pack(values, differences=differences)
+    np.testing.assert_array_equal(codec._unpack(planes, (3, 200), differences=differences), values)
 
 
 def test_a_ring_stays_simple_on_the_grid():
     """A sliver that is a polygon in float64 and folds over itself when rounded is mended, and what vanishes is told."""
-    scene = hand_scenes.scene(pictures=False)
+    scene = hand_scenes.scene(images=False)
     fin = np.array([[0, 0], [4, 0], [4, 3], [2, 3], [2 - 1e-5, 9], [2 - 2e-5, 3], [0, 3]], float)
     sharp = replace(scene, areas=replace(scene.areas, carparks=(fin,)))
     (ring,) = codec.scene_of(codec.sample_of(sharp)).areas.carparks
@@ -113,17 +113,17 @@ def test_a_ring_stays_simple_on_the_grid():
     ("change", "complaint"),
     [
         ({"name": "a.b"}, "'a.b' is no name"),
-        ({"notes": {"x": float("nan")}}, "holds what JSON cannot"),
-        ({"notes": {"x": np.int64(1)}}, "holds what JSON cannot"),
+        ({"notes": {"x": float("nan")}}, "holds values that JSON cannot represent"),
+        ({"notes": {"x": np.int64(1)}}, "holds values that JSON cannot represent"),
         ({"expert": np.full((8, 3), 2e5)}, "beyond what a scene stores"),
     ],
 )
 def test_what_cannot_be_stored_is_told(change, complaint):
     with pytest.raises(codec.CodecError, match=complaint):
-        codec.sample_of(replace(hand_scenes.scene(pictures=False), **change))
+        codec.sample_of(replace(hand_scenes.scene(images=False), **change))
 
 
-@pytest.mark.parametrize("harm", ["no meta", "old format", "no arrays", "cut arrays", "no picture", "cut picture"])
+@pytest.mark.parametrize("harm", ["no meta", "old format", "no arrays", "cut arrays", "no image", "cut image"])
 def test_a_damaged_sample_is_one_error(harm):
     sample = codec.sample_of(hand_scenes.scene())
     if harm == "no meta":
@@ -134,9 +134,9 @@ def test_a_damaged_sample_is_one_error(harm):
         del sample["arrays.npz"]
     if harm == "cut arrays":
         sample["arrays.npz"] = sample["arrays.npz"][:1000]
-    if harm == "no picture":
+    if harm == "no image":
         del sample["front_0.0.jpg"]
-    if harm == "cut picture":
+    if harm == "cut image":
         sample["front_0.0.jpg"] = b"\xff\xd8\xff"
     with pytest.raises(codec.CodecError, match="test-00000-000"):
         codec.scene_of(sample)
@@ -159,7 +159,7 @@ def test_a_damaged_sample_is_one_error(harm):
     ],
 )
 def test_a_scene_with_a_field_of_a_wrong_type_is_refused_by_its_name(place, value, complaint):
-    sample = codec.sample_of(hand_scenes.scene(pictures=False))
+    sample = codec.sample_of(hand_scenes.scene(images=False))
     meta = json.loads(sample["meta.json"])
     *path, last = place.split(".")
     at = meta
@@ -176,14 +176,14 @@ def test_a_scene_with_a_field_of_a_wrong_type_is_refused_by_its_name(place, valu
 MADE_BY = {"options": {"width": 192}}
 
 
-def stored(folder, shards_of=(5, 5, 3), pictures=False):
+def stored(folder, shards_of=(5, 5, 3), images=False):
     """A small set and its scenes."""
     scenes, notes = [], []
     for k, count in enumerate(shards_of):
-        source = hand_scenes.Shard("test", k, count, pictures)
+        source = hand_scenes.Shard("test", k, count, images)
         part = list(source.scenes())
         name = f"test-{k:05d}"
-        load = replace(shards.Load.of(part), counts=source.counts)
+        load = replace(shards.ShardContent.of(part), counts=source.counts)
         notes.append(shards.write_shard(folder, name, load, asked=count, made_by=MADE_BY))
         scenes += part
     shards.write_index(folder, shards.Index("test", sum(shards_of), tuple(notes), MADE_BY))
@@ -192,7 +192,7 @@ def stored(folder, shards_of=(5, 5, 3), pictures=False):
 
 def read(folder, **more):
     damages = []
-    scenes = list(shards.read(folder, **{"pictures": False, **more, "on_damage": damages.append}))
+    scenes = list(shards.read(folder, **{"images": False, **more, "on_damage": damages.append}))
     return [scene.name for scene in scenes], damages, scenes
 
 
@@ -205,10 +205,10 @@ def test_a_set_is_read_in_its_order(tmp_path):
         same(scene, twin)
 
 
-def test_pictures_only_where_asked_for(tmp_path):
-    stored(tmp_path, [2], pictures=True)
+def test_images_only_where_asked_for(tmp_path):
+    stored(tmp_path, [2], images=True)
     assert [len(scene.cameras) for scene in read(tmp_path)[2]] == [0, 0]
-    assert [len(scene.cameras) for scene in read(tmp_path, pictures=True)[2]] == [6, 6]
+    assert [len(scene.cameras) for scene in read(tmp_path, images=True)[2]] == [6, 6]
 
 
 def test_families_and_a_limit(tmp_path):
@@ -235,7 +235,7 @@ def test_the_index_tells_what_is_there(tmp_path):
 def test_the_same_scenes_are_the_same_bytes(tmp_path):
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
-        stored(tmp_path / place, [4], pictures=True)
+        stored(tmp_path / place, [4], images=True)
     assert {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir()} == {
         p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()
     }
@@ -245,16 +245,14 @@ def test_webdataset_reads_what_we_read(tmp_path):
     """Training streams shards with the library itself."""
     import webdataset
 
-    stored(tmp_path, [3, 2], pictures=True)
+    stored(tmp_path, [3, 2], images=True)
     paths = [str(path) for path in shards.shard_paths(tmp_path)]
     theirs = [
         {name: content for name, content in sample.items() if name == "__key__" or not name.startswith("__")}
         for sample in webdataset.WebDataset(paths, shardshuffle=False)
     ]
     index = shards.index_of(tmp_path)
-    ours = [
-        each for note in index.shards for each in shards.samples_of(shards.content_of(tmp_path, note), pictures=True)
-    ]
+    ours = [each for note in index.shards for each in shards.samples_of(shards.content_of(tmp_path, note), images=True)]
     assert theirs == ours
     assert len(ours) == 5
 
@@ -296,7 +294,7 @@ def test_a_folder_without_a_usable_index_is_one_sentence(content, tmp_path):
     if content is not None:
         (tmp_path / "index.json").write_bytes(content)
     with pytest.raises(shards.SetError, match=str(tmp_path)) as fault:
-        next(shards.read(tmp_path, pictures=False, on_damage=pytest.fail))
+        next(shards.read(tmp_path, images=False, on_damage=pytest.fail))
     assert "make" in str(fault.value)
 
 
@@ -400,7 +398,7 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(step, tmp_pat
         monkeypatch.setattr(os, "replace", full)
     try:
         with pytest.raises(OSError) as fault:
-            shards.write_whole(target, b"new" * 1000)
+            shards.write_atomic(target, b"new" * 1000)
     finally:
         if step == "write":
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)

@@ -106,7 +106,7 @@ def test_the_curvature_fit_is_the_least_squares_solution(turns, distances):
 
 def test_a_plan_at_ten_hertz_is_one_at_two_hertz_interpolated():
     coarse = np.array([[[3.0, 0.1, 0.02], [6, 0.3, 0.05], [9, 0.7, 0.1], [12, 1.2, 0.15]] + [[15.0, 1.8, 0.2]] * 4])
-    fine = simulate.interpolated(coarse)[:, 1:]
+    fine = simulate.interpolate_plans(coarse)[:, 1:]
     assert fine.shape == (1, 40, 3)
     np.testing.assert_allclose(
         simulate.simulate(fine, moving(6.0), PACIFICA), simulate.simulate(coarse, moving(6.0), PACIFICA), atol=1e-12

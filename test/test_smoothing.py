@@ -5,7 +5,7 @@ import pytest
 from scenes import ego
 
 from reflectdrive_ros import kinematics
-from reflectdrive_ros.planning.postprocess.smoothing import smoothed
+from reflectdrive_ros.planning.postprocess.smoothing import smooth_points
 from reflectdrive_ros.planning.postprocess.speed_profile import accelerations
 from reflectdrive_ros.tokens import Codebook
 
@@ -35,7 +35,7 @@ def hardest(points, state):
 def test_the_jolts_of_rounding_go():
     jolts = np.array(
         [
-            (hardest(rounded(points), state), hardest(smoothed(rounded(points), state, 0.5, 0.3), state))
+            (hardest(rounded(points), state), hardest(smooth_points(rounded(points), state, 0.5, 0.3), state))
             for points, state in drives()
         ]
     )
@@ -48,7 +48,7 @@ def test_smoothed_points_are_nearer_to_the_truth_than_rounded_ones():
     off = [
         [
             np.hypot(*(found - points).T).mean()
-            for found in (rounded(points), smoothed(rounded(points), state, 0.5, 0.3))
+            for found in (rounded(points), smooth_points(rounded(points), state, 0.5, 0.3))
         ]
         for points, state in drives()
     ]
@@ -59,20 +59,20 @@ def test_smoothed_points_are_nearer_to_the_truth_than_rounded_ones():
 def test_no_point_leaves_its_bin():
     rng = np.random.default_rng(1)
     wild = 0.3 * rng.integers(-40, 40, (50, 8, 2))
-    assert np.abs(smoothed(wild, ego(9.0), 0.5, 0.3) - wild).max() <= 0.15 + 1e-12
+    assert np.abs(smooth_points(wild, ego(9.0), 0.5, 0.3) - wild).max() <= 0.15 + 1e-12
 
 
 def test_a_steady_drive_straight_on_is_left_as_it_is():
     along = 6.0 * TIMES_S + 0.4 * TIMES_S**2
     points = np.stack([along, np.zeros(8)], axis=1)
-    np.testing.assert_allclose(smoothed(points, ego(6.0, acceleration_mps2=0.8), 0.5, 0.3), points, atol=1e-9)
+    np.testing.assert_allclose(smooth_points(points, ego(6.0, acceleration_mps2=0.8), 0.5, 0.3), points, atol=1e-9)
 
 
 @pytest.mark.parametrize("speed", [0.0, 0.2, 5.0])
 def test_a_stop_stays_a_stop(speed):
     along = np.minimum(np.round(speed * TIMES_S / 0.3) * 0.3, 4.8)
     points = np.stack([along, np.zeros(8)], axis=1)
-    moved = smoothed(points, ego(speed), 0.5, 0.3)
+    moved = smooth_points(points, ego(speed), 0.5, 0.3)
     still = np.diff(along, prepend=0.0) == 0.0
     assert (np.diff(moved, axis=0, prepend=np.zeros((1, 2)))[still] == 0.0).all()
     if speed == 0.0:
@@ -82,7 +82,7 @@ def test_a_stop_stays_a_stop(speed):
 def test_left_and_right_are_alike_and_many_are_as_one():
     points, state = next(drives())
     mirrored = ego(state.speed_mps, acceleration_mps2=state.acceleration_mps2, yaw_rate_rps=-state.yaw_rate_rps)
-    one = smoothed(rounded(points), state, 0.5, 0.3)
-    np.testing.assert_allclose(smoothed(rounded(points) * [1, -1], mirrored, 0.5, 0.3), one * [1, -1], atol=1e-12)
-    many = smoothed(np.stack([rounded(points), 2 * rounded(points)]), state, 0.5, 0.3)
+    one = smooth_points(rounded(points), state, 0.5, 0.3)
+    np.testing.assert_allclose(smooth_points(rounded(points) * [1, -1], mirrored, 0.5, 0.3), one * [1, -1], atol=1e-12)
+    many = smooth_points(np.stack([rounded(points), 2 * rounded(points)]), state, 0.5, 0.3)
     np.testing.assert_allclose(many[0], one, atol=1e-12)

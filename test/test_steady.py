@@ -13,7 +13,7 @@ from reflectdrive_ros import geometry
 from reflectdrive_ros.domain import Plan, PlanSource, SafetyCheck, Trajectory, Verdict
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.planning.postprocess import lateral_consistency
-from reflectdrive_ros.runtime.engine import Engine, given_away
+from reflectdrive_ros.runtime.engine import Engine, safety_loss
 
 LIMIT_M = 0.5
 TIMES_S = 0.1 * np.arange(1, 41)
@@ -44,7 +44,7 @@ def beside(plan, last):
 @given(st.floats(-6.0, 6.0), st.floats(-6.0, 6.0), st.floats(-0.03, 0.03), st.floats(3.0, 15.0))
 def test_no_point_lies_further_beside_the_last_plan_than_allowed(wanted_m, last_m, curvature, speed_mps):
     last, plan = swung(last_m, speed_mps, curvature=curvature), swung(wanted_m, speed_mps, curvature=curvature)
-    held = lateral_consistency.steadied(plan, last, LIMIT_M)
+    held = lateral_consistency.limit_lateral_shift(plan, last, LIMIT_M)
     assert beside(held, last) <= LIMIT_M + 0.02
     if beside(plan, last) <= LIMIT_M - 0.02:
         assert held is plan
@@ -53,7 +53,7 @@ def test_no_point_lies_further_beside_the_last_plan_than_allowed(wanted_m, last_
 def test_what_is_wanted_still_is_reached_after_some_cycles_and_then_left_alone():
     last, wanted, shifts = swung(0.0), swung(1.8), []
     for _ in range(6):
-        held = lateral_consistency.steadied(wanted, last, LIMIT_M)
+        held = lateral_consistency.limit_lateral_shift(wanted, last, LIMIT_M)
         shifts.append(beside(held, last))
         last = held
     np.testing.assert_allclose(last.trajectory.poses, wanted.trajectory.poses, atol=1e-9)
@@ -68,7 +68,7 @@ def test_a_plan_that_brakes_brakes_as_hard_when_it_is_held():
     along = np.cumsum(0.1 * braking)
     poses = np.column_stack([along, 1.5 * (along / along[-1]) ** 2, np.arctan(3.0 * along / along[-1] ** 2)])
     plan = Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1))
-    held = lateral_consistency.steadied(plan, last, LIMIT_M)
+    held = lateral_consistency.limit_lateral_shift(plan, last, LIMIT_M)
     assert beside(plan, last) > 1.0
     assert beside(held, last) <= LIMIT_M + 1e-3
     np.testing.assert_allclose(speeds(held.trajectory), speeds(plan.trajectory), atol=0.2)
@@ -76,7 +76,7 @@ def test_a_plan_that_brakes_brakes_as_hard_when_it_is_held():
 
 
 def test_headings_follow_the_path_that_is_driven():
-    held = lateral_consistency.steadied(swung(3.0, 10.0), swung(-1.0, 10.0), LIMIT_M)
+    held = lateral_consistency.limit_lateral_shift(swung(3.0, 10.0), swung(-1.0, 10.0), LIMIT_M)
     path = np.concatenate([np.zeros((1, 2)), held.trajectory.poses[:, :2]])
     ways = np.arctan2(*np.diff(path, axis=0).T[::-1])
     np.testing.assert_allclose(held.trajectory.poses[:, 2], ways, atol=0.02)
@@ -87,9 +87,9 @@ def test_the_last_plan_is_found_where_it_lies_in_the_map():
     last = swung(0.0, 10.0, curvature=0.02)
     here = geometry.compose(last.map_from_ego, last.trajectory.poses[4])
     plan = swung(0.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
-    assert lateral_consistency.steadied(plan, last, LIMIT_M) is plan
+    assert lateral_consistency.limit_lateral_shift(plan, last, LIMIT_M) is plan
     aside = swung(2.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
-    held = lateral_consistency.steadied(aside, last, LIMIT_M)
+    held = lateral_consistency.limit_lateral_shift(aside, last, LIMIT_M)
     assert beside(aside, last) > 1.0
     assert LIMIT_M - 0.05 < beside(held, last) <= LIMIT_M + 0.01
     np.testing.assert_allclose(held.trajectory.poses[0], aside.trajectory.poses[0], atol=0.02)
@@ -99,14 +99,14 @@ def test_the_last_plan_is_found_where_it_lies_in_the_map():
 def test_a_car_that_is_not_where_the_last_plan_had_it_is_not_pulled_there(off_m):
     last = swung(0.0)
     plan = swung(2.0, at=(0.0, off_m, 0.0))
-    assert lateral_consistency.steadied(plan, last, LIMIT_M) is plan
+    assert lateral_consistency.limit_lateral_shift(plan, last, LIMIT_M) is plan
 
 
 def test_after_a_plan_to_stand_any_plan_will_do():
     standing = Plan(SECOND_NS, np.zeros(3), Trajectory(np.zeros((40, 3)), 0.1))
     plan = swung(3.0)
-    assert lateral_consistency.steadied(plan, standing, LIMIT_M) is plan
-    assert lateral_consistency.steadied(standing, plan, LIMIT_M) is standing
+    assert lateral_consistency.limit_lateral_shift(plan, standing, LIMIT_M) is plan
+    assert lateral_consistency.limit_lateral_shift(standing, plan, LIMIT_M) is standing
 
 
 # --- in the engine ---------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Swerving:
     def __init__(self, *asides):
         self.asides = list(asides)
 
-    def __call__(self, state, scene, tools):
+    def __call__(self, state, scene, planner_context):
         plan = swung(self.asides.pop(0), scene.ego.speed_mps, scene.stamp_ns, at=scene.ego.map_from_ego)
         return replace(state, previous=plan), plan
 
@@ -158,7 +158,7 @@ def test_a_jump_that_safety_wants_is_made_at_once():
     assert beside(second.plan, first) > 2.0
     assert second.plan.check.unsafe_after_s is None
     (note,) = second.notes
-    assert note.startswith("the plan jumps aside; held to the last one, the plan hits ")
+    assert note.startswith("the lateral shift is not limited: with the limit the plan hits ")
 
 
 def test_distance_to_others_is_not_given_away_for_a_steady_plan():
@@ -166,7 +166,7 @@ def test_distance_to_others_is_not_given_away_for_a_steady_plan():
     _, first, second = two_steps(Swerving(0.0, 6.0), agents=cars((22.0, -2.6, 0.0, 0.0)))
     assert beside(second.plan, first) > 2.0
     (note,) = second.notes
-    assert note.endswith("held to the last one, the plan comes closer to others or to the edge")
+    assert note.endswith("with the limit the plan has less clearance to agents or to the road's edge")
 
 
 def test_the_limit_can_be_taken_away():
@@ -180,14 +180,14 @@ def test_the_limit_can_be_taken_away():
         (SafetyCheck(unsafe_after_s=3.5), SafetyCheck(unsafe_after_s=3.2), "unsafe after 3.2 s"),
         (SafetyCheck(), SafetyCheck(unsafe_after_s=3.9), "unsafe after 3.9 s"),
         (SafetyCheck(unsafe_after_s=3.2), SafetyCheck(), ""),
-        (SafetyCheck(clearance_m=0.9), SafetyCheck(clearance_m=0.7), "comes closer"),
+        (SafetyCheck(clearance_m=0.9), SafetyCheck(clearance_m=0.7), "less clearance"),
         (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=1.1), ""),
-        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=0.9), "comes closer"),
-        (SafetyCheck(room_m=0.4), SafetyCheck(room_m=0.1), "comes closer"),
+        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=0.9), "less clearance"),
+        (SafetyCheck(road_clearance_m=0.4), SafetyCheck(road_clearance_m=0.1), "less clearance"),
     ],
 )
 def test_what_a_steady_plan_would_give_away_is_named(own, held, word):
     """A gap of more than a metre may shrink to one metre."""
-    found = given_away(own, held)
+    found = safety_loss(own, held)
     assert word in found
     assert bool(word) == bool(found)

@@ -5,7 +5,7 @@ import pytest
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.planning.postprocess.curvature import TIGHTEST_PER_M, steered, tight
+from reflectdrive_ros.planning.postprocess.curvature import TIGHTEST_PER_M, exceeds_curvature, limit_curvature
 
 TIMES_S = 0.1 * np.arange(1, 41)
 
@@ -22,13 +22,13 @@ def curl():
 
 
 def test_a_curl_is_too_tight_and_what_drivers_do_is_not():
-    assert tight(knots(curl())).all()
+    assert exceeds_curvature(knots(curl())).all()
     half_seconds = 0.5 * np.arange(1, 9)
     for curvature, speed in [(0.0, 12.0), (0.05, 10.0), (0.19, 3.0), (-0.25, 2.0), (0.1, 0.5)]:
-        assert not tight(knots(kinematics.arc(curvature, speed * half_seconds)[:, :2])).any()
-    assert not tight(np.zeros((1, 9, 2))).any()
+        assert not exceeds_curvature(knots(kinematics.arc(curvature, speed * half_seconds)[:, :2])).any()
+    assert not exceeds_curvature(np.zeros((1, 9, 2))).any()
     sideways = np.stack([0.1 * half_seconds, 1.0 * half_seconds], axis=1)
-    assert tight(knots(sideways)).all()
+    assert exceeds_curvature(knots(sideways)).all()
 
 
 def test_a_steered_car_turns_no_sharper_faces_where_it_goes_and_drives_as_far():
@@ -36,7 +36,7 @@ def test_a_steered_car_turns_no_sharper_faces_where_it_goes_and_drives_as_far():
     ways = np.cumsum(rng.uniform(-0.3, 0.5, (50, 40, 2)), axis=1)
     poses = np.concatenate([ways, np.zeros((50, 40, 1))], axis=-1)
     driven = np.cumsum(rng.uniform(0.0, 0.6, (50, 40)), axis=1)
-    found = steered(poses, driven)
+    found = limit_curvature(poses, driven)
     started = np.concatenate([np.zeros((50, 1, 3)), found], axis=1)
     step = np.diff(started[..., :2], axis=1)
     length = np.hypot(step[..., 0], step[..., 1])
@@ -50,6 +50,6 @@ def test_a_steered_car_turns_no_sharper_faces_where_it_goes_and_drives_as_far():
 @pytest.mark.parametrize("curvature", [-0.2, -0.05, 0.0, 0.1, 0.25])
 def test_who_steers_along_a_way_that_can_be_driven_stays_on_it(curvature):
     way = kinematics.arc(curvature, 3.0 * TIMES_S)
-    (found,) = steered(way[None], 3.0 * TIMES_S[None])
+    (found,) = limit_curvature(way[None], 3.0 * TIMES_S[None])
     assert np.hypot(*(found - way)[:, :2].T).max() < 0.35
     assert np.abs(kinematics.curvatures(Trajectory(found, 0.1))).max() < TIGHTEST_PER_M + 0.02

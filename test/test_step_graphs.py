@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from tiny_net import some_blocks, tiny_inputs, tiny_net
+from tiny_net import random_actions, tiny_inputs, tiny_net
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reflectdrive_ros.features import ModelInputs
 from reflectdrive_ros.model.token import cuda_graphs, rollout
-from reflectdrive_ros.model.token.cuda_graphs import CHOSEN, WAYS, GpuWay, StepGraphs, step_of
+from reflectdrive_ros.model.token.cuda_graphs import DEFAULT_MODE, MODES, CudaGraphStep, CudaMode, build_step
 from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
@@ -70,7 +70,7 @@ def context_of(net, seed):
 
 def graphs_of(net, counts=()):
     recorder = Recorder()
-    return StepGraphs(step_of(net, RULES, GpuWay()), torch.device("cpu"), counts, recorder), recorder
+    return CudaGraphStep(build_step(net, RULES, CudaMode()), torch.device("cpu"), counts, recorder), recorder
 
 
 def same(ours, theirs):
@@ -80,13 +80,13 @@ def same(ours, theirs):
 def test_a_replay_gives_what_a_step_gives():
     net = tiny_net()
     graphs, recorder = graphs_of(net)
-    context, blocks = context_of(net, 1), some_blocks(net, 1, 3)
+    context, actions = context_of(net, 1), random_actions(net, 1, 3)
     changed = 0
     for limit, edit in MOVES:
-        plain = rollout.step(net, blocks, context, limit, edit, RULES)
-        assert same(graphs(blocks, context, limit, edit), plain)
-        changed += int((plain[0] != blocks).sum())
-        blocks = plain[0]
+        plain = rollout.step(net, actions, context, limit, edit, RULES)
+        assert same(graphs(actions, context, limit, edit), plain)
+        changed += int((plain[0] != actions).sum())
+        actions = plain[0]
     assert changed > 0
     assert recorder.count == 1  # drafts and edits, all limits
 
@@ -96,37 +96,37 @@ def test_each_number_of_blocks_is_recorded_once():
     graphs, recorder = graphs_of(net, counts=(1, 2, 3))
     context = context_of(net, 1)
     for count, recordings in ((2, 3), (1, 3), (3, 3), (5, 4), (5, 4), (2, 4)):
-        blocks = some_blocks(net, 1, count, seed=count)
-        assert same(graphs(blocks, context, 3, False), rollout.step(net, blocks, context, 3, False, RULES))
+        actions = random_actions(net, 1, count, seed=count)
+        assert same(graphs(actions, context, 3, False), rollout.step(net, actions, context, 3, False, RULES))
         assert recorder.count == recordings
 
 
 def test_another_prompt_is_noticed_and_so_is_one_that_comes_back():
     net = tiny_net()
     graphs, recorder = graphs_of(net)
-    contexts, blocks = [context_of(net, seed) for seed in (1, 2)], some_blocks(net, 1, 2)
-    expected = [rollout.step(net, blocks, context, 5, False, RULES) for context in contexts]
+    contexts, actions = [context_of(net, seed) for seed in (1, 2)], random_actions(net, 1, 2)
+    expected = [rollout.step(net, actions, context, 5, False, RULES) for context in contexts]
     assert not same(*expected)
     for turn in (0, 1, 1, 0, 1, 0):
-        assert same(graphs(blocks, contexts[turn], 5, False), expected[turn])
+        assert same(graphs(actions, contexts[turn], 5, False), expected[turn])
     assert recorder.count == 1
 
 
 def test_a_prompt_of_another_length_is_recorded_anew():
     net = tiny_net()
     graphs, recorder = graphs_of(net)
-    context, blocks = context_of(net, 1), some_blocks(net, 1, 2)
+    context, actions = context_of(net, 1), random_actions(net, 1, 2)
     shorter = tuple((keys[:, :, :-3], values[:, :, :-3]) for keys, values in context)
     for turn, each in enumerate((context, shorter, context), start=1):
-        assert same(graphs(blocks, each, 5, False), rollout.step(net, blocks, each, 5, False, RULES))
+        assert same(graphs(actions, each, 5, False), rollout.step(net, actions, each, 5, False, RULES))
         assert recorder.count == turn
 
 
 def test_results_are_the_callers_to_keep():
     net = tiny_net()
     graphs, _ = graphs_of(net)
-    context, blocks = context_of(net, 1), some_blocks(net, 1, 2)
-    first = graphs(blocks, context, 5, False)
+    context, actions = context_of(net, 1), random_actions(net, 1, 2)
+    first = graphs(actions, context, 5, False)
     kept = tuple(part.clone() for part in first)
     assert not same(graphs(first[0], context, 16, False), kept)
     assert same(first, kept)
@@ -135,61 +135,61 @@ def test_results_are_the_callers_to_keep():
 def test_a_step_is_one_graph_to_the_compiler_too():
     """Traced as `compiled` has it traced; what inductor makes of it on a GPU is not tried here."""
     net = tiny_net()
-    context, blocks = context_of(net, 1), some_blocks(net, 1, 2)
-    compiled = torch.compile(step_of(net, RULES, GpuWay()), fullgraph=True, dynamic=False, backend="eager")
+    context, actions = context_of(net, 1), random_actions(net, 1, 2)
+    compiled = torch.compile(build_step(net, RULES, CudaMode()), fullgraph=True, dynamic=False, backend="eager")
     for limit, edit in MOVES[:3]:
-        ours = compiled(blocks, context, torch.tensor(limit), torch.tensor(edit))
-        assert same(ours, rollout.step(net, blocks, context, limit, edit, RULES))
+        ours = compiled(actions, context, torch.tensor(limit), torch.tensor(edit))
+        assert same(ours, rollout.step(net, actions, context, limit, edit, RULES))
 
 
 def test_a_network_whose_steps_are_recorded_plans_as_one_whose_steps_are_not():
     """The backend, told that its CPU is a GPU."""
     net, decoding = tiny_net(words=("<pad>", "<unk>")), Decoding(edits=RULES)
     eager, quick = TorchNetwork(net, decoding=decoding), TorchNetwork(net, decoding=decoding)
-    quick._on_gpu, recorder = graphs_of(net, counts=(1, 6))
+    quick._cuda_step, recorder = graphs_of(net, counts=(1, 6))
     for seed in range(2):
         inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed)))
         known, same_scene = eager.prefill_goal(inputs), quick.prefill_goal(inputs)
-        blocks = known.blocks
+        actions = known.actions
         for limit, edit in MOVES:
-            plain = eager.step(known.context, blocks, limit, edit)
-            for ours, theirs in zip(quick.step(same_scene.context, blocks, limit, edit), plain, strict=True):
+            plain = eager.step(known.context, actions, limit, edit)
+            for ours, theirs in zip(quick.step(same_scene.context, actions, limit, edit), plain, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
-            blocks = plain[0]
+            actions = plain[0]
     assert recorder.count == 2
 
 
 def test_on_a_cpu_nothing_is_recorded():
     net = tiny_net(words=("<pad>", "<unk>"))
-    assert TorchNetwork(net, way=GpuWay(recorded=True, compiled=True))._on_gpu is None
-    assert TorchNetwork(net).runs_on == f"torch {torch.__version__} on cpu"
+    assert TorchNetwork(net, mode=CudaMode(recorded=True, compiled=True))._cuda_step is None
+    assert TorchNetwork(net).backend_description == f"torch {torch.__version__} on cpu"
 
 
 def test_ways_have_names_and_the_chosen_one_is_measured():
-    assert [str(way) for way in WAYS] == ["eager", "fused", "graph", "graph, fused", "graph, compiled"]
-    assert CHOSEN in WAYS
+    assert [str(way) for way in MODES] == ["eager", "fused", "graph", "graph, fused", "graph, compiled"]
+    assert DEFAULT_MODE in MODES
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", MODES, ids=str)
 def test_on_a_gpu_every_way_gives_what_a_step_gives(way):
     if way.fused:
         pytest.importorskip("triton", reason="triton is not installed")
     device = torch.device("cuda")
     net = tiny_net().to(device)
-    step = cuda_graphs.on_gpu(net, RULES, way, device, counts=(1, 3))
+    step = cuda_graphs.cuda_step(net, RULES, way, device, counts=(1, 3))
     contexts = [
         tuple(tuple(part.to(device) for part in layer) for layer in context_of(tiny_net(), seed)) for seed in (1, 2)
     ]
     for count in (3, 1, 2):
         for context in contexts:
-            blocks = some_blocks(net, 1, count).to(device)
+            actions = random_actions(net, 1, count).to(device)
             for limit, edit in MOVES:
-                plain = rollout.step(net, blocks, context, limit, edit, RULES)
-                made = step(blocks, context, limit, edit)
+                plain = rollout.step(net, actions, context, limit, edit, RULES)
+                made = step(actions, context, limit, edit)
                 assert made[0].equal(plain[0])
                 torch.testing.assert_close(made[1], plain[1], atol=1e-4, rtol=0)
-                blocks = plain[0]
+                actions = plain[0]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -197,13 +197,13 @@ def test_on_a_gpu_a_replay_never_waits_for_the_host():
     device = torch.device("cuda")
     net = tiny_net().to(device)
     context = tuple(tuple(part.to(device) for part in layer) for layer in context_of(tiny_net(), 1))
-    step, blocks = (
-        cuda_graphs.on_gpu(net, RULES, GpuWay(recorded=True), device, counts=(2,)),
-        some_blocks(net, 1, 2).to(device),
+    step, actions = (
+        cuda_graphs.cuda_step(net, RULES, CudaMode(recorded=True), device, counts=(2,)),
+        random_actions(net, 1, 2).to(device),
     )
-    step(blocks, context, 5, False)
+    step(actions, context, 5, False)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        step(blocks, context, 5, True)
+        step(actions, context, 5, True)
     finally:
         torch.cuda.set_sync_debug_mode("default")

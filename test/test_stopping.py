@@ -12,7 +12,7 @@ import pytest
 from tiny_net import tiny_net
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.files import locked
+from reflectdrive_ros.files import lock_folder
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.stopping import Stopped, defer_signals, exit_code, raise_on_signal
 
@@ -155,14 +155,14 @@ def test_stopped_workers_end_and_remove_what_they_were_writing(tmp_path, capsys)
 
     words = ("--count", "400", "--workers", "2", "--no-images", "--out", tmp_path)
     assert ended_by(signal.SIGTERM, working, "scenes", *words) == 143
-    assert "stopped; whole shards are kept" in capsys.readouterr().err
+    assert "stopped; complete shards are kept" in capsys.readouterr().err
     assert not multiprocessing.active_children()
     assert not list(tmp_path.glob(".scratch*"))
 
 
 @pytest.mark.parametrize("words", [("replay", DATA / "none"), ("replay", DATA, DATA), ("demo",)], ids=lambda w: w[0])
 def test_two_commands_cannot_write_into_one_folder(tmp_path, capsys, words):
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         assert main([*map(str, words), "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert (

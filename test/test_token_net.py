@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_net import some_blocks, tiny_config, tiny_inputs, tiny_net
+from tiny_net import random_actions, tiny_config, tiny_inputs, tiny_net, xy_layout
 
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.model.layers import attended
-from reflectdrive_ros.model.token.net import BLOCK, GOAL_X, GOAL_Y, TokenNet, TokenNetConfig, base, sight, small
+from reflectdrive_ros.model.layers import attention
+from reflectdrive_ros.model.token.net import (
+    TokenNet,
+    TokenNetConfig,
+    attention_mask,
+    base_config,
+    small_config,
+)
+from reflectdrive_ros.tokens import TokenLayout
 
+ACTION_TOKENS, (GOAL_X, GOAL_Y) = TokenLayout().length, TokenLayout().goal
 SMALL = Path(__file__).parents[1] / "models" / "reflectdrive2_small"
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -25,16 +33,16 @@ def no_gradients():
         yield
 
 
-def spelled_out(net, prompt, blocks):
+def spelled_out(net, prompt, actions):
     """Logits of one block by the definition: one sequence, one explicit mask, attention as sums over what is seen."""
-    x = torch.cat([prompt, net.action_embeddings(blocks[:, None])[:, 0]], 1)
+    x = torch.cat([prompt, net.action_embeddings(actions[:, None])[:, 0]], 1)
     length = prompt.shape[1]
-    seen = torch.zeros(length + BLOCK, length + BLOCK, dtype=torch.bool)
+    seen = torch.zeros(length + ACTION_TOKENS, length + ACTION_TOKENS, dtype=torch.bool)
     seen[:length, :length] = torch.ones(length, length).tril().bool()
     seen[length:] = True
-    config = net.config.blocks
+    config = net.config.transformer
     frequency = config.rope_theta ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
-    angle = torch.arange(length + BLOCK)[:, None] * torch.cat([frequency, frequency])
+    angle = torch.arange(length + ACTION_TOKENS)[:, None] * torch.cat([frequency, frequency])
     cos, sin = angle.cos(), angle.sin()
     for layer in net.layers:
         attention = layer.self_attn
@@ -58,15 +66,15 @@ def spelled_out(net, prompt, blocks):
 
 def test_packed_and_cached_logits_are_those_of_one_full_forward_per_block():
     net = tiny_net()
-    inputs, blocks = tiny_inputs(net), some_blocks(net, count=4)
-    blocks[:, 0] = net.config.mask_id
-    blocks[:, 1] = some_blocks(net, count=1, masked=0.0)[:, 0]
-    packed = net.packed(*inputs, blocks)
+    inputs, actions = tiny_inputs(net), random_actions(net, count=4)
+    actions[:, 0] = net.config.layout.mask_id
+    actions[:, 1] = random_actions(net, count=1, masked=0.0)[:, 0]
+    packed = net.forward_packed(*inputs, actions)
     prompt = net.prompt(*inputs)
-    alone = torch.stack([spelled_out(net, prompt, blocks[:, r]) for r in range(4)], 1)
+    alone = torch.stack([spelled_out(net, prompt, actions[:, r]) for r in range(4)], 1)
     torch.testing.assert_close(packed.logits, alone, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(net.decode(blocks, packed.keys_values), alone, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(net.packed_logits(*inputs, blocks), packed.logits)
+    torch.testing.assert_close(net.decode(actions, packed.keys_values), alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(net.packed_logits(*inputs, actions), packed.logits)
 
 
 @pytest.fixture(scope="module")
@@ -84,17 +92,17 @@ def test_in_half_precision_the_cached_path_is_as_near_to_float32_as_the_full_one
     nats. Without the values of one layer the cached path is 11 times as far from float32 as the full one.
     """
     net = tiny_net().bfloat16().float() if name == "tiny" else request.getfixturevalue("shipped")
-    inputs, blocks = tiny_inputs(net, scenes=1), some_blocks(net, scenes=1)
+    inputs, actions = tiny_inputs(net, scenes=1), random_actions(net, scenes=1)
     half = copy.deepcopy(net).bfloat16()
-    packed, packed_half = net.packed(*inputs, blocks), half.packed(*inputs, blocks)
+    packed, packed_half = net.forward_packed(*inputs, actions), half.forward_packed(*inputs, actions)
     exact = packed.logits.log_softmax(-1)
     likely = exact > -10.0  # nats; the others have no part in any decision
 
     def apart(logits):
         return (logits.log_softmax(-1) - exact)[likely].square().mean().sqrt().item()  # nats
 
-    assert apart(net.decode(blocks, packed.keys_values)) < 1e-4
-    full, cached = apart(packed_half.logits), apart(half.decode(blocks, packed_half.keys_values))
+    assert apart(net.decode(actions, packed.keys_values)) < 1e-4
+    full, cached = apart(packed_half.logits), apart(half.decode(actions, packed_half.keys_values))
     assert 0.0 < full < 0.05
     assert cached < 2.0 * full
 
@@ -105,7 +113,7 @@ def test_the_prompt_does_not_know_of_any_block():
     with torch.enable_grad():
         leaf = torch.nn.Parameter(net.slot.clone())  # part of every token of a block, and of nothing else
         net.slot = leaf
-        out = net.packed(*inputs, some_blocks(net))
+        out = net.forward_packed(*inputs, random_actions(net))
         of_prompt = sum(keys.sum() + values.sum() for keys, values in out.keys_values)
         (gradient,) = torch.autograd.grad(of_prompt, leaf, allow_unused=True, retain_graph=True)
         assert gradient is None or not gradient.any()
@@ -115,16 +123,16 @@ def test_the_prompt_does_not_know_of_any_block():
 
 def test_a_block_does_not_know_of_another():
     net = tiny_net()
-    inputs, blocks = tiny_inputs(net), some_blocks(net)
-    other = blocks.clone()
-    other[:, 1] = some_blocks(net, count=1, seed=9)[:, 0]
-    before, after = net.packed_logits(*inputs, blocks), net.packed_logits(*inputs, other)
+    inputs, actions = tiny_inputs(net), random_actions(net)
+    other = actions.clone()
+    other[:, 1] = random_actions(net, count=1, seed=9)[:, 0]
+    before, after = net.packed_logits(*inputs, actions), net.packed_logits(*inputs, other)
     torch.testing.assert_close(after[:, [0, 2]], before[:, [0, 2]])
     assert (after[:, 1] != before[:, 1]).any()
 
 
 def test_a_block_is_bidirectional_and_the_prompt_causal():
-    seen = sight(4, 2, torch.device("cpu"))
+    seen = attention_mask(4, 2, ACTION_TOKENS, torch.device("cpu"))
     assert seen[:4, :4].equal(torch.ones(4, 4).tril().bool())
     assert not seen[:4, 4:].any()
     assert seen[4:, :4].all()
@@ -135,13 +143,13 @@ def test_a_block_is_bidirectional_and_the_prompt_causal():
 def test_no_pass_leaves_anything_behind():
     """Every pass begins from the prompt's keys and values alone: stale ones of an earlier block are never seen."""
     net = tiny_net()
-    inputs, blocks = tiny_inputs(net), some_blocks(net)
-    known = net.packed(*inputs, blocks).keys_values
+    inputs, actions = tiny_inputs(net), random_actions(net)
+    known = net.forward_packed(*inputs, actions).keys_values
     kept = [(keys.clone(), values.clone()) for keys, values in known]
-    first = net.decode(blocks, known)
+    first = net.decode(actions, known)
     for seed in range(3):
-        net.decode(some_blocks(net, seed=seed), known)
-    torch.testing.assert_close(net.decode(blocks, known), first, atol=0, rtol=0)
+        net.decode(random_actions(net, seed=seed), known)
+    torch.testing.assert_close(net.decode(actions, known), first, atol=0, rtol=0)
     for (keys, values), (keys_then, values_then) in zip(known, kept, strict=True):
         assert keys.equal(keys_then)
         assert values.equal(values_then)
@@ -149,25 +157,25 @@ def test_no_pass_leaves_anything_behind():
 
 def test_the_prompts_keys_are_one_copy_whatever_the_number_of_goals():
     net = tiny_net()
-    known = net.packed(*tiny_inputs(net, scenes=1), some_blocks(net, scenes=1, count=6)).keys_values
-    blocks = net.config.blocks
-    expected = (1, blocks.kv_heads, net.config.prompt_length, blocks.head_dim)
+    known = net.forward_packed(*tiny_inputs(net, scenes=1), random_actions(net, scenes=1, count=6)).keys_values
+    actions = net.config.transformer
+    expected = (1, actions.kv_heads, net.config.prompt_length, actions.head_dim)
     assert all(part.shape == expected for layer in known for part in layer)
 
 
 def test_action_tokens_pass_their_own_ffn_and_prompt_tokens_the_full_one():
     net = tiny_net()
-    inputs, blocks = tiny_inputs(net), some_blocks(net)
-    before = net.packed(*inputs, blocks)
+    inputs, actions = tiny_inputs(net), random_actions(net)
+    before = net.forward_packed(*inputs, actions)
     for layer in net.layers:
         layer.action_mlp.down_proj.weight.mul_(2.0)
-    after = net.packed(*inputs, blocks)
+    after = net.forward_packed(*inputs, actions)
     torch.testing.assert_close(after.keys_values, before.keys_values)
     assert not torch.allclose(after.logits, before.logits)
     for layer in net.layers:
         layer.action_mlp.down_proj.weight.mul_(0.5)
         layer.mlp.down_proj.weight.mul_(2.0)
-    after = net.packed(*inputs, blocks)
+    after = net.forward_packed(*inputs, actions)
     assert not torch.allclose(after.keys_values[1][0], before.keys_values[1][0])
 
 
@@ -179,20 +187,20 @@ def test_attention_that_learns_is_the_attention_that_drives(masked):
     mask = torch.where(torch.rand(10, 7, generator=made) < 0.3, -1e9, 0.0) if masked else None
     found = []
     with torch.enable_grad():
-        for attention in (attended, partial(torch.nn.functional.scaled_dot_product_attention, attn_mask=mask)):
+        for function in (attention, partial(torch.nn.functional.scaled_dot_product_attention, attn_mask=mask)):
             given = [part.clone().requires_grad_() for part in (queries, keys, values)]
-            seen = attention(*given, mask) if attention is attended else attention(*given)
+            seen = function(*given, mask) if function is attention else function(*given)
             seen.square().sum().backward()
             found.append([seen.detach(), *(part.grad for part in given)])
     torch.testing.assert_close(*found)
-    torch.testing.assert_close(attended(queries, keys, values, mask), found[0][0])
+    torch.testing.assert_close(attention(queries, keys, values, mask), found[0][0])
 
 
 def test_what_is_out_of_range_has_no_probability():
-    net = tiny_net(x_range_m=(-3.0, 60.0), y_range_m=(-12.0, 12.0))
-    probability = net.packed_logits(*tiny_inputs(net), some_blocks(net)).softmax(-1)
+    net = tiny_net(layout=xy_layout(x=(-3.0, 60.0), y=(-12.0, 12.0)))
+    probability = net.packed_logits(*tiny_inputs(net), random_actions(net)).softmax(-1)
     x, y = probability[..., 0::2, :], probability[..., 1::2, :]
-    assert x.shape[-1] == net.config.bins  # the mask is no word of the heads
+    assert x.shape[-1] == net.config.layout.bins  # the mask is no word of the heads
     for part, low, high in ((x, 333 - 10, 333 + 200), (y, 333 - 40, 333 + 40)):
         assert part[..., :low].sum() == 0.0
         assert part[..., high + 1 :].sum() == 0.0
@@ -200,11 +208,11 @@ def test_what_is_out_of_range_has_no_probability():
 
 
 def test_targets_are_brought_into_reach_and_masks_stay():
-    config = tiny_config(x_range_m=(-3.0, 60.0), y_range_m=(-12.0, 12.0))
+    config = tiny_config(layout=xy_layout(x=(-3.0, 60.0), y=(-12.0, 12.0)))
     ids = torch.tensor([[0, 0, 666, 666, 333, 333, 667, 667, 400, 340, 0, 666, 5, 5, 667, 400]])
     expected = torch.tensor([[323, 293, 533, 373, 333, 333, 667, 667, 400, 340, 323, 373, 323, 293, 667, 373]])
-    assert config.reachable(ids).equal(expected)
-    assert config.reachable(expected).equal(expected)
+    assert config.clamp_to_range(ids).equal(expected)
+    assert config.clamp_to_range(expected).equal(expected)
 
 
 def test_the_goals_y_depends_on_its_x():
@@ -212,29 +220,29 @@ def test_the_goals_y_depends_on_its_x():
     inputs = tiny_inputs(net)
     x_ids = torch.tensor([[340, 500], [340, 500]])
     x_logits, y_logits = net.goal_logits(*inputs, x_ids)
-    nothing = torch.full((2, 1, BLOCK), net.config.mask_id)
-    out = net.packed(*inputs, nothing)
+    nothing = torch.full((2, 1, ACTION_TOKENS), net.config.layout.mask_id)
+    out = net.forward_packed(*inputs, nothing)
     torch.testing.assert_close(x_logits, out.logits[:, 0, GOAL_X])
-    torch.testing.assert_close(y_logits, net.goal_y(out, x_ids))
+    torch.testing.assert_close(y_logits, net.goal_y_logits(out, x_ids))
     assert not torch.allclose(y_logits[:, 0], y_logits[:, 1])
     # and learns from the same hidden state that the marginal of y is read from
-    low, high = net.config.id_ranges[1]
+    low, high = net.config.layout.id_ranges[1]
     assert not torch.allclose(y_logits[:, 0], out.logits[:, 0, GOAL_Y, low : high + 1])
 
 
 def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
-    """One picture, two futures: far and left, or near and right. Mixtures of them never happen."""
+    """One image, two futures: far and left, or near and right. Mixtures of them never happen."""
     net = tiny_net().train()
     inputs = tiny_inputs(net, scenes=1)
     goals = torch.tensor([[[433, 353], [366, 313]]])
-    wanted = goals[0, :, 1] - net.config.id_ranges[1][0]
-    nothing = torch.full((1, 1, BLOCK), net.config.mask_id)
+    wanted = goals[0, :, 1] - net.config.layout.id_ranges[1][0]
+    nothing = torch.full((1, 1, ACTION_TOKENS), net.config.layout.mask_id)
     with torch.enable_grad():
         optimiser = torch.optim.Adam(net.parameters(), 3e-3)
         for _ in range(150):
-            out = net.packed(*inputs, nothing)
+            out = net.forward_packed(*inputs, nothing)
             x = torch.nn.functional.cross_entropy(out.logits[0, 0, GOAL_X].expand(2, -1), goals[0, :, 0])
-            y = torch.nn.functional.cross_entropy(net.goal_y(out, goals[..., 0])[0], wanted)
+            y = torch.nn.functional.cross_entropy(net.goal_y_logits(out, goals[..., 0])[0], wanted)
             optimiser.zero_grad()
             (x + y).backward()
             optimiser.step()
@@ -244,17 +252,17 @@ def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
     assert joint.fliplr().diagonal().sum() < 0.05  # the product of the marginals has 0.5
 
 
-def test_pictures_of_both_instants_are_seen_in_their_order():
+def test_images_of_both_instants_are_seen_in_their_order():
     """Swapping the instants, or two cameras, is another scene."""
     for frames in (1, 2):
         net = tiny_net(vision=dataclasses.replace(tiny_config().vision, frames=frames))
         images, *told = tiny_inputs(net)
-        blocks = some_blocks(net)
-        logits = net.packed_logits(images, *told, blocks)
+        actions = random_actions(net)
+        logits = net.packed_logits(images, *told, actions)
         for order in ((3, 4, 5, 0, 1, 2), (1, 0, 2, 4, 3, 5)):
-            assert not torch.allclose(net.packed_logits(images[:, order], *told, blocks), logits, atol=1e-4)
-    with pytest.raises(ValueError, match="images has 5 pictures, expected 6"):
-        net.packed_logits(images[:, :5], *told, blocks)
+            assert not torch.allclose(net.packed_logits(images[:, order], *told, actions), logits, atol=1e-4)
+    with pytest.raises(ValueError, match="images has 5 images, expected 6"):
+        net.packed_logits(images[:, :5], *told, actions)
 
 
 def test_the_same_seed_makes_the_same_network():
@@ -265,7 +273,7 @@ def test_the_same_seed_makes_the_same_network():
 
 def test_the_two_sizes_are_what_they_are_called():
     with torch.device("meta"):
-        little, large = TokenNet(small(("a",))), TokenNet(base())
+        little, large = TokenNet(small_config(("a",))), TokenNet(base_config())
     count = {net: sum(part.numel() for part in net.parameters()) for net in (little, large)}
     assert 3e6 < count[little] < 8e6
     assert 770e6 < count[large] < 785e6
@@ -274,9 +282,7 @@ def test_the_two_sizes_are_what_they_are_called():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"bins": 666}, "bins is 666, expected an odd number"),
         ({"words": ("a",) * 30}, "holds 30 words for 20 rows"),
-        ({"x_range_m": (3.0, 60.0)}, "expected a range around 0"),
         ({"instants": 3}, "expected a multiple of vision.frames"),
     ],
 )
@@ -286,4 +292,4 @@ def test_impossible_measures_are_refused(changes, complaint):
 
 
 def test_the_defaults_are_the_small_network():
-    assert small(()) == dataclasses.replace(TokenNetConfig(), words=())
+    assert small_config(()) == dataclasses.replace(TokenNetConfig(), words=())

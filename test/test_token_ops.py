@@ -3,49 +3,38 @@
 import numpy as np
 import pytest
 import torch
+from tiny_net import whole_layout
 
 from reflectdrive_ros.model.token.ops import (
     EditRules,
     GoalRules,
     auto_edit,
     choose_goals,
-    likely_places,
+    likely_x_indices,
     ranks,
-    schedule,
+    reweight_goals,
     unmask,
-    weighed,
 )
+from reflectdrive_ros.tokens import draft_schedule
 
 torch.set_num_threads(1)
 BINS, MASK = 21, 21
+LAYOUT = whole_layout(BINS)
 
 
-def random_logits(seed, blocks=3, length=16, scale=3.0):
+def random_logits(seed, actions=3, length=16, scale=3.0):
     generator = torch.Generator().manual_seed(seed)
     # few different values, so that ties are common
-    return scale * torch.randint(-3, 4, (2, blocks, length, BINS), generator=generator).float()
+    return scale * torch.randint(-3, 4, (2, actions, length, BINS), generator=generator).float()
 
 
-def random_ids(seed, masked, blocks=3, length=16):
+def random_ids(seed, masked, actions=3, length=16):
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, BINS, (2, blocks, length), generator=generator)
+    ids = torch.randint(0, BINS, (2, actions, length), generator=generator)
     return torch.where(torch.rand(ids.shape, generator=generator) < masked, MASK, ids)
 
 
 # --- unmasking -------------------------------------------------------------------------------------------------------
-
-
-def test_every_schedule_writes_what_is_masked_and_no_round_is_idle():
-    assert schedule(14, 3) == (5, 5, 4)
-    for masked in range(33):
-        for rounds in range(1, 17):
-            shares = schedule(masked, rounds)
-            assert sum(shares) == masked
-            assert all(share >= 1 for share in shares)
-            assert len(shares) == min(rounds, masked)
-            assert list(shares) == sorted(shares, reverse=True)
-    with pytest.raises(ValueError, match="0 rounds"):
-        schedule(14, 0)
 
 
 def test_ranks_are_places_in_a_sorted_list_and_ties_go_left():
@@ -75,7 +64,7 @@ def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(see
 def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
     ids = random_ids(0, 1.0)
     ids[..., -2:] = torch.tensor([7, 9])
-    for turn, share in enumerate(schedule(14, 3)):
+    for turn, share in enumerate(draft_schedule(14, 3)):
         written, _ = unmask(ids, random_logits(turn), MASK, torch.tensor(share))
         assert written[ids != MASK].equal(ids[ids != MASK])
         ids = written
@@ -90,7 +79,7 @@ def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
 def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
     rules = EditRules(at_most=5)
     ids, logits = random_ids(seed, 0.2), random_logits(seed, scale=1.0)
-    edited, told = auto_edit(ids, logits, MASK, rules)
+    edited, told = auto_edit(ids, logits, LAYOUT, rules)
     probability = logits.softmax(-1)
     masked, changed = ids == MASK, edited != ids
     assert ((edited == MASK) == masked).all()  # no new mask, and a mask is left to drafting
@@ -118,10 +107,10 @@ def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
 def test_a_draft_that_the_network_believes_in_is_left_alone():
     ids = random_ids(3, 0.0)
     sure = 9.0 * torch.nn.functional.one_hot(ids, BINS).float()
-    assert auto_edit(ids, sure, MASK, EditRules())[0].equal(ids)
+    assert auto_edit(ids, sure, LAYOUT, EditRules())[0].equal(ids)
     likeliest = 0.5 * torch.nn.functional.one_hot(ids, BINS).float()  # unsure, yet nothing is more probable
-    assert auto_edit(ids, likeliest, MASK, EditRules())[0].equal(ids)
-    assert auto_edit(ids, torch.zeros_like(sure), MASK, EditRules())[0].equal(ids)  # all are equally probable
+    assert auto_edit(ids, likeliest, LAYOUT, EditRules())[0].equal(ids)
+    assert auto_edit(ids, torch.zeros_like(sure), LAYOUT, EditRules())[0].equal(ids)  # all are equally probable
 
 
 def test_edits_come_to_rest():
@@ -129,7 +118,7 @@ def test_edits_come_to_rest():
     ids, wanted = random_ids(1, 0.0), random_ids(2, 0.0)
     logits = 6.0 * torch.nn.functional.one_hot(wanted, BINS).float()
     for _ in range(3):
-        ids = auto_edit(ids, logits, MASK, EditRules())[0]
+        ids = auto_edit(ids, logits, LAYOUT, EditRules())[0]
     assert ids[..., :-2].equal(wanted[..., :-2])
 
 
@@ -158,11 +147,11 @@ def places(cells):
 @pytest.mark.parametrize("spacing", [0.3, 0.9, 1.2, 3.0])
 def test_goals_keep_their_distance_in_metres_and_the_first_is_the_most_probable(spacing):
     x_logits, y_logits = random_goals(0)
-    cells, log_probs, real = goals(x_logits, y_logits, GoalRules(6, spacing, floor=0.0))
+    cells, log_probs, valid = goals(x_logits, y_logits, GoalRules(6, spacing, floor=0.0))
     joint = (x_logits.log_softmax(-1)[..., None] + y_logits.log_softmax(-1)).exp()
     torch.testing.assert_close(joint.sum((1, 2)), torch.ones(2))
     torch.testing.assert_close(log_probs[:, 0].exp(), joint.amax((1, 2)))
-    assert real.all()
+    assert valid.all()
     assert (log_probs.diff(dim=1) <= 0).all()
     torch.testing.assert_close(log_probs.exp(), torch.stack([joint[b][tuple(cells[b].T)] for b in range(2)]))
     apart = torch.cdist(places(cells), places(cells)) + 1e9 * torch.eye(6)
@@ -173,26 +162,26 @@ def test_goals_exactly_the_spacing_apart_are_two():
     x_logits, y_logits = torch.full((1, len(X_M)), -20.0), torch.full((1, len(X_M), len(Y_M)), -20.0)
     x_logits[0, [20, 24, 27]] = torch.tensor([2.0, 1.0, 0.0])  # 1.2 m and 0.9 m apart
     y_logits[..., 20] = 0.0
-    cells, _, real = goals(x_logits, y_logits, GoalRules(2, 1.2))
+    cells, _, valid = goals(x_logits, y_logits, GoalRules(2, 1.2))
     assert cells[0].tolist() == [[20, 20], [24, 20]]
-    assert real.all()
+    assert valid.all()
 
 
 def test_slots_without_a_goal_worth_drafting_are_flagged_and_repeat_the_first():
     x_logits, y_logits = torch.zeros(1, len(X_M)), torch.zeros(1, len(X_M), len(Y_M))
     x_logits[0, [10, 40]] = torch.tensor([20.0, 18.0])
     y_logits[..., 5] = 20.0
-    cells, log_probs, real = goals(x_logits, y_logits, GoalRules(4, 1.2))
-    assert real.tolist() == [[True, True, False, False]]
+    cells, log_probs, valid = goals(x_logits, y_logits, GoalRules(4, 1.2))
+    assert valid.tolist() == [[True, True, False, False]]
     assert cells[0].tolist() == [[10, 5], [40, 5], [10, 5], [10, 5]]
     assert log_probs[0, 2:].equal(log_probs[0, :1].expand(2))
 
 
 def test_goals_that_are_all_as_good_stay_as_they_were():
-    log_probs, real = torch.tensor([[-0.2, -1.0, -1.0, -3.0]]), torch.tensor([[True, True, True, False]])
-    order, again, still = weighed(log_probs, torch.full((1, 4), 0.7), real, GoalRules(4))
+    log_probs, valid = torch.tensor([[-0.2, -1.0, -1.0, -3.0]]), torch.tensor([[True, True, True, False]])
+    order, again, still = reweight_goals(log_probs, torch.full((1, 4), 0.7), valid, GoalRules(4))
     assert order.tolist() == [[0, 1, 2, 0]]
-    assert still.equal(real)
+    assert still.equal(valid)
     torch.testing.assert_close(again, torch.tensor([[-0.2, -1.0, -1.0, -0.2]]))
 
 
@@ -200,28 +189,28 @@ def test_a_second_look_shares_out_what_probability_the_goals_have_together():
     generator = torch.Generator().manual_seed(0)
     log_probs = (0.5 * torch.rand(3, 8, generator=generator).softmax(-1)).log()
     odds = 3.0 * torch.randn(3, 8, generator=generator)
-    real = torch.rand(3, 8, generator=generator) < 0.8
-    real[:, 0] = True
-    order, again, still = weighed(log_probs, odds, real, GoalRules(8, trust=3.0))
-    expected = torch.where(real, log_probs.exp() * odds.exp() ** 3.0, 0.0)
-    expected *= torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True) / expected.sum(-1, keepdim=True)
+    valid = torch.rand(3, 8, generator=generator) < 0.8
+    valid[:, 0] = True
+    order, again, still = reweight_goals(log_probs, odds, valid, GoalRules(8, value_power=3.0))
+    expected = torch.where(valid, log_probs.exp() * odds.exp() ** 3.0, 0.0)
+    expected *= torch.where(valid, log_probs.exp(), 0.0).sum(-1, keepdim=True) / expected.sum(-1, keepdim=True)
     torch.testing.assert_close(again.exp(), expected.gather(1, order))
-    assert still.sum(-1).equal(real.sum(-1))
-    for row, count in enumerate(real.sum(-1).tolist()):
+    assert still.sum(-1).equal(valid.sum(-1))
+    for row, count in enumerate(valid.sum(-1).tolist()):
         assert still[row].tolist() == [True] * count + [False] * (8 - count)
-        assert set(order[row, :count].tolist()) == set(real[row].nonzero()[:, 0].tolist())
+        assert set(order[row, :count].tolist()) == set(valid[row].nonzero()[:, 0].tolist())
         assert (again[row, :count].diff() <= 0).all()
         assert order[row, count:].tolist() == order[row, :1].tolist() * (8 - count)
 
 
 def test_of_the_goals_that_are_looked_at_the_best_stay():
     log_probs, odds = torch.tensor([[-1.0, -1.1, -1.2, -1.3]]), torch.tensor([[0.0, -5.0, 2.0, 1.0]])
-    order, again, still = weighed(log_probs, odds, torch.ones(1, 4, dtype=torch.bool), GoalRules(2))
+    order, again, still = reweight_goals(log_probs, odds, torch.ones(1, 4, dtype=torch.bool), GoalRules(2))
     assert order.tolist() == [[2, 3]]
     assert still.all()
     assert again[0, 0] > again[0, 1]
-    assert GoalRules(3, looked=8).sought == GoalRules(8, looked=8)
-    assert GoalRules(6, looked=2).sought.count == 6
+    assert GoalRules(3, rescored=8).for_search == GoalRules(8, rescored=8)
+    assert GoalRules(6, rescored=2).for_search.count == 6
 
 
 def test_the_order_of_the_cells_does_not_matter():
@@ -239,8 +228,8 @@ def test_no_ghost_between_two_behaviours():
     x_logits, y_logits = torch.full((1, len(X_M)), -30.0), torch.full((1, len(X_M), len(Y_M)), -30.0)
     x_logits[0, [55, 15]] = 0.0
     y_logits[0, 55, 35] = y_logits[0, 15, 5] = 0.0
-    cells, _, real = goals(x_logits, y_logits, GoalRules(3, 1.2))
-    assert sorted(cells[0][real[0]].tolist()) == [[15, 5], [55, 35]]
+    cells, _, valid = goals(x_logits, y_logits, GoalRules(3, 1.2))
+    assert sorted(cells[0][valid[0]].tolist()) == [[15, 5], [55, 35]]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -251,12 +240,12 @@ def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_co
     x_logits = -((along - peaks[:, None]).abs() / (1 + torch.rand(3, 1, generator=generator))).amin(0)[None]
     y_logits = 4 * torch.randn(1, 374, len(Y_M), generator=generator)
     x_log_probs, x_m = x_logits.log_softmax(-1), 0.3 * along
-    near = likely_places(x_logits)
-    found, log_probs, real = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
+    near = likely_x_indices(x_logits)
+    found, log_probs, valid = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
     others = x_log_probs[0, ~torch.isin(along, near[0])]
     assert others.max() < log_probs[0, 0] + np.log(rules.floor)  # what an x alone has, a goal there cannot surpass
     expected, expected_log_probs, expected_real = choose_goals(x_log_probs, y_logits, x_m[None], Y_M, rules)
-    assert real.equal(expected_real)
+    assert valid.equal(expected_real)
     torch.testing.assert_close(near[0][found[..., 0]], expected[..., 0])
     assert found[..., 1].equal(expected[..., 1])
     torch.testing.assert_close(log_probs, expected_log_probs)
@@ -265,9 +254,9 @@ def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_co
 def test_likely_places_are_the_best_stretches_and_all_of_a_short_line():
     logits = torch.zeros(2, 374)
     logits[0, [3, 200, 373]] = torch.tensor([1.0, 3.0, 2.0])
-    stretches = likely_places(logits)[0].unflatten(0, (-1, 8))
+    stretches = likely_x_indices(logits)[0].unflatten(0, (-1, 8))
     assert stretches[:3].tolist() == [[*range(200, 208)], [*range(368, 374), 373, 373], [*range(8)]]
-    assert likely_places(torch.randn(2, 21))[0].unique().tolist() == [*range(21)]
+    assert likely_x_indices(torch.randn(2, 21))[0].unique().tolist() == [*range(21)]
 
 
 def test_equally_probable_goals_come_in_the_order_of_their_ids():

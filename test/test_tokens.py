@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import Codebook, Round, decoding_rounds, draft_schedule
 
 codebooks = st.builds(
     Codebook, bin_m=st.sampled_from([0.3, 0.05, 0.1, 1.0]), bins=st.integers(1, 1000).map(lambda half: 2 * half + 1)
@@ -116,3 +116,24 @@ def test_no_points_are_no_ids(shape):
 def test_a_grid_without_a_zero_bin_is_refused(arguments, name):
     with pytest.raises(ValueError, match=rf"Codebook.{name} is"):
         Codebook(**arguments)
+
+
+# --- schedule --------------------------------------------------------------------------------------------------------
+
+
+def test_every_schedule_writes_what_is_masked_and_no_round_is_idle():
+    assert draft_schedule(14, 3) == (5, 5, 4)
+    for masked in range(33):
+        for rounds in range(1, 17):
+            shares = draft_schedule(masked, rounds)
+            assert sum(shares) == masked
+            assert all(share >= 1 for share in shares)
+            assert len(shares) == min(rounds, masked)
+            assert list(shares) == sorted(shares, reverse=True)
+    with pytest.raises(ValueError, match="0 rounds"):
+        draft_schedule(14, 0)
+
+
+def test_a_full_step_drafts_first_and_edits_then():
+    assert decoding_rounds(14, 3, 2) == ((5, False), (5, False), (4, False), (0, True), (0, True))
+    assert decoding_rounds(16, 1, 1) == (Round(16), Round(edit=True))

@@ -29,7 +29,7 @@ def test_types_and_qos_equal_the_specification(key):
     assert (topic.type, *topic.qos.value[:2]) == SPEC[key]
 
 
-def test_pictures_are_best_effort_and_never_queue():
+def test_images_are_best_effort_and_never_queue():
     for topic in topics.inputs(config()):
         if topic.key.startswith("image:"):
             assert topic.qos.value == ("best_effort", "volatile", 1)

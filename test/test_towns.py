@@ -374,7 +374,7 @@ def test_a_network_with_hardly_a_road_has_no_drivable_route(tmp_path):
 
 
 def test_what_netconvert_refuses_is_said_in_its_words(tmp_path):
-    with pytest.raises(RoadError, match="odd cannot be made a SUMO network: netconvert failed: "):
+    with pytest.raises(RoadError, match="odd cannot be converted to a SUMO network: netconvert failed: "):
         towns.convert_network("odd", {"nodes": "<node"}, tmp_path, ())
     assert not list(tmp_path.iterdir())
 

@@ -18,24 +18,24 @@ import pytest
 from fake_gpu import C_TYPES, FUNCTIONS, USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock, config, observation
 from test_export import unknown_to_tensorrt
-from test_features import pictures
+from test_features import camera_images
 from tiny_net import assert_same_answer, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import export as export_run
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
 from reflectdrive_ros.deploy import engines
-from reflectdrive_ros.deploy.export import PRECISIONS, export, in_bfloat16
+from reflectdrive_ros.deploy.export import PRECISIONS, export, to_bfloat16
 from reflectdrive_ros.domain import PlanSource
 from reflectdrive_ros.features import WORDS
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.model.card import GRAPHS, GraphCard, sha256_of
+from reflectdrive_ros.model.card import GraphCard, required_graphs, sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
-from reflectdrive_ros.runtime.network import golden, made_inputs, network_of
+from reflectdrive_ros.runtime.network import golden, load_network, synthetic_inputs
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt import backend, cuda_device
@@ -43,6 +43,7 @@ from reflectdrive_ros.runtime.trt.backend import TrtNetwork
 from reflectdrive_ros.runtime.trt.cuda_device import SIGNATURES, CudaError
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError, store_timing
 
+GRAPHS = required_graphs("token", ("edit", "goals"))
 RULES = Decoding(GoalRules(4, floor=0.0), EditRules())  # every slot has a goal of its own
 BUILT_IN = DecodingConfig(4, goal_floor=0.0)
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True))
@@ -62,7 +63,7 @@ DATA = Path(__file__).parent / "data"
 def nets():
     """A network that knows nothing, in float32 and in bfloat16."""
     net = tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16)
-    return {"fp32": net, "bf16": in_bfloat16(net)}
+    return {"fp32": net, "bf16": to_bfloat16(net)}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def cards(nets, tmp_path_factory):
     free = tmp_path_factory.mktemp("free") / "card.json"
     shutil.copytree(made["fp32"].path.parent, free.parent, dirs_exist_ok=True)
     told = json.loads(free.read_text())
-    told["model"]["blocks"] = None
+    told["model"]["action_sequences"] = None
     free.write_text(json.dumps(told))
     return made | {"free": GraphCard.read(free)}
 
@@ -93,7 +94,7 @@ def as_set(card, **changes):
 
 
 def opened(card, folder, **changes):
-    return network_of(as_set(card, engines=str(folder), **changes), BUILT_IN)
+    return load_network(as_set(card, engines=str(folder), **changes), BUILT_IN)
 
 
 def on(card, folder):
@@ -110,16 +111,16 @@ def refused(ask, kind=ModelFileError):
 
 
 def scene(network, seed):
-    inputs, random = made_inputs(network), np.random.default_rng(seed)
+    inputs, random = synthetic_inputs(network), np.random.default_rng(seed)
     return replace(inputs, images=random.integers(0, 256, inputs.images.shape, dtype=np.uint8))
 
 
 def decoded(network, inputs, count=4):
     known = network.prefill_goal(inputs)
-    blocks, rows = known.blocks[:count], [known.blocks, known.goal_log_probs, known.real]
+    actions, rows = known.actions[:count], [known.actions, known.goal_log_probs, known.valid]
     for limit, edit in MOVES:
-        blocks, confidence = network.step(known.context, blocks, limit, edit)
-        rows += [blocks, confidence]
+        actions, confidence = network.step(known.context, actions, limit, edit)
+        rows += [actions, confidence]
     return rows
 
 
@@ -136,25 +137,25 @@ def test_engines_write_the_tokens_that_onnx_runtime_writes(built, cards, driver,
             assert_same_answer(mine, other)
         assert len(np.unique(mine, axis=0)) == count
     assert bool(driver.launches) == capture
-    assert network.runs_on.endswith("fp32, CUDA graphs" if capture else "fp32, launched in parts")
+    assert network.backend_description.endswith("fp32, CUDA graphs" if capture else "fp32, launched in parts")
 
 
 def test_engines_of_bfloat16_hand_on_keys_and_values_as_they_are(trt, cards, nets, tmp_path):  # noqa: F811
     list(engines.build(cards["bf16"], "cuda", tmp_path, Clock()))
     network, eager = opened(cards["bf16"], tmp_path, backend="tensorrt"), TorchNetwork(nets["bf16"], decoding=RULES)
-    assert "Fake Thor, bf16," in network.runs_on
-    blocks = [decoded(of, scene(network, 0))[-2] for of in (network, eager)]
-    assert (blocks[0] == blocks[1]).mean() > 0.9  # sums of bfloat16 in another order are other sums
+    assert "Fake Thor, bf16," in network.backend_description
+    actions = [decoded(of, scene(network, 0))[-2] for of in (network, eager)]
+    assert (actions[0] == actions[1]).mean() > 0.9  # sums of bfloat16 in another order are other sums
 
 
 def test_more_blocks_than_an_engine_takes_are_several_calls(built, cards, driver):  # noqa: F811
     """A repair redraws more blocks than there are goals."""
     network, expected = TrtNetwork(cards["fp32"], "cuda", built), OrtNetwork(cards["fp32"])
-    blocks = np.tile(expected.prefill_goal(scene(network, 0)).blocks, (4, 1))[:13]
+    actions = np.tile(expected.prefill_goal(scene(network, 0)).actions, (4, 1))[:13]
     context, launches = network.prefill_goal(scene(network, 0)).context, driver.launches
-    written, confidence = network.step(context, blocks, 5, False)
+    written, confidence = network.step(context, actions, 5, False)
     assert driver.launches - launches == 3
-    other = expected.step(expected.prefill_goal(scene(network, 0)).context, blocks, 5, False)
+    other = expected.step(expected.prefill_goal(scene(network, 0)).context, actions, 5, False)
     assert_same_answer(written, other[0])
     assert_same_answer(confidence, other[1])
 
@@ -163,7 +164,7 @@ def test_a_call_is_one_copy_back_and_one_launch(built, cards, driver):  # noqa: 
     network = TrtNetwork(cards["fp32"], "cuda", built)
     launches, copies = driver.launches, driver.copies_back
     decoded(network, scene(network, 0))
-    assert driver.launches - launches == 2 + len(MOVES)  # to look at the pictures is a call of its own
+    assert driver.launches - launches == 2 + len(MOVES)  # to look at the images is a call of its own
     assert driver.copies_back - copies == 2 + len(MOVES)
 
 
@@ -179,7 +180,7 @@ def test_what_was_given_is_not_written_over_by_the_next_call(built, cards):
 def test_where_cuda_captures_nothing_the_parts_are_launched_and_the_network_says_so(built, cards, driver):  # noqa: F811
     driver.captures = False
     network = TrtNetwork(cards["fp32"], "cuda", built)
-    assert "launched in parts (CUDA says" in network.runs_on
+    assert "launched in parts (CUDA says" in network.backend_description
     expected = decoded(OrtNetwork(cards["fp32"]), scene(network, 3))
     np.testing.assert_array_equal(decoded(network, scene(network, 3))[-2], expected[-2])
 
@@ -199,24 +200,24 @@ def test_a_context_whose_scene_was_overwritten_is_refused(built, cards):
     network = TrtNetwork(cards["fp32"], "cuda", built)
     first = network.prefill_goal(scene(network, 0))
     second = network.prefill_goal(scene(network, 1))
-    complaint = refused(lambda: network.step(first.context, first.blocks, 5, False), PlanningError)
+    complaint = refused(lambda: network.step(first.context, first.actions, 5, False), PlanningError)
     assert "keys and values of scene 1 are gone: scene 2 was read into their place" in complaint
-    network.step(second.context, second.blocks, 5, False)
+    network.step(second.context, second.actions, 5, False)
     other = TrtNetwork(cards["fp32"], "cuda", built).prefill_goal(scene(network, 1))
     other_two = replace(other.context, number=2)
     for foreign in (other_two, {"keys_0": None}):
-        refused(lambda: network.step(foreign, second.blocks, 5, False), PlanningError)  # noqa: B023 (called at once)
+        refused(lambda: network.step(foreign, second.actions, 5, False), PlanningError)  # noqa: B023 (called at once)
 
 
 def test_a_prefill_that_fails_leaves_no_scene_behind(built, cards, trt):  # noqa: F811
     network = TrtNetwork(cards["fp32"], "cuda", built, capture=False)
     first = network.prefill_goal(scene(network, 0))
     trt.refuses = True
-    assert "graph see failed: TensorRT does not run see" in refused(
+    assert "graph vision_encoder failed: TensorRT does not run vision_encoder" in refused(
         lambda: network.prefill_goal(scene(network, 1)), PlanningError
     )
     trt.refuses = False
-    assert "scene 1 are gone" in refused(lambda: network.step(first.context, first.blocks, 5, False), PlanningError)
+    assert "scene 1 are gone" in refused(lambda: network.step(first.context, first.actions, 5, False), PlanningError)
 
 
 def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(built, cards):
@@ -231,19 +232,19 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(built, cards):
             network.prefill_goal(changed)
     known = network.prefill_goal(good)
     with pytest.raises(PlanningError, match=r"blocks is int64 \(1, 6, 15\), expected int64 \(1, 6, 16\)"):
-        network.step(known.context, known.blocks[:, :15], 1, False)
+        network.step(known.context, known.actions[:, :15], 1, False)
 
 
 def test_a_gpu_that_is_lost_while_driving_stops_the_car(built, cards, driver):  # noqa: F811
-    engine, seen = Engine(on(cards["fp32"], built), Clock()), observation(speed=8.0, cameras=pictures())
-    assert engine.runs_on.startswith("TensorRT 10.13.3.9 on Fake Thor")
+    engine, seen = Engine(on(cards["fp32"], built), Clock()), observation(speed=8.0, cameras=camera_images())
+    assert engine.backend_description.startswith("TensorRT 10.13.3.9 on Fake Thor")
     assert "graph" not in engine.step(seen).reason
     driver.lost = True
     assert engine.step(seen).source is not PlanSource.PLANNER
     engine.reset()
     report = engine.step(seen)
     assert report.source is PlanSource.STOP
-    assert "graph see failed: CUDA says 'unspecified launch failure' (error 719" in report.reason
+    assert "graph vision_encoder failed: CUDA says 'unspecified launch failure' (error 719" in report.reason
 
 
 # --- what is not there, or does not fit ------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ def test_without_a_driver_tensorrt_is_never_imported(cards, tmp_path):
         "cuda_device.LIBRARY = 'libcuda-that-is-not-there.so.1'\n"
         "model = ModelConfig(sys.argv[1], sys.argv[2], 'tensorrt', engines=sys.argv[3])\n"
         "try:\n"
-        "    backend.network_of(model, DecodingConfig(4, goal_floor=0.0))\n"
+        "    backend.load_network(model, DecodingConfig(4, goal_floor=0.0))\n"
         "except backend.ModelFileError as fault:\n"
         "    print(fault)\n"
     )
@@ -287,7 +288,7 @@ def test_a_tensorrt_that_is_missing_too_old_or_broken_is_named(built, cards, trt
         return refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
 
     trt.runtime_fault = "CUDA initialization failure\nwith error: 35"
-    assert asked() == "TensorRT gives no runtime: CUDA initialization failure with error: 35"
+    assert asked() == "TensorRT returns no runtime: CUDA initialization failure with error: 35"
     trt.__version__ = "8.6.1"
     assert "TensorRT 8.6.1 is too old: 10.13 or later is needed" in asked()
     monkeypatch.setitem(sys.modules, "tensorrt", None)
@@ -298,7 +299,7 @@ def test_a_tensorrt_that_is_missing_too_old_or_broken_is_named(built, cards, trt
 def elsewhere(monkeypatch, trt, **changes):  # noqa: F811
     """The same disk in another computer."""
     other = FakeDriver(**changes)
-    monkeypatch.setattr(cuda_device, "library", lambda: other)
+    monkeypatch.setattr(cuda_device, "load_driver", lambda: other)
     monkeypatch.setitem(sys.modules, "tensorrt", FakeTensorRT(other, trt.__version__))
 
 
@@ -333,14 +334,14 @@ def test_an_engine_that_tensorrt_does_not_take_is_named(built, cards):
         file.with_suffix(".json").write_text(json.dumps(card | {"sha256": sha256_of(file)}))
     sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
     (file,) = built.glob("step-*.plan")
-    assert f"TensorRT gives no engine from {file} (delete it and build it, which takes minutes, with:" in sentence
+    assert f"TensorRT returns no engine from {file} (delete it and build it, which takes minutes, with:" in sentence
     assert "Serialization assertion magicTagRead == kMAGIC_TAG failed." in sentence
 
 
 def test_a_gpu_without_room_is_named(built, cards, driver):  # noqa: F811
     driver.full = True
     sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
-    assert sentence == "the GPU is out of memory (cuMemAlloc_v2): close what else uses it"
+    assert sentence == "the GPU is out of memory (cuMemAlloc_v2): close other programs that use it"
 
 
 def test_graphs_for_any_number_of_blocks_are_no_engines(trt, cards, tmp_path):  # noqa: F811
@@ -348,7 +349,9 @@ def test_graphs_for_any_number_of_blocks_are_no_engines(trt, cards, tmp_path):  
         lambda: list(engines.build(cards["free"], "cuda", tmp_path, Clock())),
         lambda: TrtNetwork(cards["free"], "cuda", tmp_path),
     ):
-        assert "takes any number of blocks, an engine one: export with --blocks 6" in refused(asked, EngineError)
+        assert "takes any number of action sequences, an engine a fixed one: export with --blocks 6" in refused(
+            asked, EngineError
+        )
     assert trt.builds == 0
 
 
@@ -370,31 +373,31 @@ def test_auto_falls_back_and_says_why(built, cards, trt, fault, monkeypatch):  #
         for file in built.iterdir():
             file.unlink()
     if fault == "no driver":
-        monkeypatch.setattr(cuda_device, "library", no_driver)
+        monkeypatch.setattr(cuda_device, "load_driver", no_driver)
     if fault == "no tensorrt":
         monkeypatch.setitem(sys.modules, "tensorrt", None)
     if fault == "damaged":
         for file in built.glob("*.plan"):
             file.write_bytes(file.read_bytes()[:-100])
     if fault == "wrong answers":
-        monkeypatch.setattr(TrtNetwork, "step", lambda self, context, blocks, *_: (blocks, np.zeros(blocks.shape)))
+        monkeypatch.setattr(TrtNetwork, "step", lambda self, context, actions, *_: (actions, np.zeros(actions.shape)))
     words = {
-        "no engine": "(not tensorrt: there is no TensorRT engine of see in",
+        "no engine": "(not tensorrt: there is no TensorRT engine of vision_encoder in",
         "no driver": "(not tensorrt: there is no NVIDIA driver",
         "no tensorrt": "(not tensorrt: TensorRT cannot be imported",
-        "damaged": "is damaged: see-",
-        "wrong answers": "fails its self-check: tokens stay unwritten",
+        "damaged": "is damaged: vision_encoder-",
+        "wrong answers": "fails its self-check: tokens stay masked",
     }
-    runs_on = Engine(on(cards["fp32"], built), Clock()).runs_on
-    assert runs_on.startswith("ONNX Runtime")
-    assert words[fault] in runs_on
+    backend_description = Engine(on(cards["fp32"], built), Clock()).backend_description
+    assert backend_description.startswith("ONNX Runtime")
+    assert words[fault] in backend_description
     assert "ONNX Runtime" not in refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
 
 
 def test_where_nobody_speaks_of_a_gpu_nothing_is_said_of_tensorrt(cards, monkeypatch):
     monkeypatch.setattr(cuda_device, "LIBRARY", "libcuda-that-is-not-there.so.1")
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    assert opened(cards["fp32"], "").runs_on.endswith("on cpu, 2 threads")
+    assert opened(cards["fp32"], "").backend_description.endswith("on cpu, 2 threads")
 
 
 # --- graphs in bfloat16 ----------------------------------------------------------------------------------------------
@@ -403,7 +406,7 @@ def test_where_nobody_speaks_of_a_gpu_nothing_is_said_of_tensorrt(cards, monkeyp
 def test_graphs_in_bfloat16_are_for_tensorrt_alone(cards, trt, tmp_path):  # noqa: F811
     sentence = refused(lambda: opened(cards["bf16"], tmp_path))
     assert "is in bf16, which ONNX Runtime does not run: build TensorRT engines of it" in sentence
-    assert "; not tensorrt: there is no TensorRT engine of see in" in sentence
+    assert "; not tensorrt: there is no TensorRT engine of vision_encoder in" in sentence
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -470,7 +473,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(trt, cards, tmp_path):  
 
     trt.build_fault = "[defaultAllocator.cpp::allocate::57] Error Code 1: Cuda Runtime (out of memory)"
     assert "out of memory while an engine of" in asked()
-    assert "close what else uses the GPU" in asked()
+    assert "close other programs that use the GPU" in asked()
     trt.build_fault = "Could not find any implementation for node {ForeignNode}."
     assert "TensorRT 10.13.3.9 cannot build an engine of" in asked()
     assert list(tmp_path.iterdir()) == []
@@ -486,13 +489,13 @@ def test_a_graph_that_tensorrt_cannot_read_is_named_with_its_own_words(trt, tmp_
 def test_the_command_builds_checks_and_tells_by_its_exit_code(trt, cards, tmp_path, capsys):  # noqa: F811
     words = ["engine", str(cards["fp32"].path), "--folder", str(tmp_path)]
     assert main([*words, "--check"]) == 2
-    assert "there is no TensorRT engine of see" in capsys.readouterr().err
+    assert "there is no TensorRT engine of vision_encoder" in capsys.readouterr().err
     assert trt.builds == 0
     assert main([*words, "--json", str(tmp_path / "told.json")]) == 0
     told = json.loads((tmp_path / "told.json").read_text())
     assert [row["graph"] for row in told["engines"]] == list(GRAPHS)
     assert all(Path(row["file"]).is_file() for row in told["engines"])
-    assert told["runs_on"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
+    assert told["backend_description"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
     assert main([*words, "--check"]) == 0
     assert trt.builds == len(GRAPHS)
     assert main(["engine", str(tmp_path / "card.json")]) == 2
@@ -504,8 +507,8 @@ def exporting(cards, nets, tmp_path, monkeypatch):
     """The words of a command that exports, and what it exports in which precision and for how many blocks."""
     weights, exported = tmp_path / "weights.safetensors", []
 
-    def stand_in(net, _sha256, folder, _about, _decoding, blocks, _golden, _gate, _camera):
-        exported.append((PRECISIONS[net.x_head.weight.dtype], blocks))
+    def stand_in(net, _sha256, folder, _about, _decoding, actions, _golden, _gate, _camera, _guidance):
+        exported.append((PRECISIONS[net.x_head.weight.dtype], actions))
         shutil.copytree(cards[exported[-1][0]].path.parent, folder, dirs_exist_ok=True)
         return "0" * 64
 
@@ -527,7 +530,7 @@ def test_export_builds_engines_where_it_can(exporting, trt, tmp_path, monkeypatc
     assert exported == [("bf16", DecodingConfig().goals)]
     assert len(list((tmp_path / "a" / "engines").glob("*.plan"))) == len(GRAPHS)
     assert "on TensorRT 10.13.3.9 on Fake Thor, bf16" in capsys.readouterr().out
-    monkeypatch.setattr(cuda_device, "library", no_driver)
+    monkeypatch.setattr(cuda_device, "load_driver", no_driver)
     assert main([*words, "--out", str(tmp_path / "b")]) == 2
     assert "there is no NVIDIA driver" in capsys.readouterr().err
     assert (tmp_path / "b" / "card.json").exists()
@@ -541,7 +544,7 @@ def test_every_member_of_tensorrt_that_is_used_is_in_all_supported_versions(buil
     list(engines.build(cards["bf16"], "cuda", built, Clock()))
     trt.build_fault = "no"
     refused(lambda: list(engines.build(cards["free"], "cuda", built, Clock())), EngineError)
-    decoded(TrtNetwork(cards["fp32"], "cuda", built), made_inputs(OrtNetwork(cards["fp32"])))
+    decoded(TrtNetwork(cards["fp32"], "cuda", built), synthetic_inputs(OrtNetwork(cards["fp32"])))
     named = {
         (node.value.attr, node.attr)
         for module in (backend, engines)

@@ -88,7 +88,7 @@ def test_three_points_on_a_circle():
 def test_what_is_published_is_in_form(speed):
     """Size, finite numbers, spacing, frame, velocities that belong to the points; a stop ends at rest."""
     made = config()
-    message = outputs.trajectory(guard.stop(ego(speed), None, None, made), made)
+    message = outputs.trajectory(guard.stop_plan(ego(speed), None, None, made), made)
     assert message.header.frame_id == "map"
     assert len(message.points) >= 2
     times = [p.time_from_start.sec + 1e-9 * p.time_from_start.nanosec for p in message.points]

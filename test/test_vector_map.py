@@ -35,6 +35,7 @@ from test_lanelet_map import (
 )
 
 from reflectdrive_ros import geometry
+from reflectdrive_ros.cli import replay
 from reflectdrive_ros.domain import PlanSource, Verdict
 from reflectdrive_ros.replay import engine, recorded_world
 from reflectdrive_ros.replay.bag_topics import known_sources
@@ -42,13 +43,14 @@ from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, outputs, topics, vector_map, vector_map_reader
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.inputs import Inputs, Level
-from reflectdrive_ros.ros.lanelet_file import from_file
+from reflectdrive_ros.ros.inputs.channel import Level
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
-from reflectdrive_ros.ros.lanelets import Lanelet, packed, unpacked
-from reflectdrive_ros.ros.planning_core import Pilot
+from reflectdrive_ros.ros.lanelets import Lanelet, pack, unpack
+from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.processes import running_node
-from reflectdrive_ros.ros.vector_map import SOURCE, VectorMap, lanelets_in
+from reflectdrive_ros.ros.vector_map import SOURCE, VectorMap, read_lanelets
 from reflectdrive_ros.runtime import cli_args as words_given
 
 lanelet2 = pytest.importorskip("lanelet2")
@@ -83,7 +85,7 @@ def two_lanes(tmp_path):
 
 
 def test_route_and_road_from_the_topic_are_those_from_the_file():
-    by_file, by_topic = from_file(settings()), LaneletMap(lanelets_in(archive()), SOURCE)
+    by_file, by_topic = load_map(settings()), LaneletMap(read_lanelets(archive()), SOURCE)
     message = route_message(ids_along_the_site(), *ends_of_the_site())
     for mine, theirs in zip(by_topic.route(message, "map", 2000), by_file.route(message, "map", 2000), strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -99,7 +101,7 @@ def test_limits_centrelines_and_who_may_drive_there_come_along(tmp_path):
     begin = crossing.index('<relation id="5">')
     file = tmp_path / "crossing.osm"
     file.write_text(crossing[:begin] + crossing[begin:].replace('v="road"', 'v="crosswalk"'))
-    found = lanelets_in(archive(file))
+    found = read_lanelets(archive(file))
     assert found.keys() == {1, 2, 3, 4, 5}
     assert [found[k].limit_mps for k in (1, 2)] == pytest.approx([50 / 3.6, 20 * 0.44704])
     assert np.isnan(found[3].limit_mps)
@@ -135,7 +137,7 @@ lines = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), max_size
     )
 )
 def test_packed_lanelets_are_the_lanelets_again(lanelets):
-    again = unpacked(packed(lanelets))
+    again = unpack(pack(lanelets))
     assert again.keys() == lanelets.keys()
     for name, lanelet in lanelets.items():
         for part in ("left", "right", "centerline", "for_cars", "limit_mps"):
@@ -156,7 +158,7 @@ def test_packed_lanelets_are_the_lanelets_again(lanelets):
 def test_arrays_that_do_not_fit_together_are_no_lanelets(name, other):
     line = np.zeros((2, 2))
     with pytest.raises(ValueError, match="do not fit together"):
-        unpacked(packed({7: Lanelet(line, line, np.zeros((0, 2)), True, 5.0)}) | {name: other})
+        unpack(pack({7: Lanelet(line, line, np.zeros((0, 2)), True, 5.0)}) | {name: other})
 
 
 # --- what cannot be read ---------------------------------------------------------------------------------------------
@@ -215,12 +217,12 @@ def archive_of_text(text):
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: b"", "it is empty: look at who sends it, or set inputs.lanelet_map"),
-        (lambda: random.Random(0).randbytes(100_000), "it does not begin as a map of lanelet2 does"),
-        (lambda: b"<?xml version='1.0'?><osm></osm>", "it does not begin as a map of lanelet2 does"),
-        (partial(cut, 0.0003), "lanelet2 says 'input stream error': it is cut off or broken"),
-        (partial(cut, 0.5), "lanelet2 says 'input stream error': it is cut off or broken"),
-        (lambda: archive()[:-4], "lanelet2 says 'input stream error': it is cut off or broken"),
+        (lambda: b"", "it is empty: check its publisher, or set inputs.lanelet_map"),
+        (lambda: random.Random(0).randbytes(100_000), "it does not start like a map of lanelet2"),
+        (lambda: b"<?xml version='1.0'?><osm></osm>", "it does not start like a map of lanelet2"),
+        (partial(cut, 0.0003), "lanelet2 says 'input stream error': it is incomplete or malformed"),
+        (partial(cut, 0.5), "lanelet2 says 'input stream error': it is incomplete or malformed"),
+        (lambda: archive()[:-4], "lanelet2 says 'input stream error': it is incomplete or malformed"),
         (greedy, ""),
         *((partial(scrambled, seed), "") for seed in range(6)),
         (without_lanelets, "it holds no lanelet: give Autoware a map with lanelets"),
@@ -230,16 +232,16 @@ def archive_of_text(text):
 def test_bytes_that_are_no_map_cost_a_sentence(temporary, made, words):
     data = made()
     with pytest.raises(BadMessage) as told:
-        lanelets_in(data)
+        read_lanelets(data)
     assert str(told.value).startswith("the map cannot be read: ")
     assert words in str(told.value)
     assert "\n" not in str(told.value)
 
 
 def test_a_rule_that_lanelet2_does_not_know_is_named_with_what_to_install(with_rules):
-    assert lanelets_in(with_rules).keys() == TWO_LANES.keys()
+    assert read_lanelets(with_rules).keys() == TWO_LANES.keys()
     with pytest.raises(BadMessage) as told:
-        lanelets_in(
+        read_lanelets(
             with_rules.replace(b"right_of_way\x04", b"road_marking\x04").replace(b"right_of_way", b"road_marking")
         )
     assert "lanelet2 does not know its rule 'road_marking'" in str(told.value)
@@ -255,24 +257,24 @@ def test_autowares_rules_are_registered_where_they_are_installed(with_rules, tmp
     (package / "regulatory_elements.py").write_text(f"open({str(note)!r}, 'w').close()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(BadMessage, match="rule 'road_marking': update autoware_lanelet2_extension_python"):
-        lanelets_in(with_rules.replace(b"right_of_way", b"road_marking"))
+        read_lanelets(with_rules.replace(b"right_of_way", b"road_marking"))
     assert note.exists()
 
 
 def test_a_reader_that_takes_too_long_is_ended(temporary, monkeypatch):
-    monkeypatch.setattr(vector_map, "READER_S", 0.02)
+    monkeypatch.setattr(vector_map, "READER_TIMEOUT_S", 0.02)
     with pytest.raises(BadMessage, match=r"reading took more than 0 s, or set inputs.lanelet_map"):
-        lanelets_in(archive())
+        read_lanelets(archive())
 
 
 def test_what_the_reader_left_is_believed_only_if_it_is_whole(temporary, monkeypatch):
     def torn(command, **_):
-        (Path(command[-1]) / vector_map_reader.MADE).write_bytes(b"PK\x03\x04 torn")
+        (Path(command[-1]) / vector_map_reader.RESULT_FILE).write_bytes(b"PK\x03\x04 torn")
         return vector_map.subprocess.CompletedProcess(command, 0, b"", b"")
 
     monkeypatch.setattr(vector_map.subprocess, "run", torn)
-    with pytest.raises(BadMessage, match="what its reader left is torn"):
-        lanelets_in(archive())
+    with pytest.raises(BadMessage, match="the output of its reader is incomplete"):
+        read_lanelets(archive())
 
 
 def test_the_archive_is_nobody_elses_to_read_and_gone_afterwards(tmp_path, monkeypatch):
@@ -293,7 +295,7 @@ def test_the_archive_is_nobody_elses_to_read_and_gone_afterwards(tmp_path, monke
 
 
 def lanelet_car(**more):
-    """Inputs of a car without pictures that drives by Autoware's route and map."""
+    """Inputs of a car without images that drives by Autoware's route and map."""
     config = small(
         **{"inputs__route_type": "lanelet", "inputs__objects_type": "none", "cameras__required": False, **more}
     )
@@ -324,16 +326,16 @@ def test_until_the_map_is_there_the_car_stops_and_says_what_it_waits_for(monkeyp
     assert lines["route"].level is Level.OK
 
     go_on = threading.Event()
-    monkeypatch.setattr(vector_map, "lanelets_in", lambda data: go_on.wait(30.0) and lanelets_in(data))
+    monkeypatch.setattr(vector_map, "read_lanelets", lambda data: go_on.wait(30.0) and read_lanelets(data))
     inputs.put("map", map_message(), 0)
     snapshot, lines = drive_on(inputs, 1)
     assert snapshot.observation is None
     assert lines["map"].message == vector_map.BEING_READ in snapshot.problems
     go_on.set()
-    inputs.settle()
+    inputs.wait_idle()
     snapshot, lines = drive_on(inputs, 2)
     assert snapshot.observation is not None
-    inputs.settle()
+    inputs.wait_idle()
     snapshot, lines = drive_on(inputs, 3)
     assert snapshot.observation.drivable is not None
     assert {lines[name].level for name in ("map", "route", "drivable")} == {Level.OK}
@@ -347,7 +349,7 @@ def test_an_observation_by_the_topic_is_the_one_by_the_file():
         if not file:
             inputs.put("map", map_message(), 0)
         for k in range(2):
-            inputs.settle()
+            inputs.wait_idle()
             snapshot, _ = drive_on(inputs, k)
         seen.append(snapshot.observation)
     np.testing.assert_array_equal(seen[0].route, seen[1].route)
@@ -364,17 +366,17 @@ def test_an_observation_by_the_topic_is_the_one_by_the_file():
 )
 def test_a_map_that_cannot_be_used_stops_the_car_until_a_good_one_comes(message, words):
     config, inputs = lanelet_car()
-    pilot = Pilot(config, Clock())
-    pilot.inputs = inputs
+    core = PlanningCore(config, Clock())
+    core.inputs = inputs
     inputs.put("route", the_route(), 0)
     reports = []
     for k, sent in enumerate((map_message(), message(), map_message())):
         inputs.put("map", sent, 0)
-        inputs.settle()
+        inputs.wait_idle()
         odometry_now = drive()[0][20 * k]
         now_ns = convert.stamp_ns(odometry_now.header)
         inputs.put("odometry", odometry_now, now_ns)
-        reports.append(pilot.step(now_ns).report)
+        reports.append(core.step(now_ns).report)
         lines = {status.name: status for status in inputs.statuses(now_ns)}
         assert (words in lines["map"].message) == (k == 1)
         assert lines["map"].values["refused"] == str(int(k > 0))
@@ -386,18 +388,18 @@ def test_a_new_map_replaces_the_old_one_and_the_same_again_changes_nothing(two_l
     _, inputs = lanelet_car()
     inputs.put("route", the_route(), 0)
     inputs.put("map", map_message(), 0)
-    inputs.settle()
+    inputs.wait_idle()
     drive_on(inputs, 0)
     first = inputs._newest_map()
     inputs.put("map", map_message(), 0)
     drive_on(inputs, 1)  # it does not wait for the map that comes
-    inputs.settle()
+    inputs.wait_idle()
     assert inputs._newest_map() is first
     inputs.put("map", map_message(archive(two_lanes)), 0)
-    inputs.settle()
+    inputs.wait_idle()
     snapshot, lines = drive_on(inputs, 2)
     assert snapshot.observation is None
-    assert lines["route"].message.endswith("is not in Autoware's map: plan the route anew on this map")
+    assert lines["route"].message.endswith("is not in Autoware's map: plan the route again on this map")
     inputs.put("route", route_message([1, 2], (10, 1.75), (190, 1.75)), 0)
     now_ns = convert.stamp_ns(drive()[0][60].header)
     inputs.put("odometry", odometry(now_ns * 1e-9, x=20.0, y=1.75), now_ns)
@@ -412,7 +414,7 @@ def test_of_many_maps_at_once_the_newest_is_read_and_the_others_are_not_waited_f
         go_on.wait(30.0)
         return {}
 
-    monkeypatch.setattr(vector_map, "lanelets_in", slowly)
+    monkeypatch.setattr(vector_map, "read_lanelets", slowly)
     received = VectorMap("map", ThreadPoolExecutor(1))
     received.put(map_message(b"0"))
     while not read:
@@ -420,7 +422,7 @@ def test_of_many_maps_at_once_the_newest_is_read_and_the_others_are_not_waited_f
     for k in range(1, 50):
         received.put(map_message(str(k).encode()))
     go_on.set()
-    received.settle()
+    received.wait_idle()
     assert read == [b"0", b"49"]
 
 
@@ -467,11 +469,12 @@ def bag(tmp_path_factory):
 
 def replayed(bag, out, *pairs):
     parser = argparse.ArgumentParser()
-    engine.add_arguments(parser)
+    replay.add_arguments(parser)
     pairs = ("inputs.route_type=lanelet", "cameras.required=false", *pairs)
     words = ["--planner", "route_follower", *(word for pair in pairs for word in ("--setting", pair))]
     args = parser.parse_args([str(bag), "--out", str(out), *words])
-    return engine.replay(args, words_given.configuration(args), Console(stderr=True))[0]
+    config = words_given.configuration(args)
+    return engine.replay_bag(bag, out, replay.options_of(args), config, Console(stderr=True), lambda share: None)
 
 
 def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path):
@@ -486,7 +489,7 @@ def test_plans_are_scored_against_the_bags_map_whatever_the_planner_asked_for(ba
     with BagReader(bag) as reader:
         part = recorded_world.BagSlice(reader, known_sources(reader))
         known = recorded_world.find_map(part, small())
-    assert known.lanelets.keys() == from_file(settings()).lanelets.keys()
+    assert known.lanelets.keys() == load_map(settings()).lanelets.keys()
 
 
 def test_a_bag_without_a_map_says_how_to_give_one(tmp_path):
@@ -541,11 +544,11 @@ def test_the_node_takes_map_and_route_from_autoware_and_survives_a_broken_map(tm
         with running_node(config, {}, log, sim_time=False) as process:
             harness.wait_for_node(process, log)
             harness.inputs["route"].publish(the_route())
-            until(stopped("the map has not come yet"))
+            until(stopped("the map has not been received yet"))
             harness.inputs["map"].publish(map_message())
             plan = until(drives)
             ends = np.array([(p.pose.position.x, p.pose.position.y) for p in plan.points])
-            line, _ = from_file(settings()).route(the_route(), "map", 2000)
+            line, _ = load_map(settings()).route(the_route(), "map", 2000)
             assert np.hypot(*(ends[-1] - ends[0])) > 3.0
             assert np.abs(geometry.project(line, ends)[1]).max() < 0.5
             harness.inputs["map"].publish(map_message(scrambled(0)))

@@ -11,14 +11,15 @@ import pytest
 import yaml
 
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.ros import topics, world_messages
-from reflectdrive_ros.ros.processes import resolved
+from reflectdrive_ros.demo import world_messages
+from reflectdrive_ros.ros import topics
+from reflectdrive_ros.ros.processes import full_topic_name
 
 ROOT = Path(__file__).parents[1]
 RVIZ = yaml.safe_load((ROOT / "config" / "rviz" / "reflectdrive.rviz").read_text())
 LAYOUT = json.loads((ROOT / "config" / "foxglove" / "reflectdrive.json").read_text())
 PUBLISHED = {  # name -> (type, QoS)
-    **{resolved(topic.name): (topic.type, topic.qos) for topic in topics.OUTPUTS},
+    **{full_topic_name(topic.name): (topic.type, topic.qos) for topic in topics.OUTPUTS},
     **{topic.name: (topic.type, topic.qos) for topic in world_messages.car_topics(Config())},
     world_messages.ROAD_TOPIC: ("visualization_msgs/msg/MarkerArray", topics.Qos.LATCHED),
 }
@@ -86,4 +87,6 @@ def test_a_foxglove_path_leads_to_a_field(path):
 
 def test_nothing_that_is_looked_at_is_left_out():
     shown = {display["Topic"]["Value"] for display in DISPLAYS} | {path.split(".")[0] for path in asked()}
-    assert {resolved(topic.name) for topic in topics.OUTPUTS if topic.key in ("path", "markers", "status")} <= shown
+    assert {
+        full_topic_name(topic.name) for topic in topics.OUTPUTS if topic.key in ("path", "markers", "status")
+    } <= shown

@@ -1,4 +1,4 @@
-"""The ring of what was seen: encoding three new pictures is encoding six, and no picture is taken for another."""
+"""The ring of what was seen: encoding three new images is encoding six, and no image is taken for another."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def net():
 
 
 def drive(count, interval=2):
-    """What a network is given at each step of a drive: each picture is the newest once, and the older one later."""
+    """What a network is given at each step of a drive: each image is the newest once, and the older one later."""
     images = tiny_inputs(net(), scenes=count + interval)[0][:, :3].numpy()
     for step in range(count):
         pair = np.concatenate([images[step], images[step + interval]])
@@ -30,7 +30,7 @@ def drive(count, interval=2):
 
 
 class Counting(TorchNetwork):
-    """Counts the pictures that are encoded."""
+    """Counts the images that are encoded."""
 
     def __init__(self, *given):
         super().__init__(*given)
@@ -41,20 +41,20 @@ class Counting(TorchNetwork):
         self.looked_at += len(inputs[0])
 
 
-def test_a_step_encodes_three_new_pictures_and_answers_as_if_it_had_encoded_six():
+def test_a_step_encodes_three_new_images_and_answers_as_if_it_had_encoded_six():
     ring = Counting(net())
     for step, inputs in enumerate(drive(8)):
         before = ring.looked_at
         known, afresh = ring.prefill_goal(inputs), TorchNetwork(net()).prefill_goal(inputs)
         assert ring.looked_at - before == (6 if step < 2 else 3)
-        np.testing.assert_array_equal(known.blocks, afresh.blocks)
+        np.testing.assert_array_equal(known.actions, afresh.actions)
         assert_same_answer(known.goal_log_probs, afresh.goal_log_probs)
         for mine, others in zip(known.context, afresh.context, strict=True):
             for part, other in zip(mine, others, strict=True):
                 torch.testing.assert_close(part, other, atol=1e-5, rtol=1e-5)
 
 
-def test_a_picture_that_differs_in_one_pixel_is_another():
+def test_a_image_that_differs_in_one_pixel_is_another():
     ring, inputs = Counting(net()), next(drive(1))
     ring.prefill_goal(inputs)
     touched = inputs.images.copy()
@@ -83,21 +83,21 @@ def graphs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_exported_graphs_look_at_three_new_pictures_too(graphs, threads, monkeypatch):
+def test_exported_graphs_look_at_three_new_images_too(graphs, threads, monkeypatch):
     looked_at, run = [], Graph.run
 
     def counted(graph, feeds, kept=None):
-        if graph.name == "see":
+        if graph.name == "vision_encoder":
             looked_at.append(len(feeds["views"]))
         return run(graph, feeds, kept)
 
     monkeypatch.setattr(Graph, "run", counted)
-    ring = OrtNetwork.of_file(graphs, threads)
+    ring = OrtNetwork.from_file(graphs, threads)
     for step, inputs in enumerate(drive(5)):
         looked_at.clear()
         known = ring.prefill_goal(inputs)
         assert sum(looked_at) == (6 if step < 2 else 3)
         assert max(looked_at) == (3 if threads == 1 else 2)  # threads share out cameras
         expected = TorchNetwork(net()).prefill_goal(inputs)
-        np.testing.assert_array_equal(known.blocks, expected.blocks)
+        np.testing.assert_array_equal(known.actions, expected.actions)
         np.testing.assert_allclose(known.goal_log_probs, expected.goal_log_probs, atol=1e-4)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.planning.postprocess.curvature import tight
-from reflectdrive_ros.planning.postprocess.speed_profile import LEAST_MPS2, MOST_MPS2, onward
-from reflectdrive_ros.planning.postprocess.waypoints import drawn, trajectories
+from reflectdrive_ros.planning.postprocess.curvature import exceeds_curvature
+from reflectdrive_ros.planning.postprocess.speed_profile import LEAST_MPS2, MOST_MPS2, drop_reversals
+from reflectdrive_ros.planning.postprocess.waypoints import interpolate, trajectories
 from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.tokens import Codebook
 
@@ -51,15 +51,15 @@ def test_plans_keep_their_way_and_ask_for_what_a_car_can_do(drives, speed):
             for v, lateral_mps2, stop in drives
         ]
     )
-    rounded = onward(BOOK.decode(BOOK.encode(ways)))
+    rounded = drop_reversals(BOOK.decode(BOOK.encode(ways)))
     for one in (*ways, *rounded):
         poses = posed(one[None])
-        (found,) = drawn(poses, speed)
+        (found,) = interpolate(poses, speed)
         accelerations = asked(found, speed)
         assert accelerations.max() <= MOST_MPS2 + 3.0  # round a rounded bend, speed is even to some hundredths
         assert accelerations.min() >= LEAST_MPS2 - 3.0
         origin = np.zeros((1, 3))
-        if tight(np.concatenate([origin, poses[0]])[None])[0]:
+        if exceeds_curvature(np.concatenate([origin, poses[0]])[None])[0]:
             continue
         end = resampled(one)[-1]
         straight_on = geometry.compose(end, kinematics.arc(0.0, np.arange(0.0, 40.0, 0.05)))
@@ -75,7 +75,7 @@ def test_a_plan_that_wavers_is_driven_evenly():
     for _ in range(100):
         speed = rng.uniform(4.0, 14.0)
         along = speed * times_s + rng.uniform(-0.3, 0.3, 8)
-        found = drawn(posed(np.stack([along, np.zeros(8)], axis=1)[None]), speed)[0]
+        found = interpolate(posed(np.stack([along, np.zeros(8)], axis=1)[None]), speed)[0]
         assert np.abs(asked(found, speed)).max() < 2.0
         assert np.abs(found[4::5, 0] - along).max() < 0.4
 
@@ -84,14 +84,14 @@ def test_a_plan_that_wavers_is_driven_evenly():
 def test_a_plan_that_stops_has_stopped_where_it_says(stops_after_m):
     points = np.stack([np.minimum(5.0 * 0.5 * np.arange(1, 9), stops_after_m), np.zeros(8)], axis=1)
     for speed in (0.0, 1.0, 2.5):
-        (found,) = drawn(posed(points[None]), speed)
+        (found,) = interpolate(posed(points[None]), speed)
         assert found[-1, 0] == pytest.approx(stops_after_m, abs=0.05)
         assert found[:, 0].max() <= stops_after_m + 0.02
         assert asked(found, speed).min() >= LEAST_MPS2 - 1e-6
 
 
 def test_who_cannot_stop_in_time_brakes_as_hard_as_can_be_and_goes_straight_on():
-    (found,) = drawn(posed(np.zeros((1, 8, 2))), 8.0)
+    (found,) = interpolate(posed(np.zeros((1, 8, 2))), 8.0)
     assert found[-1, 0] == pytest.approx(8.0**2 / 12.0, abs=0.5)
     np.testing.assert_allclose(found[:, 1:], 0.0, atol=1e-9)
     np.testing.assert_allclose(asked(found, 8.0)[:10], LEAST_MPS2)
@@ -111,13 +111,13 @@ def test_a_steady_plan_is_driven_as_it_is(speed, acceleration):
 def test_a_plan_that_stops_and_goes_on_stays_within_a_hand(pause):
     points = np.stack([np.r_[1.5, 3.0, [3.0] * pause, 4.5 + 1.5 * np.arange(6 - pause)], 0.02 * np.arange(8) ** 2], 1)
     points[2 : 2 + pause, 1] = points[1, 1]
-    (found,) = drawn(posed(points[None]), 3.0)
+    (found,) = interpolate(posed(points[None]), 3.0)
     assert np.hypot(*(found[4::5, :2] - points).T).max() < 0.6  # it brakes before and speeds up after
     assert gaps(found, resampled(points, 0.01)).max() < 0.1
 
 
 def test_a_car_that_stands_is_drawn_standing():
-    np.testing.assert_array_equal(drawn(np.zeros((1, 8, 3)), 0.0), 0.0)
+    np.testing.assert_array_equal(interpolate(np.zeros((1, 8, 3)), 0.0), 0.0)
 
 
 @pytest.mark.parametrize("dt_s", [0.02, 0.03, 0.1, 0.2, 0.5, 1.0])
@@ -134,5 +134,5 @@ def test_a_plan_that_turns_past_half_a_turn_turns_steadily():
     """Its headings go from pi to -pi, and no pose in between faces the other way."""
     angle = 0.5 * np.arange(1, 9)  # on a circle of 6 m, at 6 m/s
     poses = np.stack([6.0 * np.sin(angle), 6.0 * (1.0 - np.cos(angle)), geometry.wrap(angle)], axis=-1)
-    headings = drawn(poses[None], 6.0)[0, :, 2]
+    headings = interpolate(poses[None], 6.0)[0, :, 2]
     np.testing.assert_allclose(geometry.wrap(np.diff(headings)), 0.1, atol=0.05)

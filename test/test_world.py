@@ -40,7 +40,7 @@ def town(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def space(road_map):
-    return drivable.joined([*road_map.roads.values(), *road_map.junctions.values()])
+    return drivable.union_polygons([*road_map.roads.values(), *road_map.junctions.values()])
 
 
 def straight(speed_mps, stamp_ns=0, map_from_ego=PLACE, seconds=8.0):
@@ -203,7 +203,7 @@ def test_a_long_way_through_a_town_stays_on_its_roads(town):
     route = navigation.build_route(town, navigation.lanes_by_edge(town)[edges[0]][0], edges)
     poses = geometry.sample(route.line, np.arange(route.starts_m[0], route.length_m - 5.0, 1.0))
     centers = geometry.compose(poses, np.array([VEHICLE.rear_axle_to_center_m, 0.0, 0.0]))
-    road = drivable.joined([*town.roads.values(), *town.junctions.values()])
+    road = drivable.union_polygons([*town.roads.values(), *town.junctions.values()])
     assert drivable.contains(road, geometry.box_corners(centers, SIZE)).all(axis=1).mean() > 0.98
     assert np.abs(geometry.wrap(np.diff(geometry.headings_along(route.line)))).max() < 0.5
 

@@ -16,14 +16,15 @@ from rclpy.qos import DurabilityPolicy, QoSCompatibility, ReliabilityPolicy, qos
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.demo import world_messages
+from reflectdrive_ros.demo.world_messages import Sender, car_topics, is_route_current, plan_from_message
+from reflectdrive_ros.demo.world_node import Pacing, WorldNode, new_context, spin_in_background
 from reflectdrive_ros.domain import Plan, StepKind, Trajectory
 from reflectdrive_ros.kinematics import speeds
-from reflectdrive_ros.ros import convert, outputs, topics, world_messages
+from reflectdrive_ros.ros import convert, image_decoding, outputs, topics
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.node import profile
+from reflectdrive_ros.ros.node import qos_profile
 from reflectdrive_ros.ros.topics import message_class
-from reflectdrive_ros.ros.world_messages import Sender, car_topics, plan_of, still_leads
-from reflectdrive_ros.ros.world_node import Pace, WorldNode, own_context, spinning
 from reflectdrive_ros.sim.render import camera
 from reflectdrive_ros.sim.traffic.actors import KIND_OF_SHAPE, Actors, Shape
 from reflectdrive_ros.sim.world import World, WorldOptions
@@ -45,13 +46,13 @@ def world():
 
 def said(world):
     """Everything that is sent at the beginning, by key."""
-    sender, pictures = Sender(), world.render_images(RIG)
-    everything = (*sender.introduction(world, pictures), *sender.messages(world), *sender.pictures(pictures))
-    return dict(everything), pictures
+    sender, frames = Sender(), world.render_images(RIG)
+    everything = (*sender.introduction(world, frames), *sender.messages(world), *sender.images(frames))
+    return dict(everything), frames
 
 
 def test_a_planner_reads_back_the_world_as_it_is(world):
-    messages, pictures = said(world)
+    messages, frames = said(world)
     ego = convert.ego_state(messages["odometry"], "map")
     np.testing.assert_allclose(ego.map_from_ego, world.ego.map_from_ego, atol=1e-9)
     assert ego.stamp_ns == world.stamp_ns
@@ -59,13 +60,13 @@ def test_a_planner_reads_back_the_world_as_it_is(world):
     assert convert.acceleration(messages["acceleration"]) == world.ego.acceleration_mps2
     np.testing.assert_allclose(convert.path_route(messages["route"], "map", 10_000)[:, :2], world.route[:, :2])
     transforms = convert.static_transforms(messages["tf_static"])
-    for picture in pictures:
-        mounted = convert.camera_from_ego(transforms, picture.name, messages[f"image:{picture.name}"].header.frame_id)
-        np.testing.assert_allclose(mounted, picture.camera_from_ego, atol=1e-9)
-        info = messages[f"info:{picture.name}"]
-        np.testing.assert_allclose(convert.intrinsics(info, picture.name), picture.pixels_from_camera)
-        seen = convert.jpeg_pixels(messages[f"image:{picture.name}"], picture.name)
-        assert np.abs(seen.astype(int) - picture.pixels).mean() < 6  # JPEG
+    for frame in frames:
+        mounted = convert.camera_from_ego(transforms, frame.name, messages[f"image:{frame.name}"].header.frame_id)
+        np.testing.assert_allclose(mounted, frame.camera_from_ego, atol=1e-9)
+        info = messages[f"info:{frame.name}"]
+        np.testing.assert_allclose(convert.intrinsics(info, frame.name), frame.pixels_from_camera)
+        seen = image_decoding.jpeg_pixels(messages[f"image:{frame.name}"], frame.name)
+        assert np.abs(seen.astype(int) - frame.pixels).mean() < 6  # JPEG
 
 
 def test_road_users_are_told_with_place_speed_size_and_kind():
@@ -92,7 +93,7 @@ def test_road_users_are_told_with_place_speed_size_and_kind():
 
 def test_who_is_far_away_is_not_told_of():
     one = Actors(
-        np.array([7]), np.array([[world_messages.SEEN_M + 5.0, 0, 0]]), np.ones(1), np.ones((1, 3)),
+        np.array([7]), np.array([[world_messages.PERCEPTION_RANGE_M + 5.0, 0, 0]]), np.ones(1), np.ones((1, 3)),
         np.zeros(1, np.int64), np.zeros(1, bool), np.zeros(1, np.int64),
     )  # fmt: skip
     assert len(world_messages.objects(one, 0, np.zeros(3), "map").objects) == 0
@@ -103,7 +104,7 @@ def test_a_plan_survives_the_way_through_the_message():
     turned = 0.05 * np.arange(1, 81)
     poses = np.column_stack([20 * np.sin(turned), 20 * (1 - np.cos(turned)), turned])
     sent = Plan(7_100_000_000, ego, Trajectory(poses, 0.1), StepKind.BASELINE)
-    back = plan_of(outputs.trajectory(sent, Config()), ego, "map")
+    back = plan_from_message(outputs.trajectory(sent, Config()), ego, "map")
     assert back.stamp_ns == sent.stamp_ns
     np.testing.assert_allclose(back.trajectory.poses[:, :2], poses[:, :2], atol=1e-9)
     np.testing.assert_allclose(geometry.wrap(back.trajectory.poses[:, 2] - poses[:, 2]), 0.0, atol=1e-9)
@@ -114,13 +115,13 @@ def test_a_plan_that_cannot_be_followed_is_one_sentence():
     plan = Plan(1, np.zeros(3), Trajectory(np.ones((5, 3)), 0.1))
     message = outputs.trajectory(plan, Config())
     with pytest.raises(BadMessage, match="frame 'map', expected 'odom'"):
-        plan_of(message, np.zeros(3), "odom")
+        plan_from_message(message, np.zeros(3), "odom")
     message.points[2].pose.position.x = float("nan")
     with pytest.raises(BadMessage, match=r"cannot be followed: Trajectory\.poses holds NaN"):
-        plan_of(message, np.zeros(3), "map")
+        plan_from_message(message, np.zeros(3), "map")
     message.points = message.points[:1]
     with pytest.raises(BadMessage, match="has 1 points"):
-        plan_of(message, np.zeros(3), "map")
+        plan_from_message(message, np.zeros(3), "map")
 
 
 def straight(begin, end, offset=0.0):
@@ -130,13 +131,15 @@ def straight(begin, end, offset=0.0):
 
 def test_a_route_is_sent_again_when_it_ends_near_or_leads_elsewhere():
     sent = straight(-30, 250)
-    assert still_leads(sent, straight(70, 350), np.array([100.0, 0.3, 0.0]))
-    assert not still_leads(sent, straight(110, 390), np.array([140.0, 0.3, 0.0]))  # only 110 m are left of it
-    assert not still_leads(sent, straight(-30, 250, offset=3.5), np.zeros(3))  # the next lane
+    assert is_route_current(sent, straight(70, 350), np.array([100.0, 0.3, 0.0]))
+    assert not is_route_current(sent, straight(110, 390), np.array([140.0, 0.3, 0.0]))  # only 110 m are left of it
+    assert not is_route_current(sent, straight(-30, 250, offset=3.5), np.zeros(3))  # the next lane
     bend = straight(-30, 250)
     bend[80:, 1] += np.linspace(0, 40, len(bend) - 80)  # turns off 130 m ahead
-    assert not still_leads(sent, bend, np.zeros(3))
-    assert still_leads(straight(-30, 60), straight(-10, 60), np.array([20.0, 0.0, 0.0]))  # the road ends there anyway
+    assert not is_route_current(sent, bend, np.zeros(3))
+    assert is_route_current(
+        straight(-30, 60), straight(-10, 60), np.array([20.0, 0.0, 0.0])
+    )  # the road ends there anyway
 
 
 # --- topics ----------------------------------------------------------------------------------------------------------
@@ -145,7 +148,7 @@ def test_a_route_is_sent_again_when_it_ends_near_or_leads_elsewhere():
 def test_a_context_of_our_own_does_not_read_the_command_line(monkeypatch):
     """ROS refuses words that are not UTF-8, as the name of a bag may be."""
     monkeypatch.setattr(sys, "argv", ["reflectdrive", "replay", "b\udcffg"])
-    context = own_context()
+    context = new_context()
     assert context.ok()
     context.shutdown()
 
@@ -153,22 +156,22 @@ def test_a_context_of_our_own_does_not_read_the_command_line(monkeypatch):
 @pytest.mark.dds
 def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
     """Each subscription is made with the very QoS of the topic table."""
-    context = own_context()
+    context = new_context()
     node = WorldNode(world, SMALL, RIG, context=context)
     ear = rclpy.create_node("ear", context=context)
     heard = {topic.key: [] for topic in car_topics(SMALL)}
     for topic in car_topics(SMALL):
-        ear.create_subscription(message_class(topic.type), topic.name, heard[topic.key].append, profile(topic.qos))
-    with spinning(node, ear, context=context):
+        ear.create_subscription(message_class(topic.type), topic.name, heard[topic.key].append, qos_profile(topic.qos))
+    with spin_in_background(node, ear, context=context):
         until = time.perf_counter() + 15.0
         while time.perf_counter() < until and not all(p.get_subscription_count() for p in node.inputs.values()):
             time.sleep(0.05)
         begin_ns = world.stamp_ns
-        moments = list(node.drive(1.0, Pace()))
+        moments = list(node.drive(1.0, Pacing()))
         time.sleep(0.3)
         for topic in car_topics(SMALL):
             (offered,) = ear.get_publishers_info_by_topic(topic.name)
-            assert qos_check_compatible(offered.qos_profile, profile(topic.qos))[0] != QoSCompatibility.ERROR
+            assert qos_check_compatible(offered.qos_profile, qos_profile(topic.qos))[0] != QoSCompatibility.ERROR
             latched = topic.qos.value[1] == "transient_local"
             assert (offered.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL) == latched
             assert (offered.qos_profile.reliability == ReliabilityPolicy.RELIABLE) == (topic.qos.value[0] == "reliable")
@@ -187,10 +190,10 @@ def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
 @pytest.mark.dds
 def test_the_world_follows_the_newest_plan_and_brakes_without_one(world):
     """Plans of another drive are not followed, older ones do not replace newer ones, bad ones are counted."""
-    context = own_context()
+    context = new_context()
     node = WorldNode(world, SMALL, (), context=context)
-    with spinning(node, context=context):
-        drive = node.drive(5.0, Pace(real_time=False))
+    with spin_in_background(node, context=context):
+        drive = node.drive(5.0, Pacing(real_time=False))
         first = next(drive)
         assert first.plan is None
         ahead = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
@@ -210,26 +213,26 @@ def test_the_world_follows_the_newest_plan_and_brakes_without_one(world):
 
 @pytest.mark.dds
 def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeypatch):
-    monkeypatch.setattr("reflectdrive_ros.ros.world_node.LOCK_STEP_S", 0.4)
-    context = own_context()
+    monkeypatch.setattr("reflectdrive_ros.demo.world_node.LOCK_STEP_S", 0.4)
+    context = new_context()
     node = WorldNode(world, SMALL, (), context=context)
-    with spinning(node, context=context):
+    with spin_in_background(node, context=context):
         node.introduce()
         begun = time.perf_counter()
-        alone = next(node.drive(1.0, Pace(lock_step=True, real_time=False)))
+        alone = next(node.drive(1.0, Pacing(lock_step=True, real_time=False)))
         assert not alone.fresh
         assert time.perf_counter() - begun >= 0.4
         ahead = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
         plan = Plan(world.stamp_ns, world.ego.map_from_ego, Trajectory(ahead, 0.1))
         threading.Timer(0.5, node._take, [outputs.trajectory(plan, SMALL)]).start()
-        monkeypatch.setattr("reflectdrive_ros.ros.world_node.LOCK_STEP_S", 5.0)
-        assert next(node.drive(1.0, Pace(lock_step=True, real_time=False))).fresh
+        monkeypatch.setattr("reflectdrive_ros.demo.world_node.LOCK_STEP_S", 5.0)
+        assert next(node.drive(1.0, Pacing(lock_step=True, real_time=False))).fresh
 
 
 @pytest.mark.dds
 def test_the_world_as_a_process_ends_when_it_is_told_to():
     process = subprocess.Popen(
-        [sys.executable, "-m", "reflectdrive_ros.ros.world_node", "--seed", "3"],
+        [sys.executable, "-m", "reflectdrive_ros.demo.world_node", "--seed", "3"],
         cwd=ROOT,
         env=dict(os.environ),
         stdout=subprocess.PIPE,

@@ -3,20 +3,38 @@
 import numpy as np
 import torch
 
-from reflectdrive_ros.model.layers import BlockConfig
+from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.token.net import TokenNet, TokenNetConfig
 from reflectdrive_ros.model.vision import VisionConfig
+from reflectdrive_ros.tokens import Axis, TokenLayout
 
 torch.set_num_threads(1)  # threads that wait for each other over a tiny matrix cost a hundred times what they save
 
 VISION = VisionConfig(height=32, width=64, patch=16, stem=(8,), channels=16, layers=1, heads=2, ffn=32)
-BLOCKS = BlockConfig(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, ffn=48, action_ffn=24)
+TRANSFORMER = TransformerConfig(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, ffn=48, action_ffn=24)
+
+
+POSES = TokenLayout(  # a second layout: headings too, and no goal
+    axes=(Axis("x", 0.5, 101, -5.0, 25.0), Axis("y", 0.5, 101, -10.0, 10.0), Axis("heading", 0.02, 157, -1.5, 1.5)),
+    goal=(),
+)
+
+
+def xy_layout(bins=667, step=0.3, x=(-12.0, 99.9), y=(-45.0, 45.0), **changes):
+    """Eight waypoints of x and y with these ranges, in metres."""
+    return TokenLayout(axes=(Axis("x", step, bins, *x), Axis("y", step, bins, *y)), **changes)
+
+
+def whole_layout(bins, **changes):
+    """Eight waypoints of x and y, every id reachable."""
+    reach = float(bins // 2)
+    return xy_layout(bins, 1.0, (-reach, reach), (-reach, reach), **changes)
 
 
 def tiny_config(**changes):
     settings = {
         "vision": VISION,
-        "blocks": BLOCKS,
+        "transformer": TRANSFORMER,
         "text_length": 5,
         "text_vocabulary": 20,
         "goal_hidden": 16,
@@ -29,34 +47,35 @@ def tiny_net(seed=0, **changes):
     """Random in all it has; a second look at its goals, too, tells them apart."""
     net, generator = TokenNet(tiny_config(**changes)), torch.Generator().manual_seed(seed)
     net.initialise(generator)
-    torch.nn.init.normal_(net.odds_head.weight, std=0.3, generator=generator)
+    if net.config.layout.goal:
+        torch.nn.init.normal_(net.value_head.weight, std=0.3, generator=generator)
     return net.eval()
 
 
-def without_odds(net):
+def uniform_goal_values(net):
     """The network as it is initialised: to it all goals are as good."""
-    torch.nn.init.zeros_(net.odds_head.weight)
+    torch.nn.init.zeros_(net.value_head.weight)
     return net
 
 
 def tiny_inputs(net, scenes=2, seed=1):
     """Images, text, ego, route of some scenes."""
     config, generator = net.config, torch.Generator().manual_seed(seed)
-    size = (scenes, config.pictures, config.vision.height, config.vision.width, 3)
+    size = (scenes, config.image_count, config.vision.height, config.vision.width, 3)
     return (
         torch.randint(0, 256, size, dtype=torch.uint8, generator=generator),
         torch.randint(0, config.text_vocabulary, (scenes, config.text_length), generator=generator),
         torch.randn(scenes, 3, generator=generator),
-        torch.randint(0, config.bins + 1, (scenes, len(config.route_at_m), 2), generator=generator),
+        torch.randint(0, config.layout.codebook.bins + 1, (scenes, len(config.route_at_m), 2), generator=generator),
     )
 
 
-def some_blocks(net, scenes=2, count=3, seed=2, masked=0.4):
+def random_actions(net, scenes=2, count=3, seed=2, masked=0.4):
     """Blocks (B, R, 16) of reachable ids, part of them masked."""
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, net.config.bins, (scenes, count, 16), generator=generator)
+    ids = torch.randint(0, net.config.layout.bins, (scenes, count, net.config.layout.length), generator=generator)
     hidden = torch.rand(ids.shape, generator=generator) < masked
-    return torch.where(hidden, net.config.mask_id, net.config.reachable(ids))
+    return torch.where(hidden, net.config.layout.mask_id, net.config.clamp_to_range(ids))
 
 
 def assert_same_answer(found, expected):

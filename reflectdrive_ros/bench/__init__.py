@@ -1,1 +1,1 @@
-"""Measurements of speed, memory and decoding, each with its physical bound or its baseline beside it."""
+"""Measurements of speed, memory and decoding, each with its physical bound or its baseline."""

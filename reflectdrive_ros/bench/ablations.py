@@ -1,17 +1,16 @@
-"""`reflectdrive bench ablations CONFIG --train DIR --val DIR --out DIR`: what L_field and L_SAP are worth.
+"""`reflectdrive bench ablations CONFIG --train DIR --val DIR --out DIR`: effect of the losses L_field and L_SAP.
 
-The eyes learn once, for all. From there everything is learnt (`full`), or all but one loss, so many steps each and with
-several seeds. Every plan is that of the likeliest goal, told the route, on the first scenes of --val. Variants are
-compared seed by seed.
+The vision encoder is pretrained once for all variants. From there all losses are trained (`full`), or all but one, with
+the same number of steps and several seeds. Every plan is that of the most probable goal, with the route, on the first
+scenes of --val. Variants are compared by seed.
 
-Each training is a `reflectdrive train sft` of its own, in a folder of OUT and with a log beside it. One that is done is
-not done again, one that was stopped goes on: by Ctrl-C, or because another failed.
+Each training is a `reflectdrive train sft` in its own folder of OUT, with a log beside it. A finished training is not
+repeated, a stopped one is resumed: after Ctrl-C, or after another failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -24,37 +23,35 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import arguments
+from ..command import command, make_table
 from ..config import ConfigError, override_dotted
 from ..data import shards
-from ..data.shards import SetError
+from ..documents import read_json
+from ..errors import UserError
 from ..model.checkpoint import CARD
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..stopping import report_stop
 from ..training import settings, train_state, validation
 from ..training.settings import TrainConfig
-from ..training.train_state import StateError
 from .results import format_paired
 
 FULL = "full"
-VARIANTS = {FULL: (), "no-field": ("loss.field=0",), "no-sap": ("data.perturbed_blocks=0",)}  # name -> settings
+VARIANTS = {FULL: (), "no-field": ("loss.field=0",), "no-sap": ("data.perturbed_actions=0",)}  # name -> settings
 VISION = "eyes"
 SCENES = 500  # of --val
 COMPARED = ("pdms", "dac", "pdms_drafted")
 TRAIN = (sys.executable, "-m", "reflectdrive_ros", "train", "sft")
-TERMINATE_TIMEOUT_S = 30.0  # with a training that is to end: it puts its state and weights down
+TERMINATE_TIMEOUT_S = 30.0  # time for a training to write its state and weights after an interrupt
 POLL_S = 0.2
 
 
-class AblationError(Exception):
-    """The table cannot be made; the message says why and what to do."""
+class AblationError(UserError):
+    """The table cannot be made; the message names the reason and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +62,7 @@ class Run:
     words: tuple[str, ...]  # what `reflectdrive train sft` is given
     config: TrainConfig
     learnt: Mapping[str, Any]  # of the set to learn from: scenes, made_by
-    init_from: int | None  # steps of the eyes
+    init_from: int | None  # steps of the vision pretraining
 
     @property
     def name(self) -> str:
@@ -78,72 +75,59 @@ class Run:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
-    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
+    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
+    parser.add_argument("--val", type=Path, required=True, metavar="DIR", help=f"validation set, its first {SCENES}")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the trainings")
     parser.add_argument(
-        "--val", type=Path, required=True, metavar="DIR", help=f"set to be examined on, its first {SCENES}"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the trainings are kept")
-    parser.add_argument(
-        "--steps", type=arguments.positive_int(10**9), default=500, metavar="N", help="of each training (500)"
+        "--steps", type=arguments.positive_int(10**9), default=500, metavar="N", help="of each training"
     )
     parser.add_argument(
         "--vision-steps",
         type=arguments.positive_int(10**9),
         default=1800,
         metavar="N",
-        help="of the eyes before them (1800)",
+        help="of the vision pretraining before them",
     )
     arguments.add_renamed_options(parser, {"eyes-steps": "--vision-steps"})
     parser.add_argument(
-        "--seeds", type=arguments.positive_int(100), default=3, metavar="N", help="trainings of each variant (3)"
+        "--seeds", type=arguments.positive_int(100), default=3, metavar="N", help="trainings of each variant"
     )
     parser.add_argument(
-        "--jobs", type=arguments.process_count(), default=2, metavar="N", help="trainings at a time, a thread each (2)"
+        "--jobs", type=arguments.process_count(), default=2, metavar="N", help="parallel trainings, one thread each"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command("the same command resumes from here", os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; that of a signal; 2 with one sentence on stderr when a training cannot be used or failed."""
-    errors, console = Console(stderr=True), Console()
-    if not console.is_terminal:  # a log is wide enough for its lines
-        console = Console(width=160)
-    try:
-        runs = plan_runs(args)
-        args.out.mkdir(parents=True, exist_ok=True)
-        cards = run_trainings(runs, args.jobs, errors)
-        result = {
-            "steps": args.steps,
-            "vision_steps": args.vision_steps,
-            "batch": runs[0].config.data.batch,
-            "seeds": args.seeds,
-            "scenes_trained_on": cards[VISION]["data"]["train"]["used"],
-            "validation_scenes": min(SCENES, shards.index_of(args.val).scenes),
-            **numbers({name: card for name, card in cards.items() if name != VISION}, args.seeds),
-        }
-        if args.json is not None:
-            write_numbers(args.json, result)
-    except (AblationError, ConfigError, SetError, StateError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
-        return 2
-    except KeyboardInterrupt as stop:
-        return report_stop(stop, "the same command goes on from here")
+    runs = plan_runs(args)
+    args.out.mkdir(parents=True, exist_ok=True)
+    cards = run_trainings(runs, args.jobs, errors)
+    result = {
+        "steps": args.steps,
+        "vision_steps": args.vision_steps,
+        "batch": runs[0].config.data.batch,
+        "seeds": args.seeds,
+        "scenes_trained_on": cards[VISION]["data"]["train"]["used"],
+        "validation_scenes": min(SCENES, shards.index_of(args.val).scenes),
+        **numbers({name: card for name, card in cards.items() if name != VISION}, args.seeds),
+    }
+    write_numbers(args.json, result)
     console.print(_mean_table(result))
     console.print(_difference_table(result))
-    return 0
 
 
 # --- which trainings -------------------------------------------------------------------------------------------------
 
 
 def plan_runs(args: argparse.Namespace) -> list[Run]:
-    """The eyes, then the variants seed by seed, so that pairs are there early. Raises ConfigError, SetError."""
+    """The vision pretraining, then the variants seed by seed, so that pairs are complete early. Raises ConfigError,
+    SetError.
+    """
     base = settings.read(args.config)
-    if base.length.minutes > 0.0:
-        raise ConfigError(f"{args.config} gives length.minutes, but steps are the budget here: set it to 0")
+    if base.schedule.minutes > 0.0:
+        raise ConfigError(f"{args.config} gives schedule.minutes, but steps are the budget here: set it to 0")
     index = shards.index_of(args.train)
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
     shared = [str(args.config), "--train", str(args.train)]
@@ -155,21 +139,28 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
             words += ["--setting", pair]
         return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, init_from)
 
-    steps = f"length.steps={args.vision_steps}"
-    runs = [training(VISION, None, (), (steps, "optimizer.eyes_share=0.99", "device.threads=1", "seed=0"))]
+    steps = f"schedule.steps={args.vision_steps}"
+    runs = [
+        training(VISION, None, (), (steps, "optimizer.vision_pretrain_fraction=0.99", "device.threads=1", "seed=0"))
+    ]
     after = ("--val", str(args.val), "--init-from", str(args.out / VISION))
-    examined = ("keeping.validations=0", f"keeping.validation_scenes={SCENES}")
+    examined = ("checkpointing.validations=0", f"checkpointing.validation_scenes={SCENES}")
     for seed in range(args.seeds):
         for variant, changed in VARIANTS.items():
-            pairs = ("optimizer.eyes_share=0", f"length.steps={args.steps}", *examined, "device.threads=1")
+            pairs = (
+                "optimizer.vision_pretrain_fraction=0",
+                f"schedule.steps={args.steps}",
+                *examined,
+                "device.threads=1",
+            )
             runs.append(training(f"{variant}-{seed}", args.vision_steps, after, (*pairs, f"seed={seed}", *changed)))
     return runs
 
 
 def finished_card(run: Run) -> dict[str, Any] | None:
-    """The card of a training that is done; None where it is not, and may begin or go on.
+    """The card of a finished training; None if it has to start or resume.
 
-    Raises AblationError where the folder holds another training, StateError where it holds none that can be read.
+    Raises AblationError if the folder holds another training, StateError if it holds an unreadable one.
     """
     card = _read_card(run.out)
     if card is None:
@@ -180,21 +171,21 @@ def finished_card(run: Run) -> dict[str, Any] | None:
         if {name: learnt[name] for name in run.learnt} != run.learnt:
             other.append("scenes")
         if init_from["steps"] != run.init_from:
-            other.append("steps of the eyes")
-        done = card["steps"] == run.config.length.steps and ("validation" in card or run.name == VISION)
+            other.append("steps of the vision pretraining")
+        done = card["steps"] == run.config.schedule.steps and ("validation" in card or run.name == VISION)
     except (KeyError, TypeError, AttributeError) as fault:
-        raise AblationError(f"{run.out / CARD} is no card of a training ({fault!r}): give another --out") from None
+        raise AblationError(f"{run.out / CARD} is not the card of a training ({fault!r}): give another --out") from None
     if other:
         raise AblationError(f"{run.out} holds another training ({', '.join(other)} differ): give another --out")
     return card if done else None
 
 
 def _read_card(out: Path) -> dict[str, Any] | None:
-    """What a folder's card says or, where a training was killed before it had one, its state."""
+    """A folder's card or, if a training was killed before it wrote one, its state."""
     try:
-        return dict(json.loads((out / CARD).read_text(encoding="utf-8")))
+        return dict(read_json(out / CARD))
     except FileNotFoundError:
-        found = train_state.peek(out)
+        found = train_state.read_progress(out)
     except (OSError, ValueError, TypeError) as fault:
         raise AblationError(f"{out / CARD} cannot be read ({fault}): give another --out") from None
     if found is None:
@@ -207,9 +198,9 @@ def _read_card(out: Path) -> dict[str, Any] | None:
 
 
 def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, dict[str, Any]]:
-    """The card of every training by its name; the first is done before the others begin.
+    """The card of every training by its name; the first is finished before the others start.
 
-    Raises AblationError for one that failed, and before any begins for a folder that holds something else.
+    Raises AblationError for a failed training, and before any start for a folder that holds something else.
     """
     cards = {run.name: card for run in runs if (card := finished_card(run)) is not None}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -221,8 +212,8 @@ def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, 
             progress.advance(bar)
             if not errors.is_terminal:
                 found = card.get("validation")
-                told = f": {validation.summary(found)}" if found else ""
-                errors.print(f"{run.name}, {card['minutes']:.1f} min{told}", soft_wrap=True, highlight=False)
+                summary_text = f": {validation.summary(found)}" if found else ""
+                errors.print(f"{run.name}, {card['minutes']:.1f} min{summary_text}")
 
         for stage in (runs[:1], runs[1:]):
             _run_parallel([run for run in stage if run.name not in cards], jobs, on_done)
@@ -230,7 +221,7 @@ def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, 
 
 
 def _run_parallel(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[str, Any]], None]) -> None:
-    """Each in a process of its own, `jobs` at a time. Raises AblationError at the first that fails."""
+    """Runs each in its own process, `jobs` at a time. Raises AblationError at the first failure."""
     waiting = list(reversed(runs))
     running: dict[Run, subprocess.Popen[bytes]] = {}
     try:
@@ -244,8 +235,8 @@ def _run_parallel(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[s
                 card = finished_card(run) if code == 0 else None
                 if card is None:
                     raise AblationError(
-                        f"the training {run.name} failed (exit code {code}): {run.log} tells why; those that are done "
-                        "are kept, and the same command goes on"
+                        f"the training {run.name} failed (exit code {code}): {run.log} has the reason; finished "
+                        "trainings are kept, and the same command resumes"
                     )
                 on_done(run, card)
             if not ended:
@@ -255,15 +246,15 @@ def _run_parallel(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[s
 
 
 def _start(run: Run) -> subprocess.Popen[bytes]:
-    """In a session of its own: it hears Ctrl-C from us, and once, since a second one would cut a step in two."""
-    with run.log.open("ab") as log:  # a training that goes on has one log
+    """Starts it in its own session, so that Ctrl-C reaches it once and through this process only."""
+    with run.log.open("ab") as log:  # a resumed training appends to its log
         return subprocess.Popen(
             [*TRAIN, *run.words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
 
 
 def _terminate(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Interrupts each, with the processes that it began; kills whoever does not end by itself."""
+    """Interrupts each with its child processes; kills those that do not end."""
     for child in children:
         _signal(child, signal.SIGINT)
     until = time.monotonic() + TERMINATE_TIMEOUT_S
@@ -271,7 +262,7 @@ def _terminate(children: Sequence[subprocess.Popen[bytes]]) -> None:
         for child in children:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.0, until - time.monotonic()))
-    finally:  # Ctrl-C once more
+    finally:  # after a second Ctrl-C
         for child in children:
             _signal(child, signal.SIGKILL)
             child.wait()
@@ -282,7 +273,7 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(child.pid, number)
 
 
-# --- what they are worth ---------------------------------------------------------------------------------------------
+# --- differences ------------------------------------------------------------------------------------------------------
 
 
 def numbers(cards: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Any]:
@@ -318,27 +309,22 @@ def _mean_table(result: Mapping[str, Any]) -> Table:
         f"{result['steps']} steps of {result['batch']} scenes each, seeds: {result['seeds']}; means in percent on "
         f"{result['validation_scenes']} scenes"
     )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("trained", no_wrap=True)
-    for heading in ("PDMS", "NC", "DAC", "TTC", "C", "EP", "goal error m", "PDMS drafted"):
-        table.add_column(heading, justify="right")
+    headings = ("trained", "PDMS", "NC", "DAC", "TTC", "C", "EP", "goal error m", "PDMS drafted")
+    rows = []
     for variant, row in result["variants"].items():
         scores = (f"{row[key]:.1f}" for key in ("pdms", *validation.SUB_SCORES))
-        table.add_row(variant, *scores, f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}")
-    return table
+        rows.append((variant, *scores, f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}"))
+    return make_table(headings, rows, title)
 
 
 def _difference_table(result: Mapping[str, Any]) -> Table:
     title = "by seed, and full less variant: mean (least .. largest)"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("trained", no_wrap=True)
-    for heading in ("PDMS", "difference", "DAC", "difference"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    rows = []
     for variant in result["variants"]:
-        worth = result["differences"].get(_left_out(variant), {})
+        differences = result["differences"].get(_left_out(variant), {})
         cells = []
         for key in ("pdms", "dac"):
             cells.append(" ".join(f"{result['runs'][f'{variant}-{k}'][key]:.1f}" for k in range(result["seeds"])))
-            cells.append(format_paired(worth.get(key, ())))
-        table.add_row(variant, *cells)
-    return table
+            cells.append(format_paired(differences.get(key, ())))
+        rows.append((variant, *cells))
+    return make_table(("trained", "PDMS", "difference", "DAC", "difference"), rows, title)

@@ -1,10 +1,10 @@
-"""Graphs of fewer bits are held against those in float32, on scenes, before anybody drives with them.
+"""The accuracy gate: quantised graphs must score as well as the float32 graphs on scenes before they may drive.
 
-    spreads = measured(card, "out/sets/val", console)                   # how large values get
-    told = held(network, reference, "out/sets/test", 300, config, console)
+    spreads = calibrate(card, "out/sets/val", console)                   # ranges of activations
+    gate = evaluate_gate(network, reference, "out/sets/test", 300, config, console)
 
-`told` stands in the card of the new graphs as `gate`. Whether they may drive is a matter of the driving score: ids
-differ where two are near each other, and it depends on the scene whether that matters.
+`gate` is stored in the card of the new graphs. The criterion is the driving score, because ids differ where two logits
+are close, and the effect of that depends on the scene.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rich.console import Console
 from ..config import Config
 from ..data import shards
 from ..data.shards import SetError
-from ..deploy.quantise import Spread, spreads_of, write_quantised, write_watched
+from ..deploy.quantise import ActivationRange, activation_ranges, write_calibration_graphs, write_quantised
 from ..features import model_inputs
-from ..model.card import CARD, MOST_LOST, GraphCard, GraphError
+from ..model.card import CARD, MAX_PDMS_DROP, GraphCard, GraphError
 from ..planning.planner import Network
 from ..runtime.network import golden
-from ..runtime.ort_backend import OrtNetwork, WatchedNetwork
-from .parity import FULL, LITE, compare_networks, read_scenes, run_step
+from ..runtime.ort_backend import CalibrationNetwork, OrtNetwork
+from .parity import compare_networks, full_rounds, lite_rounds, read_scenes, run_step
 
-CALIBRATION_SCENES = 64  # scenes that tell how large values get
+CALIBRATION_SCENES = 64  # scenes from which activation ranges are measured
 
 
 def quantise_and_check(
@@ -39,48 +39,49 @@ def quantise_and_check(
     config: Config,
     console: Console,
 ) -> str:
-    """The graphs in int8 or fp8, gated, in a folder that gets nothing before the gate is passed; its card's SHA-256.
+    """Writes the graphs in int8 or fp8 into a folder once they pass the gate; returns the SHA-256 of their card.
 
-    sets: to learn from how large values get, and to hold the score on. Raises GraphError where the score is too low,
-    SetError, OSError.
+    `sets`: one to calibrate on, and one to score on. Raises GraphError if the score is too low, SetError, OSError.
     """
     learn, judge = sets
     spreads = calibrate(card, learn, console)
     with tempfile.TemporaryDirectory() as place:
         write_quantised(card, Path(place), precision, spreads)
         network = OrtNetwork(GraphCard.read(Path(place) / CARD), 1, "cpu")
-        told = evaluate_gate(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
-        return write_quantised(card, folder, precision, spreads, golden(network), told)
+        gate = evaluate_gate(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
+        return write_quantised(card, folder, precision, spreads, golden(network), gate)
 
 
-def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, Spread]]:
-    """How large what is multiplied gets, in full and lite frames on scenes of a set. Raises SetError."""
+def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, ActivationRange]]:
+    """Measures the ranges of activations in full and lite frames on scenes of a set. Raises SetError."""
     with tempfile.TemporaryDirectory() as place:
-        write_watched(card, Path(place))
-        network = WatchedNetwork(GraphCard.read(Path(place) / CARD))
+        write_calibration_graphs(card, Path(place))
+        network = CalibrationNetwork(GraphCard.read(Path(place) / CARD))
         for scene in read_scenes(folder, CALIBRATION_SCENES, console):
             inputs = model_inputs(scene.observation(), network.inputs)
-            blocks, _ = run_step(network, inputs, FULL)
-            run_step(network, inputs, LITE, blocks=blocks[:1])
-    if not network.told["step"]:
-        raise SetError(f"{folder} holds no scene to learn from how large values get")
-    return spreads_of(network.told)
+            actions, _ = run_step(network, inputs, full_rounds(network.layout))
+            run_step(network, inputs, lite_rounds(network.layout), actions=actions[:1])
+    if not network.recorded["step"]:
+        raise SetError(f"{folder} holds no scene for the calibration")
+    return activation_ranges(network.recorded)
 
 
 def evaluate_gate(
     network: Network, reference: Network, folder: Path, scenes: int, config: Config, console: Console
 ) -> dict[str, Any]:
-    """What a card tells as `gate`: the scores of both on the first scenes of a set. Raises GraphError, SetError."""
+    """The `gate` entry of a card: the scores of both networks on the first scenes of a set. Raises GraphError,
+    SetError.
+    """
     numbers = compare_networks(network, reference, read_scenes(folder, scenes, console), config)
     if failures := numbers["failures"]:
         raise GraphError(f"the gate is not passed: {len(failures)} times there was no plan, the first: {failures[0]}")
     lost = numbers["pdms_reference"] - numbers["pdms"]
     low, high = numbers["pdms_difference_95"]
-    if lost > MOST_LOST:
+    if lost > MAX_PDMS_DROP:
         raise GraphError(
             f"the gate is not passed: on {numbers['scenes']} scenes PDMS is {numbers['pdms']:.2f}, in float32 "
             f"{numbers['pdms_reference']:.2f}, which is {lost:.2f} less ({low:+.2f} .. {high:+.2f}), more than "
-            f"{MOST_LOST}: nothing is exported"
+            f"{MAX_PDMS_DROP}: nothing is exported"
         )
     return {
         "set": shards.index_of(folder).set,
@@ -91,14 +92,14 @@ def evaluate_gate(
         "difference_95": numbers["pdms_difference_95"],
         "equal_share": numbers["equal_share"],
         "equal_plans": numbers["equal_plans"],
-        "limit": MOST_LOST,
+        "limit": MAX_PDMS_DROP,
         "passed": True,
     }
 
 
-def sentence(told: Mapping[str, Any]) -> str:
-    low, high = told["difference_95"]
+def sentence(gate: Mapping[str, Any]) -> str:
+    low, high = gate["difference_95"]
     return (
-        f"gate: PDMS {told['pdms']:.2f}, in float32 {told['pdms_fp32']:.2f} (difference {low:+.2f} .. {high:+.2f} "
-        f"with 95 %), on {told['scenes']} scenes of '{told['set']}'; {100 * told['equal_share']:.1f} % of ids the same"
+        f"gate: PDMS {gate['pdms']:.2f}, in float32 {gate['pdms_fp32']:.2f} (difference {low:+.2f} .. {high:+.2f} "
+        f"with 95 %), on {gate['scenes']} scenes of '{gate['set']}'; {100 * gate['equal_share']:.1f} % of ids the same"
     )

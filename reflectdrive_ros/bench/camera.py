@@ -1,8 +1,8 @@
-"""`reflectdrive bench camera`: pictures of the proving ground per second on one core, all that they share included.
+"""`reflectdrive bench camera`: images of the proving ground per second on one core, including shared preparation.
 
-The street is a made town's busiest: 40 road users within 100 m of the ego, 25 m before a junction. An instant is one
-`view` and three pictures of it. Beside the times stands a bound, the pixels alone: writing the supersampled picture
-once and reading it once to make it small, at the rate at which this core copies memory.
+The scene is the busiest street of a generated town: 40 road users within 100 m of the ego, 25 m before a junction. An
+instant is one `view` and three images of it. The bound is the pixels alone: writing the supersampled image once and
+reading it once to downscale it, at the memory-copy rate of this core.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from typing import Any
 
 import cv2
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments, geometry
+from ..command import command, make_table, track_progress
 from ..domain import Array
 from ..provenance import write_numbers
 from ..sim.network import towns
-from ..sim.network.roads import RoadError, RoadMap
+from ..sim.network.roads import RoadMap
 from ..sim.render import appearance, camera, scenery, visible_scene
 from ..sim.traffic.actors import Actors, Shape, Snapshot
 from .scoring import one_core
@@ -50,37 +48,26 @@ STREET = (  # shape, length, width, height m; walked through in turn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--runs", type=arguments.positive_int(10_000), default=60, help="instants to take medians over (default: 60)"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--runs", type=arguments.positive_int(10_000), default=60, help="instants to take medians over")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when there is no town to draw or the file cannot be written."""
-    console, errors = Console(), Console(stderr=True)
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     try:
         with one_core(), tempfile.TemporaryDirectory() as folder:
             numbers = figures(towns.make(TOWN, SEED, Path(folder)), max(1, args.runs), errors)
-    except RoadError as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
     finally:
         cv2.setNumThreads(threads)
-    if args.json is not None:
-        try:
-            write_numbers(args.json, numbers)
-        except OSError as fault:
-            errors.print(escape(f"{args.json} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
-            return 2
+    write_numbers(args.json, numbers)
     console.print(table(numbers))
-    return 0
 
 
 def busy_street(road_map: RoadMap) -> tuple[Array, Snapshot]:
-    """The ego's pose (3,) on its way to the junction with most signals, or to any, and a crowd around it."""
+    """The ego's pose (3,) before the junction with most signals, or before any, and road users around it."""
     held_back = [signal.lane for signal in road_map.signals]
     approaches = [key for key, lane in sorted(road_map.lanes.items()) if lane.across_junction is None]
     key = held_back[0] if held_back else approaches[0]
@@ -109,7 +96,7 @@ def busy_street(road_map: RoadMap) -> tuple[Array, Snapshot]:
 
 
 def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
-    """The measurements, milliseconds and pictures per second."""
+    """The measurements, milliseconds and images per second."""
     begun = time.perf_counter()
     town = scenery.build_scenery(road_map, SEED)
     numbers: dict[str, Any] = {"runs": runs, "ms_scenery": 1e3 * (time.perf_counter() - begun)}
@@ -121,21 +108,21 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
     for width, height in SIZES:
         rig = camera.rig(width, height)
         spent: list[tuple[float, float]] = []
-        for _ in track(range(runs + 2), f"{width}x{height}", console=console, disable=not console.is_terminal):
+        for _ in track_progress(range(runs + 2), f"{width}x{height}", console):
             start = time.perf_counter()
             view = visible_scene.gather_visible(town, snapshot, ego, light)
             gathered = time.perf_counter()
             for eye in rig:
                 camera.render_image(view, eye)
             spent.append((gathered - start, time.perf_counter() - gathered))
-        views, pictures = zip(*spent[2:], strict=True)  # the first two pay for what is kept
+        views, images = zip(*spent[2:], strict=True)  # the first two include cached preparation
         size = f"{width}x{height}"
         numbers[f"ms_view_{size}"] = 1e3 * median(views)
-        numbers[f"ms_picture_{size}"] = 1e3 * median(pictures) / len(rig)
+        numbers[f"ms_image_{size}"] = 1e3 * median(images) / len(rig)
         instant = median(a + b for a, b in spent[2:])
-        numbers[f"pictures_per_s_{size}"] = len(rig) / instant
-        numbers[f"best_pictures_per_s_{size}"] = len(rig) / min(a + b for a, b in spent[2:])
-        numbers[f"bound_ms_picture_{size}"] = per_byte_ms * width * height * 3 * camera.SUPERSAMPLING**2
+        numbers[f"images_per_s_{size}"] = len(rig) / instant
+        numbers[f"best_images_per_s_{size}"] = len(rig) / min(a + b for a, b in spent[2:])
+        numbers[f"bound_ms_image_{size}"] = per_byte_ms * width * height * 3 * camera.SUPERSAMPLING**2
     return numbers
 
 
@@ -152,22 +139,23 @@ def copy_ms() -> float:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    shown = Table(
-        title=f"camera pictures on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
-        f"within {WITHIN_M:.0f} m, a town of {numbers['things']} standing things",
-        box=SIMPLE_HEAD,
-    )
-    for name in ("size", "pictures/s", "at best", "ms view, for three", "ms each", "bound ms each"):
-        shown.add_column(name, justify="right")
+    rows = []
     for width, height in SIZES:
         size = f"{width}x{height}"
-        shown.add_row(
-            size,
-            f"{numbers[f'pictures_per_s_{size}']:.0f}",
-            f"{numbers[f'best_pictures_per_s_{size}']:.0f}",
-            f"{numbers[f'ms_view_{size}']:.1f}",
-            f"{numbers[f'ms_picture_{size}']:.1f}",
-            f"{numbers[f'bound_ms_picture_{size}']:.2f}",
+        rows.append(
+            (
+                size,
+                f"{numbers[f'images_per_s_{size}']:.0f}",
+                f"{numbers[f'best_images_per_s_{size}']:.0f}",
+                f"{numbers[f'ms_view_{size}']:.1f}",
+                f"{numbers[f'ms_image_{size}']:.1f}",
+                f"{numbers[f'bound_ms_image_{size}']:.2f}",
+            )
         )
-    shown.caption = f"once per town before that: {numbers['ms_scenery']:.0f} ms"
-    return shown
+    return make_table(
+        ("size", "images/s", "at best", "ms view, for three", "ms each", "bound ms each"),
+        rows,
+        f"camera images on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
+        f"within {WITHIN_M:.0f} m, a town of {numbers['things']} standing things",
+        f"once per town before that: {numbers['ms_scenery']:.0f} ms",
+    )

@@ -13,32 +13,29 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
-from ..config import Config, ConfigError, ReflectDrive2Config
+from ..command import command, make_table, track_progress
+from ..config import Config, ReflectDrive2Config
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..evaluation import open_loop, scene_sets
+from ..evaluation import open_loop
 from ..features import model_inputs
 from ..planning import reflectdrive2
-from ..planning.planner import Network, Tools
-from ..planning.postprocess.waypoints import driven
+from ..planning.planner import Network
+from ..planning.postprocess.waypoints import postprocess
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..runtime.model_file import ModelFileError
-from ..scoring.frenet import RoadFrame, poses_on_road
+from ..scoring.frenet import FrenetFrame, poses_on_road
+from ..scoring.safety import SafetyContext
 from ..scoring.scorer import score
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 
 ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
 GOALS = (1, 2, 3, 6, 10)
@@ -69,30 +66,24 @@ CEILINGS = tuple(each.name for each in fields(Ceiling))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_bench_arguments(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     parser.set_defaults(planner="reflectdrive2")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to decode."""
-    console, errors = Console(), Console(stderr=True)
-    try:
-        config = cli_args.configuration(args)
-        folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
-        set_name = shards.index_of(folder).set
-        rows, ceilings = measure(folder, config, args.limit, errors)
-    except (ConfigError, ModelFileError, *scene_sets.SCENE_SET_ERRORS) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    """Exit code 0; 2 with one sentence on stderr if there is nothing to decode."""
+    config = cli_args.configuration(args)
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    set_name = shards.index_of(folder).set
+    rows, ceilings = measure(folder, config, args.limit, errors)
     numbers = {name: summary(some, rows[CONFIGURED]) for name, some in rows.items()}
     expert = {name: round(100.0 * float(np.mean([vars(each)[name] for each in ceilings])), 3) for name in CEILINGS}
-    if args.json is not None:
-        model = {"file": args.model, "sha256": config.model.sha256}
-        told = {"set": set_name, "scenes": len(rows[CONFIGURED]), "model": model, "expert": expert, "rows": numbers}
-        write_numbers(args.json, told, weights_sha256=cli_args.weights_of(config, [args.planner]))
+    model = {"file": args.model, "sha256": config.model.sha256}
+    content = {"set": set_name, "scenes": len(rows[CONFIGURED]), "model": model, "expert": expert, "rows": numbers}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(set_name, len(rows[CONFIGURED]), numbers))
-    console.print(expert_sentence(expert), soft_wrap=True, highlight=False)
-    return 0
+    console.print(expert_sentence(expert))
 
 
 def measure(folder: Path, config: Config, limit: int, errors: Console) -> tuple[dict[str, list[Row]], list[Ceiling]]:
@@ -101,14 +92,11 @@ def measure(folder: Path, config: Config, limit: int, errors: Console) -> tuple[
     rows: dict[str, list[Row]] = {name: [] for name in ways}
     ceilings = []
     networks = {each: cli_args.network_of_weights(config, each) for each in {way.decoding for way in ways.values()}}
-    scenes = shards.read(
-        folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
-    )
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        for scene in progress.track(scenes, total=limit, description="decoding"):
-            for name, row in decode_variants(scene, ways, networks):
-                rows[name].append(row)
-            ceilings.append(expert_ceiling(scene, networks[config.decoding].codebook))
+    scenes = shards.read(folder, images=True, limit=limit, on_damage=errors.print)
+    for scene in track_progress(scenes, "decoding", errors, limit):
+        for name, row in decode_variants(scene, ways, networks):
+            rows[name].append(row)
+        ceilings.append(expert_ceiling(scene, networks[config.decoding].layout))
     if not rows[CONFIGURED]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows, ceilings
@@ -138,7 +126,7 @@ def decode_variants(
 ) -> Iterator[tuple[str, Row]]:
     """The score of each variant in one scene; each network encodes the scene once."""
     observation = scene.observation()
-    scored, road = scene.scored(), RoadFrame.of(observation.route)
+    scored, road = scene.scored(), FrenetFrame.of(observation.route)
     known = {
         decoding: network.prefill_goal(model_inputs(observation, network.inputs))
         for decoding, network in networks.items()
@@ -147,19 +135,21 @@ def decode_variants(
         network = networks[config.decoding]
         settings: ReflectDrive2Config = config.reflectdrive2
         seen = known[config.decoding]
-        drafts = reflectdrive2.drafted(network, seen.context, seen.blocks[seen.real], settings)
-        blocks, _ = reflectdrive2.edited(network, seen.context, *drafts, settings.edit_rounds)[-1]
-        points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+        drafts = reflectdrive2.draft_actions(network, seen.context, seen.actions[seen.valid], settings)
+        actions, _ = reflectdrive2.edit_actions(network, seen.context, *drafts, settings.edit_rounds)[-1]
+        points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
         values = score(scored, poses_on_road(points, road)).score
-        choice = reflectdrive2.ranked(points, seen.goal_log_probs[seen.real], observation, road, Tools(config, network))
+        choice = reflectdrive2.rank_candidates(
+            points, seen.goal_log_probs[seen.valid], SafetyContext(observation, config)
+        )
         yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
 
 
-def expert_ceiling(scene: DrivingScene, codebook: Codebook) -> Ceiling:
+def expert_ceiling(scene: DrivingScene, layout: TokenLayout) -> Ceiling:
     """The scores of the expert's plan in one scene."""
-    rounded, plans = codebook.decode(codebook.encode(scene.expert[:, :2])), [scene.expert]
-    for road in (RoadFrame.of(scene.route), None):
-        plans.append(poses_on_road(driven(rounded, scene.ego, codebook.bin_m, road), road))
+    rounded, plans = layout.decode(layout.encode(scene.expert[:, :2])), [scene.expert]
+    for road in (FrenetFrame.of(scene.route), None):
+        plans.append(poses_on_road(postprocess(rounded, scene.ego, layout.codebook.bin_m, road), road))
     return Ceiling(*map(float, score(scene.scored(), np.stack(plans)).score))
 
 
@@ -167,8 +157,8 @@ def expert_sentence(expert: Mapping[str, float]) -> str:
     """One sentence."""
     exact, tokens, without = (expert[name] for name in CEILINGS)
     return (
-        f"The expert's own plan has {exact:.1f}; in tokens, read against the road, {tokens:.1f}; without the road "
-        f"{without:.1f}."
+        f"The expert's own plan scores {exact:.1f}; rounded to tokens and read relative to the road {tokens:.1f}, "
+        f"without the road {without:.1f}."
     )
 
 
@@ -183,12 +173,9 @@ def summary(rows: list[Row], plain: list[Row]) -> dict[str, Any]:
 
 def _table(name: str, scenes: int, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
     title = f"set '{name}', {scenes} scenes; PDMS, means in percent"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("decoding", no_wrap=True)
-    for heading in ("single", "best of goals", "chosen", "difference", "95 %"):
-        table.add_column(heading, justify="right")
+    cells = []
     for way, row in numbers.items():
         low, high = row["difference_95"]
         values = (f"{row[key]:.1f}" for key in ("single", "best", "chosen"))
-        table.add_row(way, *values, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}")
-    return table
+        cells.append((way, *values, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}"))
+    return make_table(("decoding", "single", "best of goals", "chosen", "difference", "95 %"), cells, title)

@@ -1,6 +1,6 @@
-"""What `bench planner` tells of a GPU: what it is, its clocks, and which way of running a step is the fastest there.
+"""GPU measurements of `bench planner`: properties, clocks, and the fastest way to run a step.
 
-The answer to `model.token.cuda_graphs.CHOSEN`: a way drives when it is faster here and writes the same ids.
+They decide `model.token.cuda_graphs.DEFAULT_MODE`: a mode is used if it is faster here and writes the same ids.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..command import make_table
 from ..features import ModelInputs
 from ..model.token import torch_bench
-from ..model.token.cuda_graphs import CHOSEN, WAYS
+from ..model.token.cuda_graphs import DEFAULT_MODE, MODES
 from ..model.token.net import TokenNet
 from ..runtime.torch_backend import TorchNetwork
-from .parity import FULL, run_step
+from .parity import full_rounds, run_step
 
 COUNTS = (1, 6)  # blocks of a step: of a lite one, and of all goals
 NO_GPU = "not run: no CUDA device"
@@ -30,39 +30,40 @@ CLOCKS = ("clocks.sm", "clocks.max.sm", "clocks.mem", "clocks.max.mem")  # MHz, 
 def measure(
     net: TokenNet, reference: TorchNetwork, inputs: ModelInputs, device: str, rounds: int
 ) -> dict[str, Any] | str:
-    """What the GPU is, and milliseconds of updates and steps on it; a sentence where none runs anything."""
+    """Properties of the GPU, and milliseconds of id updates and steps on it; a sentence if nothing runs there."""
     if device == "cpu":
         return NOT_REQUESTED if torch_bench.has_gpu() else NO_GPU
-    told = torch_bench.gpu(device)
+    gpu = torch_bench.gpu_properties(device)
     rules = reference.decoding.edits
-    told["update_ms_p50"] = {str(count): torch_bench.updates_ms(net, device, rules, count, rounds) for count in COUNTS}
-    told |= cuda_modes(net, reference, inputs, device, rounds)
-    return {**told, "clocks_mhz": clocks(told.pop("uuid")), "chosen": str(CHOSEN)}
+    gpu["update_ms_p50"] = {str(count): torch_bench.updates_ms(net, device, rules, count, rounds) for count in COUNTS}
+    gpu |= cuda_modes(net, reference, inputs, device, rounds)
+    return {**gpu, "clocks_mhz": clocks(gpu.pop("uuid")), "chosen": str(DEFAULT_MODE)}
 
 
 def cuda_modes(
     net: TokenNet, reference: TorchNetwork, inputs: ModelInputs, device: str, rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """Median milliseconds of a full frame's steps, from ids on the host to ids on the host, by each way in turn.
+    """Median milliseconds of a full frame's steps, from ids on the host to ids on the host, by mode.
 
-    `same_ids` is the share of final ids that are those of `reference`, which runs kernel by kernel.
+    `same_ids` is the share of final ids equal to those of `reference`, which runs kernel by kernel.
     """
     networks, left_out = dict[str, TorchNetwork](), dict[str, str]()
-    for way in WAYS:
+    for way in MODES:
         try:
             networks[str(way)] = TorchNetwork(net, device, reference.decoding, reference.inputs.tokenizer, way)
         except ModuleNotFoundError as fault:
             left_out[str(way)] = f"not run: {fault.name} is not installed"
+    rounds_of_step = full_rounds(reference.layout)
     spent: dict[str, dict[str, list[float]]] = {name: {str(count): [] for count in COUNTS} for name in networks}
     same: dict[str, list[float]] = {name: [] for name in networks}
     for turn in range(-1, rounds):  # the first records and compiles
         for count in COUNTS:
-            expected, _ = run_step(reference, inputs, FULL, count)
+            expected, _ = run_step(reference, inputs, rounds_of_step, count)
             for name, network in networks.items():
-                written, (_, drafts, edits) = run_step(network, inputs, FULL, count)
+                written, (_, drafts, edits) = run_step(network, inputs, rounds_of_step, count)
                 same[name].append(float(np.mean(written == expected)))
                 if turn >= 0:
-                    spent[name][str(count)].append((drafts + edits) / len(FULL))
+                    spent[name][str(count)].append((drafts + edits) / len(rounds_of_step))
     return {
         "step_ms_p50": {name: {count: median(ms) for count, ms in by.items()} for name, by in spent.items()},
         "same_ids": {name: min(shares) for name, shares in same.items()},
@@ -71,36 +72,32 @@ def cuda_modes(
 
 
 def clocks(uuid: str) -> dict[str, float] | str:
-    """What nvidia-smi tells right after the measurements; a sentence where it tells nothing, as on some Jetsons."""
+    """Clocks from nvidia-smi right after the measurements; a sentence if it reports none, as on some Jetsons."""
     words = ["nvidia-smi", f"--query-gpu={','.join(CLOCKS)}", "--format=csv,noheader,nounits", "-i", uuid]
     try:
-        told = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
-        return dict(zip(CLOCKS, (float(value) for value in told.split(",")), strict=True))
+        output = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
+        return dict(zip(CLOCKS, (float(value) for value in output.split(",")), strict=True))
     except (OSError, subprocess.SubprocessError, ValueError):
-        return "nvidia-smi does not tell them"
+        return "nvidia-smi does not report them"
 
 
-def table(told: Mapping[str, Any]) -> Table:
+def table(gpu: Mapping[str, Any]) -> Table:
     """Of what `measure` found on a GPU."""
-    ticks = told["clocks_mhz"]
+    ticks = gpu["clocks_mhz"]
     if not isinstance(ticks, str):
         ticks = ", ".join(f"{name.removeprefix('clocks.')} {value:.0f}" for name, value in ticks.items()) + " MHz"
-    shown = Table(
-        title=f"{told['name']}, compute capability {told['compute_capability']}, {told['memory_gb']:.0f} GB, "
-        f"CUDA {told['cuda']}; clocks: {ticks}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
+    rows = []
+    for name in gpu["update_ms_p50"][str(COUNTS[0])]:
+        rows.append((f"update: {name}", *(f"{gpu['update_ms_p50'][str(count)][name]:.3f}" for count in COUNTS), ""))
+    for name, by_count in gpu["step_ms_p50"].items():
+        drives = " (drives)" if name == gpu["chosen"] else ""
+        share = f"{100 * gpu['same_ids'][name]:.2f} %"
+        rows.append((f"step: {name}{drives}", *(f"{by_count[str(count)]:.3f}" for count in COUNTS), share))
+    for name, why in gpu["left_out"].items():
+        rows.append((f"step: {name}", why, "", ""))
+    title = (
+        f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['memory_gb']:.0f} GB, "
+        f"CUDA {gpu['cuda']}; clocks: {ticks}"
     )
-    shown.add_column("ms p50")
-    for count in COUNTS:
-        shown.add_column(f"{count} block{'s' * (count > 1)}", justify="right")
-    shown.add_column("same ids", justify="right")
-    for name in told["update_ms_p50"][str(COUNTS[0])]:
-        shown.add_row(f"update: {name}", *(f"{told['update_ms_p50'][str(count)][name]:.3f}" for count in COUNTS), "")
-    for name, by_count in told["step_ms_p50"].items():
-        drives = " (drives)" if name == told["chosen"] else ""
-        share = f"{100 * told['same_ids'][name]:.2f} %"
-        shown.add_row(f"step: {name}{drives}", *(f"{by_count[str(count)]:.3f}" for count in COUNTS), share)
-    for name, why in told["left_out"].items():
-        shown.add_row(f"step: {name}", why, "", "")
-    return shown
+    counts = (f"{count} block{'s' * (count > 1)}" for count in COUNTS)
+    return make_table(("ms p50", *counts, "same ids"), rows, title)

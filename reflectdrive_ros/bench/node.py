@@ -1,9 +1,9 @@
-"""`reflectdrive bench node`: what the node adds to the planner's own time, whether it loses pictures, whether it grows.
+"""`reflectdrive bench node`: time that the node adds to the planner's own, lost images, and memory growth.
 
-The recording's pictures are sent at 10 Hz by this process to the node in its own process, over DDS. Overhead is the
-time from the front picture's arrival to the trajectory's publication, minus the planner's. The node measures it with
-its own clock, so it does not depend on this process being on time. Beside it stands the bound: decoding the three
-pictures, which no node that looks at them can avoid, timed here on one thread.
+This process sends the recording's images at 10 Hz over DDS to the node in its own process. Overhead is the time from
+the front image's arrival to the trajectory's publication, minus the planner's time. The node measures it with its own
+clock, so it does not depend on the punctuality of this process. The bound is the decoding time of the three images on
+one thread, which every node that uses images needs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ from typing import Any
 import cv2
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError, override_dotted
+from ..command import command, make_list, track_progress
+from ..config import Config, override_dotted
+from ..demo.recordings import RECORDING, open_recording
 from ..provenance import write_numbers
 from ..replay.node import Harness
-from ..ros import convert, outputs
-from ..ros.bag import BagError
+from ..ros import image_decoding, outputs
 from ..ros.processes import running_node
-from ..ros.recordings import RECORDING, RecordingError, open_recording
 from ..ros.topics import message_class
 
 PERIOD_S = 0.1
 WARM_UP_S = 3.0
-SETTLE_S = 0.5  # until the last answers and the diagnostics that count them have come
+SETTLE_S = 0.5  # time for the last outputs and diagnostics to arrive
 RAW_SIZE = (1920, 1080)
 KEY_BY_SUFFIX = {
     "kinematic_state": "odometry",
@@ -46,36 +44,26 @@ KEY_BY_SUFFIX = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--runs", type=arguments.positive_int(1000), default=5, help="runs to take medians over (default: 5)"
-    )
-    parser.add_argument(
-        "--seconds", type=arguments.duration(1.0, 3600.0), default=60.0, help="length of a run (default: 60)"
-    )
-    parser.add_argument("--planner", default="constant_velocity", help="recipe (default: constant_velocity)")
-    parser.add_argument("--objects", action="store_true", help="send the recording's road users too")
+    parser.add_argument("--runs", type=arguments.positive_int(1000), default=5, help="runs to take medians over")
+    parser.add_argument("--seconds", type=arguments.duration(1.0, 3600.0), default=60.0, help="length of a run")
+    parser.add_argument("--planner", default="constant_velocity", help="recipe")
+    parser.add_argument("--objects", action="store_true", help="also send the recording's road users")
     parser.add_argument("--raw", action="store_true", help="three raw 1920x1080 streams instead of 640x360 JPEG")
-    parser.add_argument("--recording", type=Path, default=RECORDING, help="pictures to send")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--recording", type=Path, default=RECORDING, help="images to send")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
-    console, errors = Console(), Console(stderr=True)
-    try:
-        messages = messages_by_key(args.recording, args.raw)
-        runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
-    except (RecordingError, BagError, ConfigError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    messages = messages_by_key(args.recording, args.raw)
+    runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
     numbers = figures(runs, messages, args)
-    if args.json:
-        write_numbers(args.json, numbers)
+    write_numbers(args.json, numbers)
     console.print(table(numbers))
-    return 0
 
 
 def messages_by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
-    """The recording's messages by input key, in order; pictures blown up to raw Full HD on request."""
+    """The recording's messages by input key, in order; images blown up to raw Full HD on request."""
     found: dict[str, list[Any]] = {}
     for item in open_recording(recording).messages():
         parts = item.topic.split("/")
@@ -91,8 +79,8 @@ def messages_by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
 
 
 def upscale_to_full_hd(message: Any) -> Any:
-    """A compressed image as the raw sensor_msgs/Image of RAW_SIZE that a camera driver would send."""
-    pixels = cv2.resize(convert.jpeg_pixels(message, "bench"), RAW_SIZE)
+    """A compressed image as the raw sensor_msgs/Image of RAW_SIZE of a camera driver."""
+    pixels = cv2.resize(image_decoding.jpeg_pixels(message, "bench"), RAW_SIZE)
     width, height = RAW_SIZE
     image = message_class("sensor_msgs/msg/Image")
     made = image(header=message.header, width=width, height=height, encoding="rgb8", step=3 * width)
@@ -142,7 +130,7 @@ def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Co
 
 
 def images_received(harness: Harness) -> int:
-    """What the node's diagnostics count, over all cameras."""
+    """Received images over all cameras, from the node's diagnostics."""
     last = harness.received["diagnostics"][-1][1]
     lines = [status for status in last.status if ": image" in status.name]
     return sum(int(value.value) for status in lines for value in status.values if value.key == "received")
@@ -156,20 +144,20 @@ def send(
     errors: Console | None = None,
     title: str = "",
 ) -> list[float]:
-    """Send pictures at 10 Hz and odometry at 50 Hz, stamped now; returns the node's memory (MB) once a second."""
+    """Send images at 10 Hz and odometry at 50 Hz, stamped now; returns the node's memory (MB) once a second."""
     memory, ticks = [], range(round(seconds / PERIOD_S))
     began = time.perf_counter()
-    for tick in ticks if errors is None else track(ticks, title, console=errors, transient=True):
-        pictures = [key for key in harness.inputs if key.startswith(("image", "info"))]
+    for tick in ticks if errors is None else track_progress(ticks, title, errors):
+        images = [key for key in harness.inputs if key.startswith(("image", "info"))]
         others = [key for key in ("acceleration", "objects") if key in harness.inputs]
         for fifth in range(5):
             ahead = began + (tick + 0.2 * fifth) * PERIOD_S - time.perf_counter()
             if ahead > 0:
                 time.sleep(ahead)
             elif ahead < -0.5 * PERIOD_S:
-                began -= ahead  # this process was held up: a camera would not send two pictures at once to catch up
+                began -= ahead  # this process was delayed: a camera would not send two images at once to catch up
             stamp = outputs.time_message(int(harness.node.get_clock().now().nanoseconds))
-            for key in ["odometry", *([*others, *pictures] if fifth == 0 else [])]:
+            for key in ["odometry", *([*others, *images] if fifth == 0 else [])]:
                 choices = messages[key]
                 message = choices[tick % len(choices)]
                 message.header.stamp = stamp
@@ -191,14 +179,14 @@ def figures(runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: ar
     p50 = [float(np.percentile(r["overhead_ms"], 50)) for r in runs]
     p99 = [float(np.percentile(r["overhead_ms"], 99)) for r in runs]
     growth = [growth_percent(r["memory_mb"]) for r in runs]
-    pictures = [messages[key][0] for key in messages if key.startswith("image:")]
+    images = [messages[key][0] for key in messages if key.startswith("image:")]
     return {
         "overhead_ms_p50": median(p50),
         "overhead_ms_p99": median(p99),
         "overhead_ms_p50_runs": p50,
         "overhead_ms_p99_runs": p99,
-        "bound_decode_ms": decode_ms(pictures),
-        "bytes_per_instant": sum(len(picture.data) for picture in pictures),
+        "bound_decode_ms": decode_ms(images),
+        "bytes_per_instant": sum(len(image.data) for image in images),
         "frames_sent": [r["frames_sent"] for r in runs],
         "plans": [r["plans"] for r in runs],
         "images_lost": [r["images_lost"] for r in runs],
@@ -207,7 +195,7 @@ def figures(runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: ar
         "runs": len(runs),
         "seconds": args.seconds,
         "planner": args.planner,
-        "pictures": "raw 1920x1080" if args.raw else "JPEG 640x360",
+        "images": "raw 1920x1080" if args.raw else "JPEG 640x360",
         "objects": args.objects,
     }
 
@@ -219,32 +207,28 @@ def growth_percent(memory_mb: list[float]) -> float:
     return 100.0 * (float(np.mean(memory_mb[-tenth:])) - early) / early
 
 
-def decode_ms(pictures: list[Any]) -> float:
+def decode_ms(images: list[Any]) -> float:
     """Decoding and resizing one instant on one thread, median of 50."""
     config, times = Config(), []
     for _ in range(50):
         begun = time.perf_counter()
-        for picture in pictures:
-            convert.pixels(picture, "bench", config.cameras.width, config.cameras.height)
+        for image in images:
+            image_decoding.pixels(image, "bench", config.cameras.width, config.cameras.height)
         times.append(1e3 * (time.perf_counter() - begun))
     return median(times)
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    made = Table(
-        title=f"node · {numbers['pictures']} · {numbers['runs']} runs of {numbers['seconds']:.0f} s", show_header=False
-    )
+    title = f"node · {numbers['images']} · {numbers['runs']} runs of {numbers['seconds']:.0f} s"
     rows = {
         "overhead p50": f"{numbers['overhead_ms_p50']:.2f} ms (bound: {numbers['bound_decode_ms']:.2f} ms to decode)",
         "overhead p99": f"{numbers['overhead_ms_p99']:.2f} ms",
         "plans of frames": ", ".join(f"{p}/{f}" for p, f in zip(numbers["plans"], numbers["frames_sent"], strict=True)),
-        "pictures lost": ", ".join(map(str, numbers["images_lost"])),
+        "images lost": ", ".join(map(str, numbers["images_lost"])),
         "memory": ", ".join(
             f"{m:.0f} MB ({g:+.1f} %)"
             for m, g in zip(numbers["memory_mb"], numbers["memory_growth_percent"], strict=True)
         ),
         "input": f"{numbers['bytes_per_instant'] / 1e3:.0f} kB an instant",
     }
-    for name, value in rows.items():
-        made.add_row(name, value)
-    return made
+    return make_list(title, rows)

@@ -1,10 +1,9 @@
-"""`reflectdrive bench parity --model FILE --graphs CARD --scenes DIR`: exported graphs beside eager torch.
+"""`reflectdrive bench parity --model FILE --graphs CARD --scenes DIR`: exported graphs compared with eager torch.
 
-Of each scene both write the ids of a full frame, all goals drafted and all edited, and of a lite frame that carries the
-first plan on: how many are the same? Then the planner plans with each from cold, as `eval` has it: do both send the
-same ids, and what do the plans score? The difference of scores is over the same scenes; its interval is by the
-bootstrap. Both run as in a vehicle, through their cards and with their self-checks; a --backend that is not there is
-one sentence and exit code 2.
+For each scene both decode a full frame, with all goals drafted and edited, and a lite frame that continues the first
+plan; equal ids are counted. Then the planner plans with each from its initial state, as `eval` does: published ids and
+scores are compared over the same scenes, with a bootstrap interval. Both load through their cards and self-checks as in
+a vehicle; a missing --backend is one sentence and exit code 2.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError, ModelConfig, load, override
+from ..command import command, make_table, track_progress
+from ..config import Config, ModelConfig, load, override
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
@@ -34,62 +31,49 @@ from ..evaluation import driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES
 from ..features import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
-from ..planning import planner_named
-from ..planning.planner import Network, Planner, PlanningError, Tools
+from ..planning import get_planner
+from ..planning.planner import Network, Planner, PlannerContext, PlanningError, prefill_sequences, run_rounds
 from ..provenance import write_numbers
-from ..runtime.model_file import ModelFileError, named
-from ..runtime.network import network_of
+from ..runtime.model_file import model_config
+from ..runtime.network import load_network
 from ..scoring.scorer import Scene
+from ..tokens import Round, TokenLayout, decoding_rounds
 
-Move = tuple[int, bool]  # limit, edit
-FULL: tuple[Move, ...] = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
-LITE: tuple[Move, ...] = ((16, False), (0, True))
 PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
 Pair = tuple[Array, Array]  # what two networks wrote
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="FILE", help="weights, for eager torch on the CPU")
-    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
-    parser.add_argument("--graphs", type=Path, required=True, metavar="CARD", help="card of the graphs exported of it")
-    parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="(onnxruntime)")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda .. (auto)")
-    parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each (1)")
-    parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="scene set, with images")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
     parser.add_argument(
-        "--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes (1000)"
+        "--graphs", type=Path, required=True, metavar="CARD", help="card of the graphs exported from it"
     )
+    parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="of the graphs")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda ..")
+    parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each")
+    parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="scene set, with images")
+    parser.add_argument("--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planner and score (YAML)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a network or the set cannot be used."""
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        config = load(args.config) if args.config else Config()
-        network, eager, config = both_networks(args, config)
-        numbers = {
-            "backend": args.backend,
-            "runs_on": getattr(network, "runs_on", ""),
-            "precision": GraphCard.read(args.graphs).precision,
-            "threads": args.threads,
-            "set": shards.index_of(args.scenes).set,
-            "planner": config.planner,
-            **compare_networks(network, eager, read_scenes(args.scenes, args.limit, errors), config),
-        }
-        if args.json is not None:
-            write_numbers(args.json, numbers, weights_sha256=GraphCard.read(args.graphs).model["weights_sha256"])
-    except (ConfigError, GraphError, ModelFileError, SetError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename}: {fault.strerror}"), soft_wrap=True, highlight=False)
-        return 2
+    config = load(args.config) if args.config else Config()
+    network, eager, config = both_networks(args, config)
+    numbers = {
+        "backend": args.backend,
+        "backend_description": getattr(network, "backend_description", ""),
+        "precision": GraphCard.read(args.graphs).precision,
+        "threads": args.threads,
+        "set": shards.index_of(args.scenes).set,
+        "planner": config.planner,
+        **compare_networks(network, eager, read_scenes(args.scenes, args.limit, errors), config),
+    }
+    write_numbers(args.json, numbers, weights_sha256=GraphCard.read(args.graphs).model["weights_sha256"])
     show(numbers, console)
-    return 0
 
 
 def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Network, Config]:
@@ -97,16 +81,16 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
 
     Raises ConfigError, GraphError, ModelFileError.
     """
-    weights, graphs = named(args.model, args.sha256), named(str(args.graphs), None)
+    weights, graphs = model_config(args.model, args.sha256), model_config(str(args.graphs), None)
     card = GraphCard.read(graphs.file)
     if card.model["weights_sha256"] != weights.sha256.lower():
-        raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
+        raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
     config = replace(config, decoding=override(config.decoding, card.decoding()))
     asked = (
         ModelConfig(graphs.file, graphs.sha256, args.backend, args.device, config.model.engines, args.threads),
         ModelConfig(weights.file, weights.sha256, "torch", "cpu", "", args.threads),
     )
-    network, eager = (network_of(model, config.decoding) for model in asked)
+    network, eager = (load_network(model, config.decoding) for model in asked)
     assert network is not None  # there is none only where no file is named
     assert eager is not None
     return network, eager, config
@@ -117,10 +101,8 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
 
 def read_scenes(folder: Path, limit: int, console: Console) -> Iterator[DrivingScene]:
     """The first scenes of a set, with a bar. Raises SetError."""
-    read = shards.read(
-        folder, pictures=True, limit=limit, on_damage=partial(console.print, soft_wrap=True, highlight=False)
-    )
-    yield from track(read, "comparing", total=limit, console=console, disable=not console.is_terminal)
+    read = shards.read(folder, images=True, limit=limit, on_damage=console.print)
+    yield from track_progress(read, "comparing", console, limit)
 
 
 def compare_networks(
@@ -128,11 +110,11 @@ def compare_networks(
 ) -> dict[str, Any]:
     """Ids and PDMS of a network, and those of `reference`, on the same scenes. Raises SetError where there is none."""
     pairs, sent, pdms, failures = list[Pair](), 0, list[list[float]](), list[str]()
-    planner = planner_named(config)
+    planner = get_planner(config)
     for scene in scenes:
         pairs.append(decode_both(network, reference, model_inputs(scene.observation(), network.inputs)))
         seen = privilege.observe(scene, PRIVILEGE)
-        plans = [_planned(planner, seen, Tools(config, of), failures) for of in (network, reference)]
+        plans = [_planned(planner, seen, PlannerContext(config, of), failures) for of in (network, reference)]
         mine, theirs = (None if plan is None else plan.tokens for plan in plans)
         sent += mine is not None and theirs is not None and np.array_equal(mine, theirs)
         scored = scene.scored(vehicle=config.vehicle)
@@ -152,10 +134,10 @@ def compare_networks(
     }
 
 
-def _planned(planner: Planner, seen: Observation, tools: Tools, failures: list[str]) -> Plan | None:
-    """A plan from cold; None where there is none, which earns nothing."""
+def _planned(planner: Planner, seen: Observation, planner_context: PlannerContext, failures: list[str]) -> Plan | None:
+    """A plan from the initial state; None if planning fails, which scores 0."""
     try:
-        return driving_scores.plan_once(planner, seen, tools)
+        return driving_scores.plan_once(planner, seen, planner_context)
     except PlanningError as fault:
         failures.append(str(fault))
         return None
@@ -167,41 +149,51 @@ def _pdms(scene: Scene, plan: Plan, config: Config) -> float:
 
 
 def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pair:
-    """Blocks (G + 1, 16) of each: full frames on all goals, and the lite frame on the first plan of `reference`."""
-    full = [run_step(of, inputs, FULL)[0] for of in (network, reference)]
+    """Blocks (G + 1, T) of each: full frames on all goals, and the lite frame on the first plan of `reference`."""
+    full = [run_step(of, inputs, full_rounds(of.layout))[0] for of in (network, reference)]
     last = full[1][:1].copy()
-    last[:, -2:] = reference.codebook.mask_id
-    lite = [run_step(of, inputs, LITE, blocks=last)[0] for of in (network, reference)]
+    layout = reference.layout
+    last[:, layout.waypoint(layout.points - 1)] = layout.mask_id
+    lite = [run_step(of, inputs, lite_rounds(of.layout), actions=last)[0] for of in (network, reference)]
     mine, theirs = (np.concatenate(both) for both in zip(full, lite, strict=True))
     return mine, theirs
+
+
+def full_rounds(layout: TokenLayout) -> tuple[Round, ...]:
+    """Rounds of a full step."""
+    return decoding_rounds(len(layout.free), 3, 3)
+
+
+def lite_rounds(layout: TokenLayout) -> tuple[Round, ...]:
+    """Rounds of a lite step."""
+    return decoding_rounds(layout.length, 1, 1)
 
 
 def run_step(
     network: Network,
     inputs: ModelInputs,
-    moves: Sequence[Move],
+    rounds: Sequence[Round],
     count: int | None = None,
-    blocks: Array | None = None,
+    actions: Array | None = None,
     edited: int | None = None,
 ) -> tuple[Array, tuple[float, float, float]]:
-    """Blocks (M, 16) of a frame on `count` goals, all by default, or from `blocks`; ms in prefill, drafts and edits.
+    """Blocks (M, T) of a frame on `count` goals, all by default, or from `blocks`; ms in prefill, drafts and edits.
 
     Edits are made on the first `edited` of them, which are what is returned; None: on all.
     """
     begun = time.perf_counter_ns()
-    if blocks is None:
-        known = network.prefill_goal(inputs)
-        context, blocks = known.context, known.blocks[:count]
+    if actions is None:
+        known = prefill_sequences(network, inputs)
+        context, actions = known.context, known.actions[:count]
     else:
         context = network.prefill(inputs)
     read_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    blocks, _ = network.draft(context, blocks, [limit for limit, edit in moves if not edit])
-    blocks = blocks[:edited]
+    actions, _ = network.draft(context, actions, [limit for limit, edit in rounds if not edit])
+    actions = actions[:edited]
+    edits = [each for each in rounds if each.edit and "edit" in network.capabilities]
     drafted_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
-    for limit, edit in moves:
-        if edit:
-            blocks, _ = network.step(context, blocks, limit, edit)
-    return blocks, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
+    actions, _ = run_rounds(partial(network.step, context), actions, edits)
+    return actions, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
 
 
 def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -224,29 +216,25 @@ def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
 def show(numbers: Mapping[str, Any], console: Console) -> None:
     scenes, bins = numbers["scenes"], numbers["largest_difference_bins"]
     low, high = numbers["pdms_difference_95"]
-    beside = f"{numbers['runs_on']}, {numbers['precision']}, beside eager torch, {scenes} scenes of '{numbers['set']}'"
-    console.print(beside, highlight=False, soft_wrap=True)
+    beside = f"{numbers['backend_description']}, {numbers['precision']}, beside eager torch"
+    console.print(f"{beside}, {scenes} scenes of '{numbers['set']}'")
     console.print(table(numbers))
     console.print(
         f"PDMS {numbers['pdms']:.2f}, that of eager torch {numbers['pdms_reference']:.2f}: difference "
-        f"{numbers['pdms_difference']:+.3f} ({low:+.3f} .. {high:+.3f}); ids differ by {bins} bins at most",
-        highlight=False,
-        soft_wrap=True,
+        f"{numbers['pdms_difference']:+.3f} ({low:+.3f} .. {high:+.3f}); ids differ by {bins} bins at most"
     )
     if failures := numbers["failures"]:
-        told = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
-        console.print(escape(told), highlight=False, soft_wrap=True)
+        sentence = f"{len(failures)} times there was no plan, scored 0; the first: {failures[0]}"
+        console.print(sentence)
 
 
 def table(numbers: Mapping[str, Any]) -> Table:
     scenes = numbers["scenes"]
-    shown = Table(box=SIMPLE_HEAD)
-    for name, justify in (("", "left"), ("there are", "right"), ("the same", "right"), ("%", "right")):
-        shown.add_column(name, justify=justify)  # type: ignore[arg-type]
+    rows = []
     for name, of, equal in (
         ("ids, of all goals and a lite frame", numbers["tokens"], numbers["equal_tokens"]),
         ("scenes with all of these", scenes, numbers["equal_scenes"]),
         ("plans from cold", scenes, numbers["equal_plans"]),
     ):
-        shown.add_row(name, str(of), str(equal), f"{100 * equal / of:.2f}")
-    return shown
+        rows.append((name, str(of), str(equal), f"{100 * equal / of:.2f}"))
+    return make_table(("", "there are", "the same", "%"), rows)

@@ -1,25 +1,26 @@
-"""`reflectdrive bench planner --backend onnxruntime --config small`: a network's planning step, the bound beside it.
+"""`reflectdrive bench planner --backend onnxruntime --config small`: times of a network's planning step, with a bound.
 
-A full step is prefill_goal, three drafts of six goals and three edits of one (`planning/reflectdrive2.py`, which stops
-earlier where an edit changes nothing); a lite step is prefill and two steps on one block. Beside them stand full steps
-that edit all of their one, three or six blocks.
-Everything has its turn in every round: the backend and eager torch, with and without reuse of the prompt's keys and
-values. Without reuse every pass reads the scene again; of eager torch it is told, too, where it does so for each goal
-by itself. A network that keeps what it saw in a picture (`vision.frames` 1, as `base`) is also timed with pictures it
-never saw.
-So a machine that is slow for a second slows them all, and the ratios, which are medians over rounds, hold on a busy one
-too. Our threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`).
-Beside the times stands a roofline: FLOPs and bytes that a step cannot do without (`roofline`), at the copy and matrix
-rates of this machine, measured in the same run with as many threads. Whether the backend plans what eager torch plans,
-`reflectdrive bench parity` tells.
-With --backend torch --device cuda all of this happens on a GPU, and a table beside it (`bench_gpu`) says what the GPU
-is and how long a step takes there kernel by kernel, fused, recorded and compiled. With --backend tensorrt the graphs
-run on a GPU, in engines; eager torch stands beside them there where torch finds the GPU, else on the CPU, and then no
-bound is told: nobody has measured what the GPU could do.
+A full step is prefill_goal, three drafts of six goals and three edits of one (`planning/reflectdrive2.py` stops earlier
+if an edit changes nothing); a lite step is prefill and two steps on one action sequence. Full steps that edit all of
+their one, three or six sequences are timed too.
 
-Without --model the weights are random; dense layers take as long with those. With --model FILE the graphs are exported
-into a temporary folder, where engines are built of them, or taken from --graphs CARD, with the engines that
-`reflectdrive engine` has built of them.
+All variants run in turn in every round: the backend and eager torch, with and without reuse of the prompt's KV cache.
+Without reuse every pass encodes the scene again; eager torch is also timed with one prompt per goal. A network with a
+feature cache (`vision.frames` 1, as `base`) is also timed with images that are not cached. Short slowdowns of the
+machine therefore affect all variants, and the ratios, which are medians over rounds, hold on a busy machine too. Our
+threads never spin while they wait; eager torch's do, unless OMP_WAIT_POLICY is PASSIVE (`eager_threads`).
+
+The bound is a roofline: the minimal FLOPs and bytes of a step (`roofline`), at the copy and matrix rates of this
+machine, measured in the same run with as many threads. `reflectdrive bench parity` compares the plans.
+
+With --backend torch --device cuda everything runs on a GPU, and a second table (`bench.gpu`) gives the GPU's properties
+and the time of a step kernel by kernel, fused, recorded and compiled. With --backend tensorrt the graphs run on a GPU
+in engines; eager torch runs there too if torch finds the GPU, else on the CPU, and then there is no bound, because the
+GPU's rates are not measured.
+
+Without --model the weights are random, which does not change the times of dense layers. With --model FILE the graphs
+are exported into a temporary folder, where engines are built, or taken from --graphs CARD, with the engines that
+`reflectdrive engine` has built from them.
 """
 
 from __future__ import annotations
@@ -39,102 +40,83 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
+from ..command import command, make_table, track_progress
 from ..config import Config, ConfigError
-from ..deploy.engines import UNUSABLE
 from ..domain import Array
 from ..features import WORDS, ModelInputs
 from ..files import sha256_of
 from ..model import checkpoint
 from ..model.card import CARD, GraphCard, GraphError
-from ..model.checkpoint import CheckpointError
 from ..model.token import torch_bench
-from ..model.token.cuda_graphs import GpuWay
+from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
-from ..planning.planner import Network
+from ..planning.planner import Network, prefill_sequences, run_rounds
 from ..provenance import write_numbers
-from ..runtime.graphs import views_of
-from ..runtime.model_file import named
-from ..runtime.network import made_inputs, torch_decoding
+from ..runtime.graphs import group_views
+from ..runtime.model_file import model_config
+from ..runtime.network import synthetic_inputs, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
 from . import gpu as bench_gpu
-from .parity import FULL, LITE, run_step
+from .parity import full_rounds, lite_rounds, run_step
 from .roofline import Cost, bound_ms, costs
 
 BACKENDS = ("onnxruntime", "torch", "tensorrt")
 GOALS = (1, 3, 6)
 MAX_GOALS = GOALS[-1]
-NO_CACHE_STRIDE = 8  # a frame that reuses nothing is timed every so many rounds
+NO_CACHE_STRIDE = 8  # a frame without reuse is timed every this many rounds
 PROFILE_RUNS = 30
 WARM_UP = 5
-CACHED, UNCACHED = "with the ring", "pictures never seen"
+CACHED, UNCACHED = "with the ring", "images not cached"
 COLD_START_SCRIPT = """
 import time; begun = time.perf_counter()
 import sys
 from reflectdrive_ros.config import DecodingConfig, ModelConfig, override
 from reflectdrive_ros.model.card import GraphCard
-from reflectdrive_ros.runtime.network import network_of
+from reflectdrive_ros.runtime.network import load_network
 file, sha256, backend, device, engines, threads = sys.argv[1:]
 model = ModelConfig(file, sha256, backend, device, engines, int(threads))
-network_of(model, override(DecodingConfig(), GraphCard.read(file).decoding()))
+load_network(model, override(DecodingConfig(), GraphCard.read(file).decoding()))
 print(time.perf_counter() - begun)
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=f"{', '.join(BACKENDS)} (the first)")
-    parser.add_argument("--config", choices=("small", "base"), default="small", help="size of random weights (small)")
-    parser.add_argument("--model", metavar="FILE", help="weights in place of random ones")
-    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: as the card.json beside it tells)")
-    parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported of --model")
+    parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=", ".join(BACKENDS))
+    parser.add_argument("--config", choices=("small", "base"), default="small", help="size of the random network")
+    parser.add_argument("--model", metavar="FILE", help="weights to use instead of random ones")
+    parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
+    parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported from --model")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 .. (cpu; of --backend tensorrt cuda)")
-    parser.add_argument(
-        "--threads", type=arguments.process_count(), default=2, metavar="N", help="processor threads (2)"
-    )
-    parser.add_argument(
-        "--steps", type=arguments.positive_int(), default=200, metavar="N", help="steps of each kind (200)"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--threads", type=arguments.process_count(), default=2, metavar="N", help="processor threads")
+    parser.add_argument("--steps", type=arguments.positive_int(), default=200, metavar="N", help="steps of each kind")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when the model or the set cannot be used."""
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        places = resolve_devices(args)
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            net, model = load_weights(args)
-            eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), way=GpuWay())
-            card = None
-            if args.backend != "torch":
-                card = load_or_export_graphs(args, net, model, places.device, folder, errors)
-            numbers = figures(args, places, net, eager, card, folder, errors)
-        if args.json is not None:
-            gpu = "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"]
-            write_numbers(args.json, numbers, gpu, model)
-    except (CheckpointError, *UNUSABLE) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename}: {fault.strerror}"), soft_wrap=True, highlight=False)
-        return 2
+    places = resolve_devices(args)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        net, model = load_weights(args)
+        eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), mode=CudaMode())
+        card = None
+        if args.backend != "torch":
+            card = load_or_export_graphs(args, net, model, places.device, folder, errors)
+        numbers = figures(args, places, net, eager, card, folder, errors)
+    gpu = "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"]
+    write_numbers(args.json, numbers, gpu, model)
     for shown in tables(numbers):
         console.print(shown)
-    return 0
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Where what is benched runs, and where eager torch runs beside it."""
+    """Devices of the benchmarked backend and of eager torch."""
 
     device: str
     eager: str
@@ -145,17 +127,17 @@ class Devices:
 
 
 def resolve_devices(args: argparse.Namespace) -> Devices:
-    """Raises ConfigError, CudaError, EngineError where nothing can run on --device."""
+    """Raises ConfigError, CudaError, EngineError if nothing can run on --device."""
     device = args.device or ("cuda" if args.backend == "tensorrt" else "cpu")
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"--device is {device}, expected cpu, cuda or cuda:1 ..")
     if args.backend == "tensorrt":
-        from ..runtime.trt.backend import opened, tensorrt
+        from ..runtime.trt.backend import import_tensorrt, open_device
 
         if kind == "cpu":
             raise ConfigError("--device is cpu, but TensorRT runs on GPUs: leave it out")
-        tensorrt(opened(device))  # before minutes go into graphs and engines
+        import_tensorrt(open_device(device))  # before minutes go into graphs and engines
         return Devices(device, device if torch_bench.has_gpu() else "cpu")
     if kind != "cpu" and args.backend != "torch":
         raise ConfigError(
@@ -170,7 +152,7 @@ def load_weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
     """The network, and the hash of its file; empty for random weights."""
     if args.model is None:
         return torch_bench.random_net(args.config, WORDS), ""
-    model = named(args.model, args.sha256)
+    model = model_config(args.model, args.sha256)
     return checkpoint.load(model.file, model.sha256), model.sha256
 
 
@@ -181,13 +163,13 @@ def load_or_export_graphs(
     if args.graphs is not None:
         card = GraphCard.read(args.graphs)
         if card.model["weights_sha256"] != sha256:
-            raise GraphError(f"{args.graphs} was exported of other weights than --model: export them again")
+            raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
         return card
     from ..deploy.export import export
 
-    blocks = MAX_GOALS if args.backend == "tensorrt" else None
+    sequences = MAX_GOALS if args.backend == "tensorrt" else None
     with errors.status("exporting"):
-        export(net, sha256, folder, {}, torch_decoding(Config().decoding), blocks)
+        export(net, sha256, folder, {}, torch_decoding(Config().decoding), sequences)
     card = GraphCard.read(folder / CARD)
     if args.backend == "tensorrt":
         from ..deploy.engines import build
@@ -206,9 +188,9 @@ def figures(
     folder: Path,
     errors: Console,
 ) -> dict[str, Any]:
-    """The measurements, keys as in the design: `full_ms_p50` .. and what stands beside them."""
-    bytes_per_s, flop_per_s = torch_bench.ceilings(places.eager, args.threads)  # it also sets torch's threads
-    inputs = made_inputs(eager)
+    """The measurements, with the keys of the design: `full_ms_p50` .., and their bounds."""
+    bytes_per_s, flop_per_s = torch_bench.measure_peaks(places.eager, args.threads)  # it also sets torch's threads
+    inputs = synthetic_inputs(eager)
     network: Network = eager
     parts_ms = {}
     if card is None:
@@ -220,18 +202,21 @@ def figures(
 
         network = TrtNetwork(card, places.device)
     else:
-        from ..runtime.ort_backend import OrtNetwork, profiled
+        from ..runtime.ort_backend import OrtNetwork, profile_nodes
 
         network = OrtNetwork(card, args.threads, "cpu")
         runs = min(PROFILE_RUNS, args.steps)
-        looking = profiled(card, "see", {"views": views_of(card, inputs.images)}, runs, folder)
-        reading = profiled(card, "prefill_goal", network.fed(inputs), runs, folder)
+        looking = profile_nodes(card, "vision_encoder", {"views": group_views(card, inputs.images)}, runs, folder)
+        goals = "goals" in network.capabilities
+        feeds = network.goal_inputs(inputs) if goals else network.graph_inputs(inputs)
+        reading = profile_nodes(card, "prefill_goal" if goals else "prefill", feeds, runs, folder)
         parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager
     spent_ms = timed(args.steps, make_actions(network, eager, net, inputs, compared), errors)
 
     step, one = costs(net.config, MAX_GOALS), costs(net.config, 1)
-    edits = sum(edit for _, edit in FULL)
+    full, lite = full_rounds(network.layout), lite_rounds(network.layout)
+    edits = sum(edit for _, edit in full)
 
     def of_parts(read: Mapping[str, Cost], steps: list[Cost]) -> float | None:
         if not places.alike:
@@ -241,16 +226,16 @@ def figures(
 
     bound = {
         "full": of_parts(
-            {name: step[name] for name in ("vision", "prefill", "goal", "look")},
-            [step["step"].times(len(FULL) - edits), one["step"].times(edits)],
+            {name: cost for name, cost in step.items() if name != "step"},
+            [step["step"].times(len(full) - edits), one["step"].times(edits)],
         ),
-        "lite": of_parts({name: one[name] for name in ("vision", "prefill")}, [one["step"].times(len(LITE))]),
+        "lite": of_parts({name: one[name] for name in ("vision", "prefill")}, [one["step"].times(len(lite))]),
     }
     numbers: dict[str, Any] = {
         "backend": args.backend,
-        "runs_on": getattr(network, "runs_on", ""),
+        "backend_description": getattr(network, "backend_description", ""),
         "precision": "fp32" if card is None else card.precision,
-        "eager_runs_on": eager.runs_on,
+        "eager_backend_description": eager.backend_description,
         "eager_threads": "passive" if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE" else "spin",
         "config": args.model or f"{args.config}, random weights",
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
@@ -287,23 +272,25 @@ Action = Callable[[], tuple[float, ...]]
 def make_actions(
     network: Network, eager: TorchNetwork, net: TokenNet, inputs: ModelInputs, compared: bool
 ) -> dict[str, Action]:
-    """What has its turn in each round. Each returns milliseconds of prefill, drafts and edits, where it tells."""
-    last = run_step(network, inputs, FULL, MAX_GOALS)[0][:1].copy()
-    last[:, -2:] = network.codebook.mask_id  # the part that a lite step has to write
+    """The actions of each round. Each returns milliseconds of prefill, drafts and edits, if it measures them."""
+    layout = network.layout
+    full, lite = full_rounds(layout), lite_rounds(layout)
+    last = run_step(network, inputs, full, MAX_GOALS)[0][:1].copy()
+    last[:, layout.waypoint(layout.points - 1)] = layout.mask_id  # the part that a lite step has to write
 
     def whole(of: Network, count: int, edited: int | None = None) -> Action:
         turns = driven(inputs, network.inputs.cameras)
-        return lambda: run_step(of, next(turns), FULL, count, edited=edited)[1]
+        return lambda: run_step(of, next(turns), full, count, edited=edited)[1]
 
     def short(of: Network, strange: bool = False) -> Action:
         turns = driven(inputs, network.inputs.cameras, strange)
-        return lambda: run_step(of, next(turns), LITE, 1, last)[1]
+        return lambda: run_step(of, next(turns), lite, 1, last)[1]
 
     def afresh(count: int, packed: bool) -> Action:
         def action() -> tuple[float, ...]:
             tensors = eager.tensors(inputs)
-            torch_bench.without_reuse(net, tensors, eager.decoding, count, packed)
-            torch_bench.finish(tensors[0].device)
+            torch_bench.full_step_uncached(net, tensors, eager.decoding, count, packed)
+            torch_bench.synchronize(tensors[0].device)
             return ()
 
         return action
@@ -329,18 +316,19 @@ def make_actions(
 
 
 def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int | None = None) -> Array:
-    """As a full `run_step`, but every pass reads the scene again before it drafts or edits, its pictures included."""
-    blocks = network.prefill_goal(inputs).blocks[:count]
-    for limit, edit in FULL:
-        blocks, _ = network.step(network.prefill(inputs), blocks[:edited] if edit else blocks, limit, edit)
-    return blocks
+    """As a full `run_step`, but every pass encodes the scene again, including images."""
+
+    def step(actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        return network.step(network.prefill(inputs), actions[:edited] if edit else actions, limit, edit)
+
+    return run_rounds(step, prefill_sequences(network, inputs).actions[:count], full_rounds(network.layout))[0]
 
 
 def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
-    """The same scene step after step, each time with new newest pictures, the last step's as the older ones.
+    """The same scene step after step, each time with new newest images, the last step's as the older ones.
 
-    So a network that keeps what it saw looks at as many pictures as on the road; at all of them where they are
-    `strange`, the older ones new too.
+    A network with a feature cache therefore encodes as many images as on the road, or all of them if `strange`: then
+    the older images are new too.
     """
     older = inputs.images[-cameras:]
     for turn in itertools.count():
@@ -352,9 +340,9 @@ def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator
 
 
 def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[str, Array]:
-    """(N, 6) milliseconds of each action: on the clock, of CPU time, prefill, drafts, edits, the rest."""
+    """(N, 6) milliseconds of each action: wall time, CPU time, prefill, drafts, edits, the rest."""
     rows: dict[str, list[list[float]]] = {name: [] for name in actions}
-    for turn in track(range(-WARM_UP, steps), "planning", console=console, disable=not console.is_terminal):
+    for turn in track_progress(range(-WARM_UP, steps), "planning", console):
         for name, action in actions.items():
             if name.startswith("without") and turn % NO_CACHE_STRIDE:
                 rows[name].append([float("nan")] * 6)
@@ -403,7 +391,7 @@ def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
 
 
 def split(spent_ms: Mapping[str, float], file: Path) -> dict[str, float]:
-    """Milliseconds of a prefill's parts: what no keys and values need, which is the goals', and the rest."""
+    """Milliseconds of a prefill's parts: before the KV cache, the goals, and the rest."""
     import onnx_ir as ir
 
     graph = ir.load(file).graph
@@ -426,56 +414,50 @@ def cold_start_s(card: GraphCard, backend: str, device: str, threads: int) -> fl
 
 
 def tables(numbers: Mapping[str, Any]) -> list[Table]:
-    shown = Table(
-        title=f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['runs_on']}; "
-        f"{numbers['steps']} steps",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    for name in ("step", "ms p50", "p99", "CPU ms", "bound ms", "eager ms", "eager / this"):
-        shown.add_column(name, justify="left" if name == "step" else "right")
+    rows = []
     for kind in ("full", "lite"):
         values = [numbers[f"{kind}_ms_{what}"] for what in ("p50", "p99")]
         values += [numbers[f"{kind}_cpu_ms_p50"], numbers[f"roofline_{kind}_ms"]]
         if kind == "lite":
             values += [numbers.get("eager_lite_ms_p50"), numbers.get("times_faster_than_eager_lite")]
-        shown.add_row(kind, *("" if value is None else f"{value:.1f}" for value in values))
+        rows.append((kind, *("" if value is None else f"{value:.1f}" for value in values)))
     for goals, ending in ((MAX_GOALS, ""), (1, "_one_goal")):
         values = [numbers[f"eager_full_ms_p50{ending}"], numbers.get(f"times_faster_than_eager{ending}")]
-        told = ("" if value is None else f"{value:.1f}" for value in values)
-        shown.add_row(
-            f"full, {goals} of {goals} edited", f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}", "", "", "", *told
-        )
-    waits = "wait as ours do" if numbers["eager_threads"] == "passive" else "spin while they wait, unlike ours"
+        values_shown = ("" if value is None else f"{value:.1f}" for value in values)
+        ms = f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}"
+        rows.append((f"full, {goals} of {goals} edited", ms, "", "", "", *values_shown))
+    waits = "sleep while they wait" if numbers["eager_threads"] == "passive" else "spin while they wait"
     ceilings = "no bound: torch finds no GPU and runs on the CPU; "
     if numbers["copy_gb_per_s"] is not None:
         ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
         ceilings += f"matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
-    shown.caption = (
+    caption = (
         f"{ceilings}reuse of keys and values makes a full step {numbers['own_reuse_times_faster']:.1f} times faster, "
-        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than where each pass reads the scene "
-        f"again; eager torch {numbers['sharing_times_faster']:.1f} times "
-        f"on {MAX_GOALS} goals than where each pass reads it for each goal, "
-        f"{numbers['reuse_times_faster']:.1f} times than where it reads it for all; "
+        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than encoding the scene in each pass; "
+        f"eager torch {numbers['sharing_times_faster']:.1f} times on {MAX_GOALS} goals than encoding it in each pass "
+        f"for each goal, {numbers['reuse_times_faster']:.1f} times than in each pass for all; "
         f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
         + (
-            f"; to keep what was seen, {numbers['ring_times_faster']:.2f} times"
+            f"; the feature cache saves  {numbers['ring_times_faster']:.2f} times"
             if "ring_times_faster" in numbers
             else ""
         )
     )
-    parts = Table(title="where a full step's time goes, ms", title_justify="left", box=SIMPLE_HEAD)
     columns = {**numbers["parts_ms_p50"], "drafts": numbers["draft_ms_p50"], "edits": numbers["edit_ms_p50"]}
     columns |= {"host": numbers["host_ms_p50"]}
     columns |= {f"update of {goals}": value for goals, value in numbers["update_ms_p50"].items()}
     columns |= {f"{goals} goals": value for goals, value in numbers["full_by_goals_ms_p50"].items()}
-    for name in columns:
-        parts.add_column(name, justify="right")
-    parts.add_row(*(f"{value:.2f}" for value in columns.values()))
+    cells = [f"{value:.2f}" for value in columns.values()]
+    parts = make_table(tuple(columns), [cells], "parts of a full step, ms", texts=0)
     if "cold_start_s" in numbers:
-        shown.caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
-    shown.caption += f"; eager torch's threads {waits}"
+        caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
+    caption += f"; eager torch's threads {waits}"
     if isinstance(numbers["gpu"], str):
-        shown.caption += f"; GPU {numbers['gpu']}"
-        return [shown, parts]
-    return [shown, parts, bench_gpu.table(numbers["gpu"])]
+        caption += f"; GPU {numbers['gpu']}"
+    title = (
+        f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['backend_description']}; "
+        f"{numbers['steps']} steps"
+    )
+    headings = ("step", "ms p50", "p99", "CPU ms", "bound ms", "eager ms", "eager / this")
+    shown = [make_table(headings, rows, title, caption), parts]
+    return shown if isinstance(numbers["gpu"], str) else [*shown, bench_gpu.table(numbers["gpu"])]

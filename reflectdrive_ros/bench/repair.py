@@ -1,16 +1,17 @@
-"""`reflectdrive bench repair --model FILE --scenes test`: what goals, repair, its iterations and its reach are worth.
+"""`reflectdrive bench repair --model FILE --scenes test`: effects of goals, repair, its iterations and its search
+radius.
 
-On the same scenes: the paper's ablation (neither, several goals, repair, both) with the others' present velocity known,
-and once more with their true future, its dagger row; beside them the plan of pictures alone. Its curve: the score over
-iterations and over the reach of the search. And what repair costs, the network left out: processor time of a repaired
-step less that of the same step without repair, by iterations.
+On the same scenes: the paper's ablation (neither, several goals, repair, both) with the agents' present velocities, and
+with their true future (the paper's dagger row); and the plan from images alone. Its curves: the score over iterations
+and over the search radius. And the cost of repair without the network: processor time of a repaired step minus that of
+the same step without repair, by iterations.
 
-`unsafe` are plans that leave the drivable space or hit somebody who keeps his velocity within the guard's horizon, by
-the guard's own rule; `avoidable` those of them where the expert's plan does not; `in reach` those of them where a plan
-does not, and can be followed, that differs in one pair of tokens, within the reach of the search.
+`unsafe` are plans that leave the drivable space or hit an agent at constant velocity within the guard's horizon, by the
+guard's rule; `avoidable` are those for which the expert's plan does not; `locally repairable` are those for which some
+feasible plan that differs in one pair of tokens, within the search radius, does not.
 
-Exported graphs, which ReflectDrive-2 drives with unless --model names weights, give the times of the car's own backend.
-ReflectDrive takes other goals than are built into the shipped graphs, and wants weights.
+Exported graphs, the default of ReflectDrive-2 unless --model names weights, give the times of the vehicle's backend.
+ReflectDrive uses other goals than are built into the shipped graphs, and needs weights.
 """
 
 from __future__ import annotations
@@ -19,53 +20,50 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from .. import kinematics
-from ..config import Config, ConfigError
+from ..command import command, make_table, track_progress
+from ..config import Config
 from ..data import shards
-from ..data.contact_sheet import from_above
+from ..data.contact_sheet import draw_bev
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array, Observation, Plan, Verdict
-from ..evaluation import driving_scores, open_loop, scene_sets
+from ..evaluation import driving_scores, open_loop
 from ..evaluation.driving_scores import MEASURES, WAYPOINT_TIMES_S
 from ..evaluation.privilege import observe
 from ..features import InputSpec, ModelInputs
-from ..planning import decoding_of, guard, planner_named
-from ..planning.planner import Network, PlannerState, Prefilled, Tools, in_turn
-from ..planning.postprocess.waypoints import POINTS, driven, trajectories
-from ..planning.safety import Known, as_drawn
+from ..planning import decoding_config, get_planner, guard
+from ..planning.assessment import planned_safety
+from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled, draft_sequentially
+from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..runtime.model_file import ModelFileError
-from ..runtime.network import network_of
+from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
-from ..scoring.search import around
-from ..tokens import Codebook
+from ..scoring.safety import SafetyContext, unsafe_reason
+from ..scoring.search import neighbourhood
+from ..tokens import TokenLayout
 
 PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)
 DELTAS = (3, 5, 10)
 IMAGES_MAX = 6
-GUARD_CHECKS_MAX = 50  # plans near an unsafe one that the guard looks at
+GUARD_CHECKS_MAX = 50  # plans near an unsafe one that the guard checks
 BOTH, GOALS = "goals and repair", "goals"
-RANDOM_WEIGHT_VARIANTS = ("route only", GOALS, "repair", BOTH)  # ways that drive once more with random weights
+RANDOM_WEIGHT_VARIANTS = ("route only", GOALS, "repair", BOTH)  # variants that are repeated with random weights
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way of planning in one scene."""
+    """One variant in one scene."""
 
     measures: tuple[float, ...]  # MEASURES, 0 to 1
     repairs: int
@@ -74,58 +72,49 @@ class Row:
     locally_repairable: bool
     own_ms: float  # processor time without the network
     whole_ms: float  # with it
-    wall_ms: float  # what the car waits
+    wall_ms: float  # wall time of the step
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--planner", choices=PLANNERS, default=PLANNERS[0], help=f"(default: {PLANNERS[0]})")
+    parser.add_argument("--planner", choices=PLANNERS, default=PLANNERS[0], help="whose plans are repaired")
     cli_args.add_bench_arguments(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the tables here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     cli_args.add_random_weights_argument(parser)
     parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help=f"draw {IMAGES_MAX} repaired plans, before and after"
+        "--image", type=Path, metavar="FILE", help=f"draw {IMAGES_MAX} repaired plans, before and after"
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to plan for or with."""
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        config = cli_args.configuration(args)
-        network = network_of(config.model, decoding_of(config))
-        assert network is not None  # configuration() has refused a planner without a model
-        folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
-        set_name = shards.index_of(folder).set
-        untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
-        rows, pictures = measure(folder, config, network, args.limit, errors, untrained)
-        if args.picture is not None and pictures:
-            cv2.imwrite(str(args.picture), cv2.cvtColor(np.concatenate(pictures), cv2.COLOR_RGB2BGR))
-    except (ConfigError, ModelFileError, *scene_sets.SCENE_SET_ERRORS) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    """Exit code 0; 2 with one sentence on stderr if scenes or model are missing."""
+    config = cli_args.configuration(args)
+    network = load_network(config.model, decoding_config(config))
+    assert network is not None  # configuration() has refused a planner without a model
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    set_name = shards.index_of(folder).set
+    untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
+    rows, images = measure(folder, config, network, args.limit, errors, untrained)
+    if args.image is not None and images:
+        cv2.imwrite(str(args.image), cv2.cvtColor(np.concatenate(images), cv2.COLOR_RGB2BGR))
     numbers, costs = {name: summary(some, rows[BOTH]) for name, some in rows.items()}, cost(rows)
-    if args.json is not None:
-        told = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
-        told["threads"] = config.model.threads
-        content = {**told, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
-        write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
+    about = {"set": set_name, "planner": args.planner, "model_sha256": config.model.sha256}
+    content = {**about, "threads": config.model.threads, "scenes": len(rows[BOTH]), "rows": numbers, **costs}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(_table(f"{args.planner}, set '{set_name}', {len(rows[BOTH])} scenes", numbers))
-    told_costs = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
-    console.print(f"processor time, and by the clock: {told_costs}", soft_wrap=True, highlight=False)
-    return 0
+    costs_shown = ", ".join(f"{name} {'-' if value is None else f'{value:.1f}'}" for name, value in costs.items())
+    console.print(f"processor time, and by the clock: {costs_shown}")
 
 
 def variants(config: Config) -> dict[str, tuple[str, Config]]:
-    """Ways of planning by name: a privilege and a configuration."""
+    """Variants by name: a privilege and a configuration."""
 
     def changed(goals: bool, repair: bool, **repairing: int) -> Config:
         rd, rd2 = config.reflectdrive, config.reflectdrive2
         return replace(
             config,
             reflectdrive=replace(rd, goals=rd.goals if goals else 1, repair=repair),
-            reflectdrive2=replace(rd2, choose=goals, repair=repair),
+            reflectdrive2=replace(rd2, score_goals=goals, repair=repair),
             repair=replace(config.repair, **repairing),
         )
 
@@ -133,8 +122,8 @@ def variants(config: Config) -> dict[str, tuple[str, Config]]:
     found = {"route only": ("route", config)}
     found |= {name: ("objects", changed(*parts)) for name, parts in table.items()}
     found |= {f"{name}, futures known": ("logged", changed(*parts)) for name, parts in table.items()}
-    for iterations in ITERATIONS:  # all of them, also where the first have brought nothing
-        going_on = changed(True, True, iterations=iterations, patience=max(ITERATIONS))
+    for iterations in ITERATIONS:  # all of them, also if the first had no effect
+        going_on = changed(True, True, iterations=iterations, max_stalled_iterations=max(ITERATIONS))
         found[f"iterations {iterations}"] = ("objects", going_on)
     for delta in DELTAS:
         found[f"delta {delta}"] = ("objects", changed(True, True, delta=delta))
@@ -142,13 +131,13 @@ def variants(config: Config) -> dict[str, tuple[str, Config]]:
 
 
 class CountingNetwork:
-    """A network that tells how much processor time it took, and reads each scene once."""
+    """A network that measures its processor time, and encodes each scene once."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._read: tuple[bytes, Prefilled, float, float] | None = None
-        self.seconds = 0.0  # of processor time in all, a scene that was read before charged once more
-        self.saved = 0.0  # of these, not spent
+        self.seconds = 0.0  # processor time in all; a cached scene is charged once more
+        self.saved = 0.0  # the cached part of it
         self.wall_saved = 0.0  # by the clock on the wall
 
     @property
@@ -156,8 +145,20 @@ class CountingNetwork:
         return self._network.inputs
 
     @property
-    def codebook(self) -> Codebook:
-        return self._network.codebook
+    def layout(self) -> TokenLayout:
+        return self._network.layout
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._network.capabilities
+
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        return self._network.unconditional(inputs)
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        return self._network.guided_step(context, unconditional, actions, limit, weight)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         key = b"".join(part.tobytes() for part in inputs.arrays.values())
@@ -174,22 +175,22 @@ class CountingNetwork:
     def prefill(self, inputs: ModelInputs) -> Any:
         return self.prefill_goal(inputs).context
 
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         begun = time.process_time()
-        made = self._network.step(context, blocks, limit, edit)
+        made = self._network.step(context, actions, limit, edit)
         self.seconds += time.process_time() - begun
         return made
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        return in_turn(self, context, blocks, limits)
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return draft_sequentially(self, context, actions, limits)
 
 
 def measure(
     folder: Path, config: Config, network: Network, limit: int, errors: Console, untrained: Network | None = None
 ) -> tuple[dict[str, list[Row]], list[Array]]:
-    """Rows of the same scenes by every way of planning, and the first repaired plans, one of each family, drawn.
+    """Rows of the same scenes for every variant, and drawings of the first repaired plan of each family.
 
-    `untrained` is a network of random weights: with it the ways of RANDOM drive once more.
+    `untrained` is a network of random weights for the variants of RANDOM_WEIGHT_VARIANTS.
 
     Raises SetError if there is no scene.
     """
@@ -198,19 +199,16 @@ def measure(
     random_counting = None if untrained is None else CountingNetwork(untrained)
     rows: dict[str, list[Row]] = {name: [] for name in (*ways, *map(with_random_weights, random_ways))}
     drawn: dict[str, Array] = {}
-    scenes = shards.read(
-        folder, pictures=True, limit=limit, on_damage=partial(errors.print, soft_wrap=True, highlight=False)
-    )
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        for scene in progress.track(scenes, total=limit, description="planning"):
-            found, driven = plan_variants(scene, ways, counting)
-            if random_counting is not None:
-                at_random, _ = plan_variants(scene, random_ways, random_counting)
-                found |= {with_random_weights(name): row for name, row in at_random.items()}
-            for name, row in found.items():
-                rows[name].append(row)
-            if found[BOTH].repairs and len(drawn) < IMAGES_MAX:
-                drawn.setdefault(scene.family, draw_before_after(scene, driven[GOALS], driven[BOTH]))
+    scenes = shards.read(folder, images=True, limit=limit, on_damage=errors.print)
+    for scene in track_progress(scenes, "planning", errors, limit):
+        found, plans = plan_variants(scene, ways, counting)
+        if random_counting is not None:
+            at_random, _ = plan_variants(scene, random_ways, random_counting)
+            found |= {with_random_weights(name): row for name, row in at_random.items()}
+        for name, row in found.items():
+            rows[name].append(row)
+        if found[BOTH].repairs and len(drawn) < IMAGES_MAX:
+            drawn.setdefault(scene.family, draw_before_after(scene, plans[GOALS], plans[BOTH]))
     if not rows[BOTH]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows, list(drawn.values())
@@ -222,64 +220,70 @@ def with_random_weights(name: str) -> str:
 
 def draw_before_after(scene: DrivingScene, *plans: Array) -> Array:
     """(H, W, 3) uint8 RGB: a scene from above with each of some plans (8, 3) in the place of the expert's."""
-    views = [from_above(replace(scene, expert=plan)) for plan in plans]
+    views = [draw_bev(replace(scene, expert=plan)) for plan in plans]
     return np.asarray(cv2.copyMakeBorder(np.concatenate(views, axis=1), 0, 4, 0, 0, cv2.BORDER_CONSTANT))
 
 
 def plan_variants(
     scene: DrivingScene, ways: Mapping[str, tuple[str, Config]], network: CountingNetwork
 ) -> tuple[dict[str, Row], dict[str, Array]]:
-    """What each way makes of one scene, and its plan (8, 3)."""
+    """The row of each variant in one scene, and its plan (8, 3)."""
     seen = {name: observe(scene, name) for name in dict.fromkeys(name for name, _ in ways.values())}
     honest, config = seen["objects"], ways[BOTH][1]
     (expert_way,) = trajectories(scene.expert[None, :, :2], honest.ego.speed_mps, config.output.dt_s)
     expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, expert_way)
-    made = dict[tuple[str, Config], tuple[Plan, float, float, float]]()  # two names may be one way
+    made = dict[tuple[str, Config], tuple[Plan, float, float, float]]()  # two names may have the same settings
     for way in ways.values():
         if way not in made:
             made[way] = _planned(seen[way[0]], way[1], network)
     plans = {name: made[way][0] for name, way in ways.items()}
     waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
     scores = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
-    expert_safe = not guard.unsafe(expert, honest, config)
+    known = SafetyContext(honest, config)
+    expert_safe = not unsafe_reason(expert.trajectory, known)
     rows = {}
     for name, plan in plans.items():
-        unsafe = bool(guard.unsafe(plan, honest, config))
+        unsafe = bool(unsafe_reason(plan.trajectory, known))
         repairs = plan.check.repairs if plan.check else 0
-        near = unsafe and locally_repairable(plan, honest, config, network.codebook)
+        near = unsafe and locally_repairable(plan, known, network.layout)
         rows[name] = Row(tuple(scores[name]), repairs, unsafe, unsafe and expert_safe, near, *made[ways[name]][1:])
     return rows, waypoints
 
 
-def locally_repairable(plan: Plan, observation: Observation, config: Config, codebook: Codebook) -> bool:
-    """Whether the guard lets some plan through that differs from this one in a pair of ids, as far as the repair looks.
+def locally_repairable(plan: Plan, known: SafetyContext, layout: TokenLayout) -> bool:
+    """Whether the guard accepts some plan that differs from this one in a pair of ids within the repair's search
+    radius.
 
-    Of the 8 times 221 plans the guard is asked about those that the repair finds safest.
+    The guard checks the safest of the 8 times 221 plans.
     """
     if plan.tokens is None:
         return False
-    near = np.concatenate([around(plan.tokens, place, codebook, config.repair.delta)[1] for place in range(POINTS)])
-    known = Known.of(observation, config)
-    points = driven(codebook.decode(near), observation.ego, codebook.bin_m, known.road)
-    safety = as_drawn(known, poses_on_road(points, known.road))
+    near = np.concatenate(
+        [neighbourhood(plan.tokens, place, layout, known.config.repair.delta)[1] for place in range(layout.points)]
+    )
+    ego = known.observation.ego
+    points = postprocess(layout.decode(near), ego, layout.codebook.bin_m, known.road)
+    safety = planned_safety(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
-    made = trajectories(points[safest], observation.ego.speed_mps, config.output.dt_s, known.road)
+    made = trajectories(points[safest], ego.speed_mps, known.config.output.dt_s, known.road)
     others = (replace(plan, trajectory=one) for one in made)
-    return any(guard.check(other, observation, 0.0, config).verdict is Verdict.OK for other in others)
+    return any(guard.check(other, known, 0.0).verdict is Verdict.OK for other in others)
 
 
 def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tuple[Plan, float, float, float]:
     """A plan from cold, and milliseconds: processor time without and with the network, and by the clock on the wall."""
     network.seconds = network.saved = network.wall_saved = 0.0
     begun, wall_begun = time.process_time(), time.perf_counter()
-    _, plan = planner_named(config)(PlannerState(), seen, Tools(config, network))
+    _, plan = get_planner(config)(PlannerState(), seen, PlannerContext(config, network))
     whole = time.process_time() - begun + network.saved
     wall = time.perf_counter() - wall_begun + network.wall_saved
     return plan, 1e3 * (whole - network.seconds), 1e3 * whole, 1e3 * wall
 
 
 def summary(rows: list[Row], configured: list[Row]) -> dict[str, Any]:
-    """Means in percent, iterations per scene, shares in percent; PDMS less that of the configured way, per scene."""
+    """Means in percent, iterations per scene, shares in percent; PDMS less that of the configured variant, per
+    scene.
+    """
     means = 100.0 * np.array([row.measures for row in rows]).mean(axis=0)
     repaired = [row.repairs for row in rows]
     difference = np.array([row.measures[0] for row in rows]) - np.array([row.measures[0] for row in configured])
@@ -319,16 +323,10 @@ def _percentile(values: list[float], percent: float) -> float | None:
 
 
 def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(title=f"{title}; means in percent", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("way of planning", no_wrap=True)
+    cells = []
     columns = ("pdms", *open_loop.COLUMNS, "iterations", "unsafe", "avoidable", "locally_repairable")
     headings = ("PDMS", *open_loop.COLUMNS.values(), "iterations", "unsafe", "avoidable", "in reach")
-    for heading in (*headings, "PDMS less configured"):
-        table.add_column(heading, justify="right")
     for name, row in numbers.items():
-        table.add_row(
-            name,
-            *(f"{row[column]:.2f}" for column in columns),
-            open_loop.format_difference(row["difference"], row["difference_95"]),
-        )
-    return table
+        scores = (f"{row[column]:.2f}" for column in columns)
+        cells.append((name, *scores, open_loop.format_difference(row["difference"], row["difference_95"])))
+    return make_table(("way of planning", *headings, "PDMS less configured"), cells, f"{title}; means in percent")

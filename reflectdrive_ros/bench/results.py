@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 
+from ..command import command
 from ..documents import read_json
+from ..errors import UserError
 from ..evaluation.open_loop import format_difference
 from ..files import shown
 from .decoding import expert_sentence
@@ -25,30 +26,25 @@ SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C"
 HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. Scores are the PDM score of
-NAVSIM v1.1 and its parts in percent, on scenes of the proving ground (docs/proving_ground.md): rendered images of
+NAVSIM v1.1 and its sub-scores in percent, on scenes of the [proving ground](proving_ground.md): rendered images of
 generated towns, not the NAVSIM benchmark. They compare planners with each other, not with published results.
 """
 
 
-class ResultsError(Exception):
-    """The results cannot be written; the message says why."""
+class ResultsError(UserError):
+    """The results cannot be written; the message gives the reason."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files (docs/bench)")
-    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="(docs/results.md)")
+    parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files")
+    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="page to write")
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a file cannot be read or written."""
-    try:
-        text = render(read(args.bench))
-        args.out.write_text(text, encoding="utf-8")
-    except (ResultsError, OSError) as fault:
-        Console(stderr=True).print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    Console().print(f"{args.out} written from {args.bench}", soft_wrap=True, highlight=False)
-    return 0
+    args.out.write_text(render(read(args.bench)), encoding="utf-8")
+    console.print(f"{args.out} written from {args.bench}")
 
 
 def read(folder: Path) -> dict[str, Numbers]:
@@ -83,8 +79,8 @@ def open_loop(files: Mapping[str, Numbers]) -> str:
         rows: dict[str, Sequence[str]] = {}
         for stem, numbers in some.items():
             for driver, row in numbers["drivers"].items():
-                told = _row_name(stem, name, driver)
-                rows[told] = _score_row(told, row)
+                label = _row_name(stem, name, driver)
+                rows[label] = _score_row(label, row)
         ego_mlp = files.get("ego_mlp")
         if name == "test" and ego_mlp:
             rows["ego_mlp"] = _score_row(f"ego-state MLP ({ego_mlp['trained_on']} scenes)", ego_mlp)
@@ -127,7 +123,8 @@ def families(files: Mapping[str, Numbers]) -> str:
         return ""
     names = sorted({family for row in drivers.values() for family in row})
     rows = [(family, *(_format(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
-    return f"## By family\n\nPDMS on `test`.\n\n{_table(('family', *(f'`{name}`' for name in drivers)), rows)}"
+    table = _table(("family", *(f"`{name}`" for name in drivers)), rows)
+    return f"## By family\n\nPDMS on `test`.\n\n{table}\n{_sources(some, (), files)}"
 
 
 def decoding(files: Mapping[str, Numbers]) -> str:
@@ -141,12 +138,12 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         scores = (f"{row[key]:.1f}" for key in ("single", "best", "chosen"))
         rows.append((way, *scores, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}"))
     heads = ("decoding", "single", "best of goals", "chosen", "single, difference", "95 %")
-    told = (
-        f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the plan of the likeliest goal, the best of all "
-        "goals by the true score (an upper bound), and the plan that the planner selects."
+    text = (
+        f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the plan to the most probable goal, the best of "
+        "all goals by the score with the recorded future (an upper bound), and the plan that the planner selects."
     )
     expert = f"{expert_sentence(numbers['expert'])}\n\n" if "expert" in numbers else ""
-    return f"## Decoding\n\n{told}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
+    return f"## Decoding\n\n{text}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
 
 
 def repair(files: Mapping[str, Numbers]) -> str:
@@ -154,17 +151,17 @@ def repair(files: Mapping[str, Numbers]) -> str:
     some = {stem: numbers for stem, numbers in files.items() if "iteration_ms_p50" in numbers}
     if not some:
         return ""
-    told = (
+    text = (
         "Unsafe: by the guard's rule the plan leaves the drivable area or hits an object at constant velocity; "
         "avoidable: the expert's plan is safe; locally repairable: some feasible plan that differs in one waypoint, "
         "within the search radius, is safe. Iterations: the mean over all scenes."
     )
     tables = "\n".join(_repair_table(numbers) for numbers in some.values())
-    return f"## Repair\n\n{told}\n\n{tables}\n{_sources(some, (), files)}"
+    return f"## Repair\n\n{text}\n\n{tables}\n{_sources(some, (), files)}"
 
 
 def _repair_table(numbers: Numbers) -> str:
-    """Where nothing was repaired there are no times."""
+    """Times are missing if nothing was repaired."""
     rows = []
     for way, row in numbers["rows"].items():
         counts = (f"{row[key]:.1f}" for key in ("repaired", "unsafe", "avoidable", "locally_repairable"))
@@ -176,12 +173,12 @@ def _repair_table(numbers: Numbers) -> str:
         f"{_format(numbers[f'{name}_ms_p50'])} ms (p95 {_format(numbers[f'{name}_ms_p95'])})"
         for name in ("iteration", "repaired_step", "repaired_step_wall")
     ]
-    told = (
-        f"`{numbers['planner']}` on {numbers['scenes']} scenes of `{numbers['set']}`; of processor time an iteration "
-        f"took {times[0]} without the network, a whole repaired step {times[1]}; by the clock, with "
-        f"{numbers['threads']} threads, {times[2]}."
+    text = (
+        f"`{numbers['planner']}` on {numbers['scenes']} scenes of `{numbers['set']}`; an iteration took "
+        f"{times[0]} of processor time without the network, a repaired step {times[1]}; wall time of a repaired step "
+        f"with {numbers['threads']} threads: {times[2]}."
     )
-    return f"{told}\n\n{_table(heads, rows)}"
+    return f"{text}\n\n{_table(heads, rows)}"
 
 
 def ablations(files: Mapping[str, Numbers]) -> str:
@@ -193,22 +190,22 @@ def ablations(files: Mapping[str, Numbers]) -> str:
     for variant, row in numbers["variants"].items():
         by_seed = (f"{numbers['runs'][f'{variant}-{seed}']['pdms']:.1f}" for seed in range(numbers["seeds"]))
         scores = [f"{row[key]:.1f}" for key in SCORES]
-        worth = numbers["differences"].get(variant.removeprefix("no-"), {})
-        differences = (format_paired(worth.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
+        differences_of = numbers["differences"].get(variant.removeprefix("no-"), {})
+        differences = (format_paired(differences_of.get(key, ())) for key in ("pdms", "dac", "pdms_drafted"))
         others = (f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}")
         rows.append((variant, scores[0], " ".join(by_seed), *scores[1:], *others, *differences))
     _, *parts = SCORES.values()
-    worths = (f"{name}: full less variant" for name in ("PDMS", "DAC", "drafted"))
-    heads = ("trained", "PDMS", "by seed", *parts, "goal error, m", "PDMS drafted", *worths)
-    told = (
+    difference_heads = (f"{name}: full less variant" for name in ("PDMS", "DAC", "drafted"))
+    heads = ("trained", "PDMS", "by seed", *parts, "goal error, m", "PDMS drafted", *difference_heads)
+    text = (
         f"The same budget each: {numbers['steps']} steps of {numbers['batch']} scenes, of "
         f"{numbers['scenes_trained_on']}, after {numbers['vision_steps']} shared steps of vision pretraining. Plans "
-        "are those of the likeliest goal as the network decodes them, with the route, on "
+        "are those to the most probable goal as the network decodes them, with the route, on "
         f"{numbers['validation_scenes']} scenes of `val`; drafted: before editing. Differences are paired by seed: "
         "mean (smallest .. largest). The paper, without editing and adding one after the "
         "other: +2.4 for the field loss, mainly through DAC, +0.5 for SAP."
     )
-    return f"## Ablations\n\n{told}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers}, (), files)}"
+    return f"## Ablations\n\n{text}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers}, (), files)}"
 
 
 def format_paired(differences: Sequence[float]) -> str:
@@ -248,9 +245,9 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
         for planner, row in numbers["planners"].items()
     ]
     table = _table(("file", "planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-    told = "Milliseconds are processor time of whole steps, scores and checks included."
-    told += "".join(_alternating(files))
-    return f"## Closed loop\n\n{told}\n\n{table}\n{_sources(some, (), files)}"
+    text = "Milliseconds are processor time of whole steps, scores and checks included."
+    text += "".join(_alternating(files))
+    return f"## Closed loop\n\n{text}\n\n{table}\n{_sources(some, (), files)}"
 
 
 def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:
@@ -265,8 +262,8 @@ def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:
     alternating, full = (one["planning_ms"]["mean"] for one in both)
     of_kind = both[0]["planning_ms"]
     yield (
-        f" Full and lite steps by turns score {apart.mean():+.1f} PDMS (standard error {spread:.1f}, {len(apart)} "
-        f"worlds each) against full steps alone; a step of theirs is {full / alternating:.2f} times cheaper in the "
+        f" Alternating full and lite steps score {apart.mean():+.1f} PDMS (standard error {spread:.1f}, {len(apart)} "
+        f"worlds each) against full steps alone; their steps are {full / alternating:.2f} times cheaper in the "
         f"mean, a lite one {of_kind['full']['mean'] / of_kind['lite']['mean']:.2f} times cheaper than a full one."
     )
 
@@ -310,20 +307,20 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[str, Numbers]) -> str:
     """The origin of a table's numbers. Raises ResultsError when the files are of different weights."""
-    told = {**some, **{stem: files[stem] for stem in more if stem in files}}
+    shown = {**some, **{stem: files[stem] for stem in more if stem in files}}
     weights: dict[str, str] = {}  # hash -> the first file with it
-    for stem, numbers in told.items():
+    for stem, numbers in shown.items():
         if numbers.get("weights_sha256"):
             weights.setdefault(numbers["weights_sha256"], stem)
     if len(weights) > 1:
         one, other, *_ = weights.items()
         raise ResultsError(
-            f"{one[1]}.json and {other[1]}.json stand in one table but are of different weights ({one[0][:8]}, "
+            f"{one[1]}.json and {other[1]}.json are in one table but of different weights ({one[0][:8]}, "
             f"{other[0][:8]}): measure one of them again or remove it"
         )
     heading = "".join(f"Weights `{sha256[:8]}`.\n\n" for sha256 in weights)
     return heading + "".join(
         f"- `{stem}.json`: `{numbers['command']}`, commit {numbers['commit'][:12]}, {numbers['date'][:10]}, "
         f"{numbers['device']}\n"
-        for stem, numbers in told.items()
+        for stem, numbers in shown.items()
     )

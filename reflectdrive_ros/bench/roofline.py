@@ -1,23 +1,22 @@
-"""The least a planning step costs: multiplications that must be done, bytes that must be read, and the time of both.
+"""Roofline of a planning step: minimal multiplications and bytes, and the time of both.
 
     parts = costs(config, blocks=6)                       # vision, prefill, goal, look, step
     bound_ms(parts["step"], bytes_per_s, flop_per_s)      # the larger of the two times
 
-Counted are matrix products and convolutions, two FLOPs for each multiplication, and of the bytes the weights (once a
-pass) and the prompt's keys and values: activations of so small a network stay in the caches. Attention is counted as
-it is computed, masked cells included. Held against torch's own counter in test/test_roofline.py.
+Counted are matrix products and convolutions, two FLOPs per multiplication, and the bytes of the weights (once per pass)
+and of the prompt's KV cache: activations of so small a network stay in the CPU caches. Attention is counted as
+computed, including masked cells. Compared with torch's own counter in test/test_roofline.py.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..model.token.ops import STRETCH, STRETCHES, GoalRules
+from ..model.token.ops import SEGMENT, SEGMENTS, GoalRules
 
 if TYPE_CHECKING:
     from ..model.token.net import TokenNetConfig
 
-BLOCK = 16
 WEIGHT_BYTES = 4  # float32
 
 
@@ -29,9 +28,11 @@ class Cost(NamedTuple):
         return Cost(count * self.flop, count * self.bytes)
 
 
-def costs(config: TokenNetConfig, blocks: int, looked: int = GoalRules().looked) -> dict[str, Cost]:
-    """Of each part of a frame; `step` is one call on so many blocks, `look` another one at so many goals."""
-    measures, prompt = config.blocks, config.prompt_length
+def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().rescored) -> dict[str, Cost]:
+    """Costs of each part of a frame; `step` is one call on that many sequences, `look` one on that many goals for their
+    goal values. A layout without a goal has neither `goal` nor `look`.
+    """
+    measures, prompt = config.transformer, config.prompt_length
     width, inside = measures.width, measures.heads * measures.head_dim
     keys_values = 2 * measures.kv_heads * measures.head_dim
     attention, of_prompt, of_action = (
@@ -39,36 +40,44 @@ def costs(config: TokenNetConfig, blocks: int, looked: int = GoalRules().looked)
         3 * width * measures.ffn,
         3 * width * measures.action_ffn,
     )
-    (x_low, x_high), (y_low, y_high) = config.id_ranges
-    xs, ys = x_high - x_low + 1, y_high - y_low + 1
-    heads = width * (xs + ys) // 2  # each token by one of two heads
+    layout = config.layout
+    length, columns = layout.length, [high - low + 1 for low, high in layout.id_ranges]
+    xs, ys = columns[:2]
+    heads = width * sum(columns)  # of one waypoint, each token by its axis's head
 
     def looks(rows: int, columns: int) -> int:
         return 2 * inside * rows * columns
 
     last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
-    prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + BLOCK)) + last
+    prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + length)) + last
     points, of_way = len(config.route_at_m), width * (width + config.goal_hidden)
-    asked = STRETCH * min(STRETCHES, -(-xs // STRETCH))  # places of x whose y is asked for
+    asked = SEGMENT * min(SEGMENTS, -(-xs // SEGMENT))  # x bins whose y distribution is evaluated
     goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
     goal_y += points * (of_way + width * ys) + asked * points * (width + config.goal_hidden + ys)
 
     def through_layers(count: int) -> int:
-        tokens = BLOCK * count
-        return measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + BLOCK))
+        tokens = length * count
+        return measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + length))
 
-    goal = through_layers(1) + BLOCK * heads + width * xs + goal_y
-    odds = (2 * width + 1) * config.goal_hidden
-    step = through_layers(blocks) + BLOCK * blocks * heads
+    goal = through_layers(1) + layout.points * heads + width * xs + goal_y
+    values = (2 * width + 1) * config.goal_hidden
+    step = through_layers(sequences) + layout.points * sequences * heads
     kept = measures.layers * prompt * keys_values
-    goal_weights = (ys + config.bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
-    action_weights = measures.layers * of_action + 2 * heads
-    return {
+    goal_weights = (ys + layout.axes[0].bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
+    action_weights = measures.layers * of_action + heads
+    found = {
         "vision": _vision(config),
         "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + kept),
-        "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
-        "look": _cost(through_layers(looked) + looked * odds, measures.layers * (attention + of_action) + kept + odds),
         "step": _cost(step, measures.layers * attention + action_weights + kept),
+    }
+    if not layout.goal:
+        return found
+    return {
+        **found,
+        "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
+        "look": _cost(
+            through_layers(rescored) + rescored * values, measures.layers * (attention + of_action) + kept + values
+        ),
     }
 
 
@@ -88,10 +97,10 @@ def _vision(config: TokenNetConfig) -> Cost:
     patches, wide = rows * columns, vision.channels
     patch = (vision.patch // 2 ** len(vision.stem)) ** 2 * channels * wide
     layer = 4 * wide * wide + 2 * wide * vision.ffn
-    projector = 4 * wide * config.blocks.width + config.blocks.width**2
+    projector = 4 * wide * config.transformer.width + config.transformer.width**2
     products += patches * (patch + vision.layers * (layer + 2 * patches * wide)) + vision.tokens * projector
     weights += patch + vision.layers * layer + projector
-    views = config.pictures // vision.frames
+    views = config.image_count // vision.frames
     return _cost(views * products, weights)
 
 

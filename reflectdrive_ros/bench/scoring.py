@@ -1,11 +1,10 @@
-"""`reflectdrive bench scoring`: how long it takes to score N candidates on one core, simulation included.
+"""`reflectdrive bench scoring`: time to score N candidates on one core, including simulation.
 
 The scene is the golden set's median in agents and polygons. Candidates are the scene's own, each with one waypoint
-moved by up to 10 bins of 0.3 m, as local search does. Times are CPU time, which on a quiet machine is the time on the
-clock (that stands beside, `wall_ms_*`) and on a busy one is what the scorer itself needs. Beside each stands a bound,
-the arithmetic alone: the array elements that every candidate must touch before any agent is looked at, at the rate at
-which this core multiplies arrays that fit in its cache. The official times are those of NAVSIM's code on another
-machine (two shared cores): read the ratios as orders.
+moved by up to 10 bins of 0.3 m, as in local search. Times are CPU time, which equals wall time (`wall_ms_*`) on a quiet
+machine and excludes other processes on a busy one. The bound is the arithmetic alone: the array elements that every
+candidate must touch before any agent is tested, at the rate at which this core multiplies arrays in its cache. The
+official times are those of NAVSIM's code on another machine (two shared cores): read the ratios as orders of magnitude.
 """
 
 from __future__ import annotations
@@ -22,13 +21,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments, geometry
+from ..command import command, make_table, track_progress
 from ..domain import AgentKind, Array
 from ..evaluation import golden
 from ..evaluation.golden import SCORING_V1, SCORING_V2, GoldenError, GoldenScene
@@ -47,50 +44,36 @@ RUNS_PER_TURN = 5
 MULTIPLY_SHAPE = (200, 4096)  # times, elements
 # ms, from TIMING.md of the golden set: v1.1 in one batch, v1.1 as NAVSIM calls it, v2.2 in one batch
 OFFICIAL_MS = {6: (49.0, 163.0, 86.0), 64: (330.0, 1830.0, 650.0), 221: (1120.0, 6210.0, 2260.0)}
-# Elements that a candidate touches at least: 50 array operations per step of the car, 5 points by 20 operations for the
-# map, 6 filters over 41 samples, the states themselves.
+# Minimal elements per candidate: 50 array operations per step of the car, 5 points by 20 operations for the map, 6
+# filters over 41 samples, the states themselves.
 OPERATIONS = STEPS * 50 + (STEPS + 1) * (5 * 20 + 6 * (STEPS + 1) + STATE_SIZE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--runs", type=arguments.positive_int(10_000), default=15, help="repetitions to take medians over (default: 15)"
+        "--runs", type=arguments.positive_int(10_000), default=15, help="repetitions to take medians over"
     )
-    parser.add_argument(
-        "--scenes", type=Path, metavar="FILE", help="golden scenes, where they are not beside the package"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--scenes", type=Path, metavar="FILE", help="golden scenes, if they are not beside the package")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when the scenes cannot be read."""
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        scene = median_scene(args.scenes or default_scenes_file())
-    except GoldenError as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
+    scene = median_scene(args.scenes or default_scenes_file())
     with one_core():
         numbers = figures(scene, max(1, args.runs), errors)
-    if args.json is not None:
-        try:
-            write_numbers(args.json, numbers)
-        except OSError as fault:
-            errors.print(escape(f"{args.json} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
-            return 2
+    write_numbers(args.json, numbers)
     console.print(table(numbers))
-    return 0
 
 
 def default_scenes_file() -> Path:
-    """The slice of the golden set that comes with the source."""
+    """The slice of the golden set in the source tree."""
     return Path(__file__).resolve().parents[2] / "test" / "data" / "golden" / "scenes.jsonl.gz"
 
 
 def median_scene(path: Path) -> GoldenScene:
-    """The scene to be timed. Raises GoldenError if the file does not hold it."""
+    """The benchmark scene. Raises GoldenError if the file does not hold it."""
     for scene in golden.read_scenes(path):
         if scene.scene_id == MEDIAN_SCENE:
             return scene
@@ -120,7 +103,7 @@ def candidates(scene: GoldenScene, count: int) -> Array:
 
 
 def make_agents(scene: Scene, count: int) -> AgentTracks:
-    """Agents that stand and drive along and beside the route, spread evenly by golden ratios; the same every time."""
+    """Agents that stand and drive along and beside the route, spread evenly by golden ratios; deterministic."""
     k = np.arange(count)
     along = np.interp((k * 0.618034) % 1.0, [0, 1], [-10.0, 90.0])
     aside = np.interp((k * 0.754878) % 1.0, [0, 1], [-25.0, 25.0])
@@ -146,9 +129,9 @@ def medians_ms(
     """
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in actions}
     for action in actions.values():
-        action()  # the first run pays for what is prepared once per scene
+        action()  # the first run includes the preparation of the scene
     turns = [(name, action) for _ in range(-(-runs // RUNS_PER_TURN)) for name, action in actions.items()]
-    for name, action in track(turns, "scoring", console=console, disable=not console.is_terminal):
+    for name, action in track_progress(turns, "scoring", console):
         for _ in range(RUNS_PER_TURN):
             begun = time.process_time(), time.perf_counter()
             action()
@@ -157,7 +140,7 @@ def medians_ms(
 
 
 def multiply() -> None:
-    """200 times 4096 elements of float64, arrays in the cache: what the bound is reckoned by."""
+    """200 times 4096 elements of float64, arrays in the cache: the rate of the bound."""
     a = np.ones(MULTIPLY_SHAPE[1])
     b, out = a.copy(), a.copy()
     for _ in range(MULTIPLY_SHAPE[0]):
@@ -165,7 +148,7 @@ def multiply() -> None:
 
 
 def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
-    """The measurements, keys as in the design: `ms_1` .. `ms_1000` and what stands beside them."""
+    """The measurements, with the keys of the design: `ms_1` .. `ms_1000`, and their bounds."""
     actions: dict[str, Callable[[], object]] = {"multiply": multiply, "prepare": partial(prepare, scene.first)}
     scored = {str(count): count for count in COUNTS}
     for name, count in scored.items():
@@ -176,7 +159,7 @@ def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
     for agents in AGENT_COUNTS:
         dense = replace(scene.first, agents=make_agents(scene.first, agents))
         actions[f"221_agents_{agents}"] = partial(score, dense, plans, SCORING_V1, official=True)
-    # A process that handles pictures has had megabytes in its hands, after which the C library keeps freed memory
+    # A process that handles images has had megabytes in its hands, after which the C library keeps freed memory
     # instead of returning it page by page. Fresh processes pay 2 to 5 ms for that at 221 candidates.
     score(scene.first, candidates(scene, max(COUNTS)))
 
@@ -201,44 +184,30 @@ def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
 
 
 def prepare(scene: Scene) -> None:
-    """What is done once per scene: the polygons are checked, they and the centreline indexed."""
+    """Preparation once per scene: the polygons are checked, they and the centreline indexed."""
     areas = replace(scene.areas or MapAreas())
     areas.index.bits(np.zeros(1), np.zeros(1))
     LineIndex(scene.centerline, LANE_OFFSET_M)
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    shown = Table(
-        title=f"scoring on one core, simulation included, medians of {numbers['runs']} runs; "
-        f"scene {numbers['scene']}: {numbers['agents']} agents, {numbers['polygons']} polygons",
-        box=SIMPLE_HEAD,
+    title = (
+        f"scoring on one core, simulation included, medians of {numbers['runs']} runs; "
+        f"scene {numbers['scene']}: {numbers['agents']} agents, {numbers['polygons']} polygons"
     )
-    for name in (
-        "candidates",
-        "ms",
-        "bound ms",
-        "clock ms",
-        "µs each",
-        "official batch / this",
-        "official loop / this",
-    ):
-        shown.add_column(name, justify="right")
+    headings = ("candidates", "ms", "bound ms", "clock ms", "µs each", "official batch / this", "official loop / this")
     names = [
         *((f"{count}", f"{count}", count) for count in COUNTS),
         ("221, EPDMS (v2)", "221_v2", 221),
         ("221, driving rules", "221_driving", 221),
         *((f"221, {agents} agents", f"221_agents_{agents}", 221) for agents in AGENT_COUNTS),
     ]
-    for title, key, count in names:
+    rows = []
+    for name, key, count in names:
         ratios = [numbers.get(f"times_faster_than_official_{kind}_{key}") for kind in ("batch", "loop")]
         ms = numbers[f"ms_{key}"]
-        shown.add_row(
-            title,
-            f"{ms:.2f}",
-            f"{numbers[f'bound_ms_{key}']:.2f}",
-            f"{numbers[f'wall_ms_{key}']:.2f}",
-            f"{1e3 * ms / count:.0f}",
-            *("" if ratio is None else f"{ratio:.0f}" for ratio in ratios),
-        )
-    shown.caption = f"once per scene before that: {numbers['ms_prepare']:.1f} ms"
-    return shown
+        times = (f"{ms:.2f}", f"{numbers[f'bound_ms_{key}']:.2f}", f"{numbers[f'wall_ms_{key}']:.2f}")
+        faster = ("" if ratio is None else f"{ratio:.0f}" for ratio in ratios)
+        rows.append((name, *times, f"{1e3 * ms / count:.0f}", *faster))
+    caption = f"once per scene before that: {numbers['ms_prepare']:.1f} ms"
+    return make_table(headings, rows, title, caption, texts=0)

@@ -1,12 +1,12 @@
-"""A long drive in closed loop with the real node: does it grow, does it lose its rhythm, does it leak descriptors?
+"""A long closed-loop drive with the real node: memory growth, late plans, descriptor leaks.
 
     make soak                       # an hour; docs/bench/soak.json
-    make soak ARGS="--minutes 3"    # as continuous integration runs it
+    make soak ARGS="--minutes 3"    # as in continuous integration
 
-The world runs here, never faster than time itself, the node in its own process. Every second the node's memory,
-descriptors and threads are read. Each tick waits for its plan; where drawing and planning take longer than 0.1 s, so do
-ticks. A plan is late by `engine.deadline_ms`; `gap_ms` is from one plan that went out to the next. Exit code 1 when a
-limit is exceeded.
+The world runs in this process, at most in real time, the node in its own. The node's memory, descriptors and threads
+are read every second. Each tick waits for its plan; if rendering and planning take longer than 0.1 s, so do ticks. A
+plan is late by `engine.deadline_ms`; `gap_ms` is the time between published plans. Exit code 1 when a limit is
+exceeded.
 """
 
 from __future__ import annotations
@@ -22,52 +22,43 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError, override_dotted
+from ..command import command, make_list, run_program
+from ..config import Config, override_dotted
+from ..demo import world_bag
+from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..provenance import write_numbers
 from ..replay.node import PlannerOutputs
-from ..ros import world_bag
-from ..ros.bag import BagError
 from ..ros.processes import isolated_environment, running_node
-from ..ros.world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
 from ..runtime import cli_args
-from ..stopping import raise_on_signal, report_stop
 from .node import growth_percent, resident_mb
 
 MINUTES = 60.0
 GROWTH_PERCENT = 2.0
 LATE_SHARE = 0.001  # of plans
-PROGRESS_LINES = 20  # times in all that a run says how it goes, also where no bar can be drawn
+PROGRESS_LINES = 20  # progress lines of a run, also without a terminal
 WARM_UP_SHARE = 0.1  # the first tenth: caches fill, the allocator finds its size
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     world_bag.add_world_arguments(parser)
     parser.add_argument(
         "--minutes",
-        type=arguments.FloatRange(0.1, 10_080.0, "minutes"),
+        type=arguments.Range(0.1, 10_080.0, "minutes"),
         default=MINUTES,
-        help=f"of our time (default: {MINUTES:.0f})",
+        help="of our time",
     )
-    parser.add_argument("--planner", default=Config().planner, help=f"recipe (default: {Config().planner})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
-    args = parser.parse_args()
-    console, errors = Console(), Console(stderr=True)
-    try:
-        with raise_on_signal():
-            numbers = run_soak(args, errors)
-    except (BagError, ConfigError, *world_bag.WORLD_FAULTS) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except KeyboardInterrupt as stop:
-        return report_stop(stop)
-    if args.json:
-        write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(Config(), [args.planner]))
+    parser.add_argument("--planner", default=Config().planner, help="recipe")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
+
+
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
+    numbers = run_soak(args, errors)
+    write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(Config(), [args.planner]))
     console.print(table(numbers))
     return 0 if numbers["met"] else 1
 
@@ -78,24 +69,24 @@ def run_soak(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
     os.environ.update(isolated_environment())
     watch = ProcessMonitor()
     moments = fresh = 0
-    context = own_context()
-    with TemporaryDirectory() as folder, world_bag.opened_world(args, config) as world:
+    context = new_context()
+    with TemporaryDirectory() as folder, world_bag.open_world(args, config) as world:
         log = Path(folder) / "node.log"
-        node, answers = WorldNode(world, config, world_bag.rig_of(config), context=context), PlannerOutputs(context)
-        with spinning(node, answers, context=context), running_node(config, remaps(config), log) as process:
+        node, answers = WorldNode(world, config, world_bag.camera_rig(config), context=context), PlannerOutputs(context)
+        with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
             with Progress(console=errors, transient=True) as progress:
-                task, told = progress.add_task("soaking", total=args.minutes), 1
-                for moment in node.drive(None, Pace(lock_step=True)):
+                task, lines = progress.add_task("soaking", total=args.minutes), 1
+                for moment in node.drive(None, Pacing(lock_step=True)):
                     require_running(process, log)
                     moments, fresh = moments + 1, fresh + moment.fresh
                     watch.look(process.pid, answers)
                     minutes = (time.perf_counter() - began) / 60.0
                     progress.update(task, completed=minutes)
-                    if minutes >= told * args.minutes / PROGRESS_LINES:
+                    if minutes >= lines * args.minutes / PROGRESS_LINES:
                         progress.console.print(f"{minutes:.1f} of {args.minutes:g} minutes: {watch.so_far()}")
-                        told += 1
+                        lines += 1
                     if minutes >= args.minutes:
                         break
     return {
@@ -108,7 +99,7 @@ def run_soak(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
 
 
 class ProcessMonitor:
-    """What is looked at once a second, and every plan's own times."""
+    """The values read once a second, and every plan's own times."""
 
     def __init__(self) -> None:
         self.memory_mb: list[float] = []
@@ -172,8 +163,8 @@ class ProcessMonitor:
 
 
 def percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
-    told = (("p50", 50), ("p99", 99), ("max", 100))
-    return {f"{name}_{key}": float(np.percentile(values or [np.nan], at)) for key, at in told}
+    percentiles = (("p50", 50), ("p99", 99), ("max", 100))
+    return {f"{name}_{key}": float(np.percentile(values or [np.nan], at)) for key, at in percentiles}
 
 
 def settled_growth(counts: Sequence[int]) -> int:
@@ -183,25 +174,23 @@ def settled_growth(counts: Sequence[int]) -> int:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    made = Table(title=f"soak · {numbers['planner']} · {numbers['minutes']:g} min", show_header=False)
-    made.add_row(
-        "memory",
-        f"{numbers['memory_mb_first']:.0f} to {numbers['memory_mb_last']:.0f} MB, "
-        f"{numbers['memory_growth_percent']:+.2f} % (allowed {GROWTH_PERCENT:g} %)",
-    )
-    made.add_row("descriptors, threads more", f"{numbers['descriptors_leaked']}, {numbers['threads_leaked']}")
-    made.add_row("plans", f"{numbers['plans']} in {numbers['moments']} moments, {numbers['fresh_plans']} in time")
     late = ", ".join(
         f"{numbers['late_steps'].get(kind, 0)} of {count} {kind}" for kind, count in numbers["steps"].items()
     )
-    made.add_row("late", late)
-    made.add_row("stops", str(numbers["stops"]))
+    rows = {
+        "memory": f"{numbers['memory_mb_first']:.0f} to {numbers['memory_mb_last']:.0f} MB, "
+        f"{numbers['memory_growth_percent']:+.2f} % (allowed {GROWTH_PERCENT:g} %)",
+        "descriptors, threads more": f"{numbers['descriptors_leaked']}, {numbers['threads_leaked']}",
+        "plans": f"{numbers['plans']} in {numbers['moments']} moments, {numbers['fresh_plans']} in time",
+        "late": late,
+        "stops": str(numbers["stops"]),
+    }
     for name, key in (("received to published", "total_ms"), ("from plan to plan", "gap_ms")):
         times = " / ".join(f"{numbers[f'{key}_{at}']:.1f}" for at in ("p50", "p99", "max"))
-        made.add_row(f"{name} p50 / p99 / max", f"{times} ms")
-    made.add_row("met", "yes" if numbers["met"] else ", ".join(k for k, v in numbers["limits_met"].items() if not v))
-    return made
+        rows[f"{name} p50 / p99 / max"] = f"{times} ms"
+    rows["met"] = "yes" if numbers["met"] else ", ".join(k for k, v in numbers["limits_met"].items() if not v)
+    return make_list(f"soak · {numbers['planner']} · {numbers['minutes']:g} min", rows)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_program(__doc__, add_arguments, run))

@@ -1,6 +1,6 @@
-"""`reflectdrive compare OUT_A OUT_B`: two replays of the same bags, plan by plan, with how sure the difference is.
+"""`reflectdrive compare OUT_A OUT_B`: compares two replays of the same bags plan by plan, with confidence intervals.
 
-OUT_A and OUT_B are what `reflectdrive replay` left behind, of one bag or of many. Plans are paired by bag and stamp.
+OUT_A and OUT_B are outputs of `reflectdrive replay`, of one bag or of many. Plans are paired by bag and stamp.
 Differences are B less A. The same folders give the same numbers.
 """
 
@@ -13,19 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from ..command import command, make_table
 from ..documents import array, check_fields, read_json, text
 from ..domain import Array, PlanSource, Verdict
-from ..files import MEGABYTE
 from ..provenance import write_numbers
 from ..replay.compare import BAGS_MIN, BLOCK_S, BLOCKS_MIN, Difference, assign_blocks, difference, pair_stamps
-from ..replay.plan_measures import PLANS_FILE, MeasuresError, PlanMeasures, read_measures
+from ..replay.plan_measures import PLANS_FILE, SUMMARY_BYTES, MeasuresError, PlanMeasures, read_measures
 
-SUMMARY_BYTES = 256 * MEGABYTE
 NO_DIFFERENCE = "no difference shown"
 
 
@@ -72,42 +69,32 @@ class Replays:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", type=Path, metavar="OUT_A", help="folder that a replay left behind")
+    parser.add_argument("a", type=Path, metavar="OUT_A", help="output folder of a replay")
     parser.add_argument("b", type=Path, metavar="OUT_B", help="the same of the other planner, model or setting")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence when the folders cannot be compared or FILE cannot be written."""
-    errors = Console(stderr=True)
-    try:
-        a, b = read_replays(args.a), read_replays(args.b)
-        found, bags = compare_replays(a, b)
-        if args.json is not None:
-            write_numbers(args.json, numbers(a, b, found, bags))
-    except MeasuresError as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
-        return 2
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
+    a, b = read_replays(args.a), read_replays(args.b)
+    found, bags = compare_replays(a, b)
+    write_numbers(args.json, numbers(a, b, found, bags))
     console.print(table(a, b, found, bags))
     for note in notes(a, b, found, bags):
-        console.print(escape(note), soft_wrap=True)
-    return 0
+        console.print(note)
 
 
 def read_replays(out: Path) -> Replays:
-    """What a replay left in a folder. Raises MeasuresError for a folder without, or with half of it."""
+    """The replays in a folder. Raises MeasuresError for a folder without a complete one."""
     file = out / "summary.json"
     try:
-        told = read_json(file, SUMMARY_BYTES)
-        check_fields(told, {"bags": array({"name": text()})} if "bags" in told else {"bag": text()})
-        names = {one["name"]: out / one["name"] for one in told["bags"]} if "bags" in told else {told["bag"]: out}
-        origin = {key: told.get(key) for key in ("planner", "model_sha256", "device", "jobs", "commit", "command")}
+        summary = read_json(file, SUMMARY_BYTES)
+        check_fields(summary, {"bags": array({"name": text()})} if "bags" in summary else {"bag": text()})
+        names = (
+            {one["name"]: out / one["name"] for one in summary["bags"]} if "bags" in summary else {summary["bag"]: out}
+        )
+        origin = {key: summary.get(key) for key in ("planner", "model_sha256", "device", "jobs", "commit", "command")}
     except (OSError, ValueError, TypeError):
         raise MeasuresError(
             f"{out} holds no finished replay: give the folder that `reflectdrive replay` wrote, or run that again"
@@ -116,8 +103,9 @@ def read_replays(out: Path) -> Replays:
 
 
 def compare_replays(a: Replays, b: Replays) -> tuple[dict[str, Difference], list[str]]:
-    """The difference of each measure that both sides know, and the bags that pair. Raises MeasuresError where nothing
-    does."""
+    """The difference of each measure that both sides have, and the paired bags. Raises MeasuresError if there
+    are none.
+    """
     pairs: dict[str, tuple[PlanMeasures, PlanMeasures, Array, Array]] = {}
     for name in a.bags.keys() & b.bags.keys():
         mine, theirs = a.bags[name], b.bags[name]
@@ -148,7 +136,7 @@ def compare_replays(a: Replays, b: Replays) -> tuple[dict[str, Difference], list
 def verdict(name: str, found: Difference) -> str:
     """In words."""
     if found.interval is None:
-        return f"too few blocks to tell ({found.blocks} of {BLOCKS_MIN})"
+        return f"too few blocks for a result ({found.blocks} of {BLOCKS_MIN})"
     if not found.shown:
         return NO_DIFFERENCE
     return "B better" if (found.difference < 0) == MEASURES[name].less_is_better else "A better"
@@ -177,24 +165,23 @@ def numbers(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[
 
 
 def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> Table:
-    title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
-    made = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("", "plans", "blocks", "A", "B", "B - A", "95 %", "p", ""):
-        made.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for name, one in found.items():
+    def row(name: str, one: Difference) -> tuple[str, ...]:
         measure = MEASURES[name]
 
-        def told(value: float, sign: str = "", measure: Measure = measure) -> str:
+        def shown(value: float, sign: str = "") -> str:
             return f"{measure.times * value:{sign}.{measure.digits}f}"
 
-        ends = "-" if one.interval is None else f"{told(one.interval[0], '+')} .. {told(one.interval[1], '+')}"
-        row = (told(one.mean_a), told(one.mean_b), told(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
-        made.add_row(measure.heading, str(one.pairs), str(one.blocks), *row)
-    return made
+        ends = "-" if one.interval is None else f"{shown(one.interval[0], '+')} .. {shown(one.interval[1], '+')}"
+        counts = (measure.heading, str(one.pairs), str(one.blocks), shown(one.mean_a), shown(one.mean_b))
+        return (*counts, shown(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
+
+    title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
+    headings = ("", "plans", "blocks", "A", "B", "B - A", "95 %", "p", "")
+    return make_table(headings, (row(name, one) for name, one in found.items()), title)
 
 
 def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> list[str]:
-    """What the table does not say."""
+    """Remarks below the table."""
     said = []
     if any(one.interval is None for one in found.values()):
         said.append(

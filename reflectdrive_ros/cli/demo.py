@@ -1,9 +1,9 @@
-"""`reflectdrive demo`: see it drive. A town with traffic that reacts, and the real node in it over real ROS 2 topics.
+"""`reflectdrive demo`: a generated town with reactive traffic, and the real node in it over real ROS 2 topics.
 
-The world runs here: it draws three cameras, tells of odometry, road users and a route, and follows the plans that come
-back. The node runs in its own process, as on the car. All of it is recorded in a bag, and a page shows the drive.
-With `--live` a page shows it while it happens. `--recording` plays a real recording to the node instead (PandaSet
-sequence 002 comes with the package); nobody there reacts to the planned car.
+The world runs in this process: it renders three cameras, publishes odometry, road users and a route, and follows the
+node's plans. The node runs in its own process, as on a vehicle. All messages are recorded in a bag, and a page shows
+the drive. With `--live` a page shows it while it runs. `--recording` plays a real recording to the node instead
+(PandaSet sequence 002 comes with the package); recorded agents do not react to the planned car.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -21,39 +19,39 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError
+from ..command import command, make_list
+from ..config import Config
+from ..demo import live, world_bag, world_messages
+from ..demo.recordings import RECORDING
+from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
+from ..errors import UserError
 from ..evaluation.driving_scores import extend
-from ..files import locked
+from ..files import lock_folder
 from ..provenance import provenance
-from ..replay import engine
 from ..replay.chunks import ReplayChunks
 from ..replay.counters import PublishedPlan, ReplayCounters
-from ..replay.engine import PlansBag, planner_rows
+from ..replay.engine import PlansBag
 from ..replay.node import PlannerOutputs
 from ..replay.record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..replay.report import drive_rows, write_report
-from ..ros import live, world_bag, world_messages
-from ..ros.bag import BagError, BagReader, BagWriter
+from ..ros.bag import BagReader, BagWriter
 from ..ros.processes import isolated_environment, running_node
-from ..ros.recordings import RECORDING
-from ..ros.world_node import Pace, WorldNode, own_context, remaps, require_running, spinning
 from ..runtime import cli_args
-from ..runtime.model_file import ModelFileError
 from ..sim.sumo import SumoMissing
-from . import make_bag
+from . import make_bag, replay
+from .replay import planner_rows
 
 if TYPE_CHECKING:
     from ..sim.world import World
 
 SECONDS = 60.0
-SCORE_STRIDE = 10  # moments; a score takes as long as a picture
-DRAIN_S = 0.5  # what the node still says of its last plan
-# in lock step the world stands still while the node plans: how long it takes is told, not judged
+SCORE_STRIDE = 10  # steps; a score takes as long as an image
+DRAIN_S = 0.5  # time for the node's messages on its last plan
+# in lock step the world stands still while the node plans: planning times are reported, and plans are never late
 LOCK_STEP_SETTINGS = {"engine.watchdog_ms": 10_000.0, "engine.deadline_ms": 10_000.0}
 
 
@@ -67,70 +65,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_settings_argument(parser)
     arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
-    parser.add_argument("--live", action="store_true", help="show the drive in a browser while it happens")
-    parser.add_argument(
-        "--port", type=arguments.PORT, default=live.PORT, help=f"of the live page (default: {live.PORT})"
-    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
+    parser.add_argument("--live", action="store_true", help="show the drive in a browser while it runs")
+    parser.add_argument("--port", type=arguments.PORT, default=live.PORT, help="of the live page")
     parser.add_argument(
         "--recording", type=Path, nargs="?", const=RECORDING, metavar="DIR", help="play a real recording instead"
     )
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{} cannot be used: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 2 with one sentence when something given cannot be used."""
-    errors = Console(stderr=True)
-    try:
-        with locked(args.out):
-            if args.recording is not None:
-                return replay_recording(args)
-            return run_live(args) if args.live else closed_loop(args, errors)
-    except SumoMissing as fault:
-        errors.print(escape(f"{fault}; `reflectdrive demo --recording` needs no world"), soft_wrap=True)
-    except (BagError, ConfigError, ModelFileError, live.PortError, *world_bag.WORLD_FAULTS) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.out} cannot be used: {fault.strerror}"), soft_wrap=True)
-    return 2
+    with lock_folder(args.out):
+        if args.recording is not None:
+            return replay_recording(args, console, errors)
+        try:
+            (run_live if args.live else closed_loop)(args, console, errors)
+        except SumoMissing as fault:
+            raise UserError(f"{fault}; `reflectdrive demo --recording` needs no world") from None
+    return 0
 
 
 # --- the closed loop -------------------------------------------------------------------------------------------------
 
 
-def closed_loop(args: argparse.Namespace, errors: Console) -> int:
+def closed_loop(args: argparse.Namespace, console: Console, errors: Console) -> None:
     config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
     os.environ.update(isolated_environment())
     seconds = SECONDS if args.seconds is None else args.seconds
     bag = args.out / "world"
-    errors.print(f"a world is made from seed {args.seed} ..")
-    with world_bag.opened_world(args, config) as world:
+    errors.print(f"generating a world from seed {args.seed} ..")
+    with world_bag.open_world(args, config) as world:
         drive, sent = run_drive(world, config, seconds, bag, args.out / "node.log", errors)
     with errors.status("writing the report"):
         record = build_record(bag, config, sent, drive)
         numbers = write_results(record, sent, config, args)
-    console = Console() if sys.stdout.isatty() else Console(width=110)
     console.print(table(numbers))
-    console.print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
-    return 0
+    console.print(f"open {(args.out / 'report.html').resolve()} in a browser")
 
 
 def run_drive(
     world: World, config: Config, seconds: float, bag: Path, log: Path, errors: Console
 ) -> tuple[DriveRecord, list[PublishedPlan]]:
-    """Drive in lock step with the node, recording; what the world and the node say of it."""
+    """Drives in lock step with the node and records; returns the drive's log and the node's outputs."""
     scores: list[tuple[int, float]] = []
     fresh = moments = 0
     began, begin_ns = time.perf_counter(), world.stamp_ns
-    context = own_context()
+    context = new_context()
     with BagWriter(bag, replace=True) as record:
-        node = WorldNode(world, config, world_bag.rig_of(config), context=context, record=record)
+        node = WorldNode(world, config, world_bag.camera_rig(config), context=context, record=record)
         answers = PlannerOutputs(context)
-        with spinning(node, answers, context=context), running_node(config, remaps(config), log) as process:
+        with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
             with Progress(console=errors, transient=True) as progress:
                 task = progress.add_task("driving", total=seconds)
-                for moment in node.drive(seconds, Pace(lock_step=True, real_time=False)):
+                for moment in node.drive(seconds, Pacing(lock_step=True, real_time=False)):
                     require_running(process, log)
                     moments += 1
                     fresh += moment.fresh
@@ -168,7 +158,7 @@ def run_drive(
 
 
 def build_record(bag: Path, config: Config, sent: list[PublishedPlan], drive: DriveRecord) -> ReplayRecord:
-    """The drive as a replay of its own bag, with what the world knows of it."""
+    """The drive as a replay of its own bag, with the world's events."""
     tally = ReplayCounters(config.engine.deadline_ms)
     for plan in sent:
         tally.add(plan)
@@ -203,50 +193,48 @@ def write_results(
 
 def table(numbers: dict[str, Any]) -> Table:
     """The drive on one screen."""
-    made = Table(title=f"{numbers['world']['town']} · {numbers['planner']} · {numbers['mode']}", show_header=False)
     counts = {name: count for name, count in numbers["verdicts"].items() if count}
-    for name, value in drive_rows(numbers):
-        made.add_row(name, value)
-    made.add_row("verdicts", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
-    for name, value in planner_rows(numbers).items():
-        made.add_row(name, value)
-    made.add_row("lost inputs", str(sum(values["lost"] for values in numbers["inputs"].values())))
-    return made
+    lost = sum(values["lost"] for values in numbers["inputs"].values())
+    rows = {
+        **dict(drive_rows(numbers)),
+        "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()) or "none",
+        **planner_rows(numbers),
+        "lost inputs": str(lost),
+    }
+    return make_list(f"{numbers['world']['town']} · {numbers['planner']} · {numbers['mode']}", rows)
 
 
 # --- while it happens ------------------------------------------------------------------------------------------------
 
 
-def run_live(args: argparse.Namespace) -> int:
+def run_live(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """The same loop in real time, on a page instead of in a bag."""
     config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
     os.environ.update(isolated_environment())
-    log, console = args.out / "node.log", Console()
-    with live.served(args.port, config.vehicle) as page, world_bag.opened_world(args, config) as world:
-        context = own_context()
-        node = WorldNode(world, config, world_bag.rig_of(config), context=context)
-        with spinning(node, context=context), running_node(config, remaps(config), log) as process:
+    log = args.out / "node.log"
+    with live.serve(args.port, config.vehicle) as page, world_bag.open_world(args, config) as world:
+        context = new_context()
+        node = WorldNode(world, config, world_bag.camera_rig(config), context=context)
+        with spin_in_background(node, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
-            console.print(f"{page.url} shows the drive; Ctrl-C ends it", soft_wrap=True)
-            with suppress(KeyboardInterrupt):  # the way to end it
-                for moment in node.drive(args.seconds, Pace(lock_step=True, real_time=True)):
-                    require_running(process, log)
-                    for event in moment.events:
-                        console.print(escape(f"{event.time_s:.1f} s: {event.text}"), soft_wrap=True)
-    return 0
+            console.print(f"{page.url} shows the drive; Ctrl-C ends it")
+            for moment in node.drive(args.seconds, Pacing(lock_step=True, real_time=True)):
+                require_running(process, log)
+                for event in moment.events:
+                    console.print(f"{event.time_s:.1f} s: {event.text}")
 
 
 # --- the recording ---------------------------------------------------------------------------------------------------
 
 
-def replay_recording(args: argparse.Namespace) -> int:
+def replay_recording(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """A real recording through the node, in recorded time."""
     bag = args.out / args.recording.resolve().name
     code = make_bag.run(parse(make_bag, [str(args.recording), str(bag), "--force"]))
     if code:
         return code
     words = [str(bag), "--node", "--out", str(args.out)]
-    # the shipped network has seen drawn pictures only, so it is no use here
+    # the shipped network is trained on rendered images only and cannot be used here
     planner = args.planner or ("" if args.model else "route_follower")
     words += ["--planner", planner] if planner else []
     words += ["--model", args.model] if args.model else []
@@ -254,14 +242,15 @@ def replay_recording(args: argparse.Namespace) -> int:
     words += [word for pair in args.settings for word in ("--setting", pair)]
     words += ["--duration", str(args.seconds)] if args.seconds else []
     words += ["--json", str(args.json)] if args.json else []
-    code = engine.run(parse(engine, words), owned=True)
+    options = parse(replay, words)
+    code = replay.run_one(options, cli_args.configuration(options), console, errors)
     if not code:
-        Console().print(escape(f"open {(args.out / 'report.html').resolve()} in a browser"), soft_wrap=True)
+        console.print(f"open {(args.out / 'report.html').resolve()} in a browser")
     return code
 
 
 def parse(command: ModuleType, words: list[str]) -> argparse.Namespace:
-    """The arguments of another command of ours, as its command line would give them."""
+    """The arguments of another command, as its command line would give them."""
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return parser.parse_args(words)

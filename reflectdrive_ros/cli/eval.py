@@ -1,5 +1,5 @@
-"""`reflectdrive eval`: PDM scores of planners, beside the recorded human on real traffic (`--scenes
-real_tracks`), beside the expert on proving-ground scenes (`--scenes test`), or in closed loop (`--closed-loop`).
+"""`reflectdrive eval`: PDM scores of planners on recorded traffic (`--scenes real_tracks`, with the recorded human), on
+proving-ground scenes (`--scenes test`, with the expert), or in closed loop (`--closed-loop`).
 
 On recordings, each start is planned once from the planner's initial state. The scorer simulates the plan with its own
 vehicle model; other agents follow their recorded tracks and do not react. Scores are the PDM score of NAVSIM v1.1 by
@@ -20,24 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError
+from ..command import command, make_table, track_progress
+from ..config import Config
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
 from ..evaluation import closed_loop, driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES, Scores
 from ..evaluation.privilege import PRIVILEGES
-from ..planning import LEARNED, PLANNERS
-from ..planning.planner import Planner, PlanningError, Tools
+from ..planning import LEARNED, PLANNERS, VECTOR_PLANNERS
+from ..planning.planner import Planner, PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..runtime.model_file import ModelFileError
 
 HUMAN = "human"
 BASELINES = ("constant_velocity", "route_follower")
@@ -51,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scenes",
         default=REAL_TRACKS,
         metavar="NAME|DIR",
-        help=f"scene set {', '.join(names)}, or the folder of a set or of recordings (default: {REAL_TRACKS})",
+        help=f"scene set {', '.join(names)}, or the folder of a set or of recordings",
     )
     arguments.add_renamed_options(parser, {"set": "--scenes", "oracle": "--privilege"})
     parser.add_argument(
@@ -60,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted((*PLANNERS, *LEARNED)),
         default=list(BASELINES),
         metavar="NAME",
-        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))} (default: {' '.join(BASELINES)})",
+        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))}",
     )
     cli_args.add_model_arguments(parser)
     cli_args.add_random_weights_argument(parser)
@@ -75,9 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=PRIVILEGES,
         default=["objects"],
         metavar="NAME",
-        help="what planners are told beyond images: words (command, speed limit, instruction), route (also the route), "
+        help="inputs beyond images: words (command, speed limit, instruction), route (also the route), "
         "objects (also the drivable area, and objects with their present velocities), logged (also their recorded "
-        "futures); several give one row each (default: objects)",
+        "futures); several give one row each",
     )
     made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
     made.add_argument(
@@ -85,43 +82,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.process_count(),
         default=arguments.available_cores(),
         metavar="N",
-        help="processes (default: the cores)",
+        help="processes",
     )
-    closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in worlds made for it"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in generated worlds"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 2 with one sentence on stderr when the set cannot be read or FILE cannot be written."""
+    config = cli_args.configuration(args)
     if args.closed_loop:
-        return closed_loop.run_closed_loop(args)
-    errors, console = Console(stderr=True), Console()
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    try:
-        config = cli_args.configuration(args)
-        if not _are_recordings(args.scenes):
-            return open_loop.run(args, config, console, errors)
-        if args.limit is not None or args.families is not None:
-            raise real_tracks.TracksError(
-                f"{REAL_TRACKS} is scored whole: --limit and --families are for sets of the proving ground, as test"
-            )
-        if learned := sorted(set(args.planner) & set(LEARNED)):
-            raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(learned)}: use --scenes test")
-        planners = {name: PLANNERS[name] for name in args.planner}
-        folder = default_tracks_folder() if args.scenes == REAL_TRACKS else Path(args.scenes)
-        result = evaluate(folder, planners, errors, config)
-        if args.json is not None:
-            write_numbers(args.json, {"set": REAL_TRACKS, **numbers(result)})
-    except (real_tracks.TracksError, ConfigError, ModelFileError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
-        return 2
+        return closed_loop.run_closed_loop(args, config, console, errors)
+    if not _are_recordings(args.scenes):
+        return open_loop.run(args, config, console, errors)
+    if args.limit is not None or args.families is not None:
+        raise real_tracks.TracksError(
+            f"{REAL_TRACKS} is scored whole: --limit and --families are for sets of the proving ground, as test"
+        )
+    if learned := sorted(set(args.planner) & set(LEARNED)):
+        raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(learned)}: use --scenes test")
+    planners = {name: PLANNERS[name] for name in args.planner}
+    folder = default_tracks_folder() if args.scenes == REAL_TRACKS else Path(args.scenes)
+    result = evaluate(folder, planners, errors, config)
+    write_numbers(args.json, {"set": REAL_TRACKS, **numbers(result)})
     console.print(_table(result))
     for note in _notes(result):
-        console.print(escape(note), soft_wrap=True)
+        console.print(note)
     return 0
 
 
@@ -133,7 +120,7 @@ def _are_recordings(scenes: str) -> bool:
 
 
 def default_tracks_folder() -> Path:
-    """The folder of all recordings where it lies beside the checkout, else the part that comes with the source."""
+    """The folder of all recordings if it is beside the checkout, else the recordings in the source tree."""
     checkout = Path(__file__).resolve().parents[2]
     places = (checkout.parent / "shared" / "data" / "real_tracks", checkout / "test" / "data" / "real_tracks")
     for place in places:
@@ -148,7 +135,7 @@ class Result(Scores):
 
     recordings: int = 0
     left_out: list[str] = field(default_factory=list)  # recordings without a map
-    skipped: int = 0  # starts where the recorded car stands off the mapped road
+    skipped: int = 0  # starts where the recorded car is off the mapped road
 
 
 def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, config: Config | None = None) -> Result:
@@ -156,13 +143,13 @@ def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, co
     config = config or Config()
     paths = real_tracks.recordings_in(folder)
     result = Result(scores={driver: [] for driver in (HUMAN, *planners)})
-    for path in track(paths, "scoring", console=console, transient=True):
+    for path in track_progress(paths, "scoring", console):
         recording = real_tracks.load(path)
         if not recording.lanes:
             result.left_out.append(recording.name)
             continue
         begun = len(result.families)
-        for start in real_tracks.starts(recording):
+        for start in real_tracks.starts(recording, vectors=bool(VECTOR_PLANNERS & set(planners))):
             _score_start(start, planners, config, result)
         result.recordings += 1
         result.skipped += len(real_tracks.start_steps(recording)) - (len(result.families) - begun)
@@ -178,7 +165,7 @@ def _score_start(start: real_tracks.Start, planners: Mapping[str, Planner], conf
     config = replace(config, vehicle=start.vehicle)
     for name, planner in planners.items():
         try:
-            plan = driving_scores.plan_once(planner, start.observation, Tools(config))
+            plan = driving_scores.plan_once(planner, start.observation, PlannerContext(config))
             plans[name] = driving_scores.plan_waypoints(plan)[0]
         except PlanningError as fault:
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")
@@ -209,18 +196,15 @@ def numbers(result: Result) -> dict[str, Any]:
 
 def _table(result: Result) -> Table:
     title = f"{len(result.families)} starts of {result.recordings} recordings; means in percent"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("driver")
-    table.add_column("site")
-    for heading in ("scenes", *HEADINGS):
-        table.add_column(heading, justify="right")
+    rows: list[tuple[str, ...]] = []
     for driver in result.scores:
         summary = driving_scores.summary(driver, result)
         for site, means in {"all": summary, **summary["families"]}.items():
             values = ("-" if means[measure] is None else f"{means[measure]:.1f}" for measure in MEASURES)
             name = driver if site == "all" else ""
-            table.add_row(name, site, str(means["scenes"]), *values, end_section=site == sorted(result.families)[-1])
-    return table
+            rows.append((name, site, str(means["scenes"]), *values))
+        rows.append(())
+    return make_table(("driver", "site", "scenes", *HEADINGS), rows, title, texts=2)
 
 
 def _notes(result: Result) -> Sequence[str]:
@@ -228,5 +212,5 @@ def _notes(result: Result) -> Sequence[str]:
     if result.left_out:
         notes.append(f"left out, no map to score by: {', '.join(result.left_out)}")
     if result.skipped:
-        notes.append(f"{result.skipped} starts skipped: the recorded car stands off the mapped road")
+        notes.append(f"{result.skipped} starts skipped: the recorded car is off the mapped road")
     return [*notes, *driving_scores.missing_plan_notes(result, "starts")]

@@ -1,12 +1,12 @@
-"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card that names them.
+"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card.
 
-CHECKPOINT is a weights.safetensors with its card.json beside, as training leaves them. DIR gets see.onnx,
-prefill_goal.onnx, prefill.onnx, step.onnx and card.json; `model.file` is then DIR/card.json and `model.sha256` the hash
-that is told at the end. ONNX Runtime runs them without torch.
+CHECKPOINT is a weights.safetensors with its card.json beside it, as training writes them. DIR gets vision_encoder.onnx,
+prefill_goal.onnx, prefill.onnx, step.onnx and card.json; set `model.file` to DIR/card.json and `model.sha256` to the
+printed hash. ONNX Runtime runs the graphs without torch.
 
-Fewer bits drive otherwise. With --precision int8 or fp8 graphs are written only after they have planned for the first
-scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than those in float32; the card tells both scores. How
-large values get inside is learned on another set (--calibrate DIR). With --precision bf16 the gate is asked for or not.
+Quantised graphs may drive differently. With --precision int8 or fp8 graphs are written only after they have planned for
+the first scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than float32 graphs; the card holds both scores.
+Activation ranges are measured on another set (--calibrate DIR). With --precision bf16 the gate is optional.
 """
 
 from __future__ import annotations
@@ -19,125 +19,131 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from .. import arguments
 from ..bench.accuracy_gate import evaluate_gate, quantise_and_check, sentence
+from ..command import command, make_table
 from ..config import Config, ConfigError, load
 from ..data import shards
-from ..data.shards import SetError
-from ..deploy.engines import UNUSABLE
-from ..deploy.export import MOST_BLOCKS, PRECISIONS, Size, export, in_bfloat16, own_size
-from ..files import whole_folder
+from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
+from ..files import atomic_folder
 from ..model import checkpoint
 from ..model.card import CARD, QUANTISED, GraphCard
 from ..model.checkpoint import CheckpointError
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..provenance import provenance, write_numbers
-from ..runtime.model_file import card_of
+from ..runtime.model_file import read_card
 from ..runtime.network import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
 from .engine import build_and_check, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="weights.safetensors, its card.json beside")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the graphs and their card go")
-    parser.add_argument("--sha256", metavar="HASH", help="of the weights, where no card stands beside them")
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="weights.safetensors, with its card.json beside it"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="output folder of the graphs and their card"
+    )
+    parser.add_argument("--sha256", metavar="HASH", help="of the weights, if they have no card beside them")
     parser.add_argument(
         "--blocks",
-        type=arguments.positive_int(MOST_BLOCKS),
+        type=arguments.positive_int(MAX_SEQUENCES),
         metavar="M",
-        help="blocks that a step takes; left out, any number (for CPUs; TensorRT wants it fixed)",
+        help="action sequences per step; default: any number (for CPUs; TensorRT needs a fixed number)",
     )
     parser.add_argument(
         "--camera",
         type=_size,
         metavar="WxH",
-        help="pictures as the cameras give them, averaged down inside the graphs, for a GPU; left out, the network's "
-        "own size, to which the node brings them on the CPU",
+        help="size of the cameras' images, which the graphs average down, for a GPU; default: the network's "
+        "own size, to which the node resizes images on the CPU",
     )
     parser.add_argument(
         "--precision",
         choices=(*PRECISIONS.values(), *QUANTISED),
         default="fp32",
-        help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs (fp32)",
+        help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs",
     )
-    parser.add_argument("--calibrate", type=Path, metavar="DIR", help="scene set that tells how large values get")
-    parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving score is held")
+    parser.add_argument(
+        "--guidance",
+        action="store_true",
+        help="also write the graph that reflectdrive.guidance needs, for ONNX Runtime",
+    )
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="DIR", help="scene set for the calibration of activation ranges"
+    )
+    parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving scores are compared")
     parser.add_argument(
         "--gate-scenes",
         type=arguments.positive_int(),
         default=1000,
         metavar="N",
-        help="the first scenes of --gate (1000)",
+        help="the first scenes of --gate",
     )
     parser.add_argument(
         "--tensorrt",
         action="store_true",
-        help="build engines of the graphs too, on this machine's GPU, as reflectdrive engine does; M is decoding.goals",
+        help="also build engines on this machine's GPU, as reflectdrive engine does; M is decoding.goals",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="whose section `decoding` is built in (YAML)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's numbers here too")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file whose section `decoding` is built in")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when something cannot be used, or the gate is not passed."""
-    console, errors = Console(), Console(stderr=True)
-    try:
-        config = load(args.config) if args.config else Config()
-        check_options(args)
-        source = card_of(args.checkpoint)
-        weights_sha256 = args.sha256 or source.get("sha256") or ""
-        net = checkpoint.load(args.checkpoint, weights_sha256)
-        check_camera(args.camera, net)
-        decoding, gate = torch_decoding(config.decoding), None
-        if args.precision == "bf16":
-            exact, net = net, in_bfloat16(net)
-            if args.gate is not None:
-                halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
-                gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
-        weights = {key: value for key, value in source.items() if key not in ("config", "format")}
-        made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
-        with ExitStack() as stack:
-            quantise = args.precision in QUANTISED
-            out = stack.enter_context(whole_folder(args.out))
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
-            with errors.status("tracing the graphs; of the small network it takes half a minute"):
-                about = {"weights": weights, "made": made}
-                known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
-                blocks = args.blocks or (config.decoding.goals if args.tensorrt else None)
-                card_sha256 = export(
-                    net, weights_sha256.lower(), place, about, decoding, blocks, known, gate, args.camera
-                )
-            if quantise:
-                sets = args.calibrate, args.gate
-                exact_card = GraphCard.read(place / CARD)
-                card_sha256 = quantise_and_check(
-                    exact_card, out, args.precision, sets, args.gate_scenes, config, errors
-                )
-        numbers = figures(args.out / CARD, card_sha256)
-        if args.tensorrt:
-            numbers["tensorrt"] = build_and_check(str(args.out / CARD), "cuda", None, True, errors)
-        if args.json is not None:
-            write_numbers(args.json, numbers, weights_sha256=weights_sha256)
-    except (CheckpointError, SetError, *UNUSABLE) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
-        return 2
+    config = load(args.config) if args.config else Config()
+    check_options(args)
+    source = read_card(args.checkpoint)
+    weights_sha256 = args.sha256 or source.get("sha256") or ""
+    net = checkpoint.load(args.checkpoint, weights_sha256)
+    check_camera(args.camera, net)
+    decoding, gate = torch_decoding(config.decoding), None
+    if args.precision == "bf16":
+        exact, net = net, to_bfloat16(net)
+        if args.gate is not None:
+            halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
+            gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
+    weights = {key: value for key, value in source.items() if key not in ("config", "format")}
+    made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
+    with ExitStack() as stack:
+        quantise = args.precision in QUANTISED
+        out = stack.enter_context(atomic_folder(args.out))
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
+        with errors.status("tracing the graphs; this takes half a minute for the small network"):
+            about = {"weights": weights, "made": made}
+            known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
+            sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
+            card_sha256 = export(
+                net,
+                weights_sha256.lower(),
+                place,
+                about,
+                decoding,
+                sequences,
+                known,
+                gate,
+                args.camera,
+                args.guidance,
+            )
+        if quantise:
+            sets = args.calibrate, args.gate
+            exact_card = GraphCard.read(place / CARD)
+            card_sha256 = quantise_and_check(exact_card, out, args.precision, sets, args.gate_scenes, config, errors)
+    numbers = figures(args.out / CARD, card_sha256)
+    if args.tensorrt:
+        numbers["tensorrt"] = build_and_check(str(args.out / CARD), "cuda", None, True, errors)
+    write_numbers(args.json, numbers, weights_sha256=weights_sha256)
     console.print(table(numbers))
     if args.tensorrt:
         show(numbers["tensorrt"], console)
     if numbers["gate"]:
-        console.print(sentence(numbers["gate"]), highlight=False, soft_wrap=True)
-    console.print(f"model.file: {args.out / CARD}\nmodel.sha256: {card_sha256}", highlight=False, soft_wrap=True)
-    return 0
+        console.print(sentence(numbers["gate"]))
+    console.print(f"model.file: {args.out / CARD}\nmodel.sha256: {card_sha256}")
 
 
 def check_options(args: argparse.Namespace) -> None:
@@ -147,32 +153,32 @@ def check_options(args: argparse.Namespace) -> None:
     if args.precision in QUANTISED:
         if args.gate is None or args.calibrate is None or args.gate.resolve() == args.calibrate.resolve():
             raise ConfigError(
-                f"--precision {args.precision} needs two scene sets with pictures: --calibrate DIR, to learn how large "
-                "values get, and --gate DIR, to hold the driving score against that in float32"
+                f"--precision {args.precision} needs two scene sets with images: --calibrate DIR, for the activation "
+                "ranges, and --gate DIR, to compare the driving score with float32"
             )
         if args.precision == "int8" and args.tensorrt:
             raise ConfigError("--precision int8 is for CPUs: build engines of fp8 or bf16")
     elif args.calibrate is not None:
         raise ConfigError(f"--calibrate is for --precision {' and '.join(QUANTISED)}: leave it out")
     elif args.gate is not None and args.precision == "fp32":
-        raise ConfigError("--gate holds other precisions against fp32: name one with --precision, or leave it out")
+        raise ConfigError("--gate compares other precisions with fp32: name one with --precision, or leave it out")
     for folder in (args.calibrate, args.gate):
         if folder is not None:
             shards.index_of(folder)  # before it is needed, half a minute later
 
 
 def check_camera(camera: Size | None, net: TokenNet) -> None:
-    """Raises ConfigError for pictures smaller than the network's: there is nothing to average."""
-    width, height = own_size(net)
+    """Raises ConfigError for images smaller than the network's, which cannot be averaged down."""
+    width, height = network_size(net)
     if camera is not None and (camera[0] < width or camera[1] < height):
         raise ConfigError(
-            f"--camera {camera[0]}x{camera[1]} is smaller than the pictures that the network takes, {width}x{height}: "
+            f"--camera {camera[0]}x{camera[1]} is smaller than the images that the network takes, {width}x{height}: "
             "name the size that the cameras give, or leave it out"
         )
 
 
 def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetwork:
-    """The network in torch, given pictures of the cameras' size."""
+    """The network in torch, given images of the cameras' size."""
     network = TorchNetwork(net, decoding=decoding)
     if camera is not None:
         network.inputs = replace(network.inputs, width=camera[0], height=camera[1])
@@ -181,7 +187,7 @@ def _taking(camera: Size | None, net: TokenNet, decoding: Decoding) -> TorchNetw
 
 def _size(text: str) -> Size:
     width, _, height = text.partition("x")
-    pixels = arguments.IntRange(16, 8192, "px")
+    pixels = arguments.Range(16, 8192, "px")
     try:
         return pixels(width), pixels(height)
     except argparse.ArgumentTypeError as fault:
@@ -194,14 +200,12 @@ def figures(path: Path, card_sha256: str) -> dict[str, Any]:
     for name, file in card.files.items():
         nodes = len(list(onnx_ir.load(file).graph.all_nodes()))
         graphs[name] = {"bytes": file.stat().st_size, "nodes": nodes, "sha256": card.sha256[name]}
-    told = {"precision": card.precision, "gate": dict(card.gate)}
-    return {"card": str(path), "card_sha256": card_sha256, **told, "graphs": graphs}
+    about = {"precision": card.precision, "gate": dict(card.gate)}
+    return {"card": str(path), "card_sha256": card_sha256, **about, "graphs": graphs}
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    shown = Table(box=SIMPLE_HEAD)
-    for name, justify in (("graph", "left"), ("MB", "right"), ("nodes", "right"), ("SHA-256", "left")):
-        shown.add_column(name, justify=justify)  # type: ignore[arg-type]
+    rows = []
     for name, row in numbers["graphs"].items():
-        shown.add_row(name, f"{row['bytes'] / 1e6:.1f}", str(row["nodes"]), row["sha256"][:16])
-    return shown
+        rows.append((name, f"{row['bytes'] / 1e6:.1f}", str(row["nodes"]), row["sha256"][:16]))
+    return make_table(("graph", "MB", "nodes", "SHA-256"), rows)

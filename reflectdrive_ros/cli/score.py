@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
+from ..command import command, make_table, track_progress
 from ..documents import DocumentError, array, check_fields, maybe, named, number, text, whole
 from ..evaluation import golden
 from ..evaluation.golden import GoldenError
@@ -48,36 +46,23 @@ TOLERANCE = 1e-6  # of a score, and of a simulated state in m, rad, m/s ..
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenes", type=Path, metavar="SCENES", help="file of scenes, .jsonl or .jsonl.gz")
     parser.add_argument("out", type=Path, metavar="OUT", help="file of scores to write, .jsonl or .jsonl.gz")
-    parser.add_argument("--states", action="store_true", help="write the simulated states too (key sim)")
+    parser.add_argument("--states", action="store_true", help="also write the simulated states (key sim)")
     parser.add_argument(
         "--against", type=Path, metavar="SCORES", help="known scores of these scenes: count differences"
     )
     parser.add_argument("--codebook", action="store_true", help="what rounding to the 0.3 m codebook costs the experts")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a file cannot be used."""
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:  # a log is wide enough for the table
-        console = Console(width=120)
-    written = args.out
-    try:
-        known = None if args.against is None else known_scores(args.against)
-        numbers = score_file(args.scenes, args.out, known, states=args.states, console=errors)
-        if args.codebook:
-            numbers["codebook"] = golden.codebook_ceiling(golden.read_scenes(args.scenes), Codebook())
-        if args.json is not None:
-            written = args.json
-            write_numbers(args.json, numbers)
-    except GoldenError as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{written} cannot be written: {fault.strerror}"), soft_wrap=True, highlight=False)
-        return 2
+    known = None if args.against is None else known_scores(args.against)
+    numbers = score_file(args.scenes, args.out, known, states=args.states, console=errors)
+    if args.codebook:
+        numbers["codebook"] = golden.codebook_ceiling(golden.read_scenes(args.scenes), Codebook())
+    write_numbers(args.json, numbers)
     console.print(table(numbers))
-    return 0
 
 
 def known_scores(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
@@ -118,9 +103,7 @@ def score_file(
         with (
             gzip.open(part, "wt", encoding="utf-8") if out.suffix == ".gz" else part.open("w", encoding="utf-8") as file
         ):
-            for scene in track(
-                golden.read_scenes(scenes), "scoring", count, console=console, disable=not console.is_terminal
-            ):
+            for scene in track_progress(golden.read_scenes(scenes), "scoring", console, count):
                 scores = golden.score_official(scene)
                 for row in golden.score_rows(scene, scores, states=states):
                     file.write(json.dumps(row, separators=(",", ":")) + "\n")
@@ -137,6 +120,9 @@ def score_file(
                             mine = golden.simulated_states(scene, scores.raw.states[row["traj"]])
                             worst_state = max(worst_state, golden.state_error(mine, np.asarray(official["sim"])))
         os.replace(part, out)
+    except OSError as fault:
+        fault.filename = str(out)
+        raise
     finally:
         part.unlink(missing_ok=True)
     numbers: dict[str, Any] = {
@@ -164,19 +150,14 @@ def differences(row: Mapping[str, Any], official: Mapping[str, Any]) -> list[str
 def table(numbers: Mapping[str, Any]) -> Table:
     """The means, and below them how many rows differ from known scores."""
     means = numbers["means_percent"]
-    shown = Table(
-        title=f"{numbers['trajectories']} trajectories in {numbers['scenes']} scenes, means in percent", box=SIMPLE_HEAD
-    )
-    shown.add_column("")
     names = ("NC", "DAC", "DDC", "TLC", "EP", "TTC", "LK", "C")
-    for name in (*names, "score"):
-        shown.add_column(name, justify="right")
-    for title, group, comfort, total in (
+    rows = []
+    for heading, group, comfort, total in (
         ("PDMS (v1.1)", "v1", "C", "v1.PDMS"),
         ("EPDMS (v2)", "v2", "HC", "epdms.EPDMS_filt_noEC"),
     ):
         keys = [f"{group}.{comfort if name == 'C' else name}" for name in names] + [total]
-        shown.add_row(title, *(f"{means[key]:.2f}" if key in means else "" for key in keys))
+        rows.append((heading, *(f"{means[key]:.2f}" if key in means else "" for key in keys)))
     captions = []
     if "compared" in numbers:
         compared = numbers["compared"]
@@ -190,5 +171,5 @@ def table(numbers: Mapping[str, Any]) -> Table:
             f"experts' {form.upper()}: exact {means['exact']:.2f}, rounded to 0.3 m {means['rounded']:.2f}, "
             f"rounded with directions of steps as headings {means['steps']:.2f}"
         )
-    shown.caption = "\n".join(captions) or None
-    return shown
+    title = f"{numbers['trajectories']} trajectories in {numbers['scenes']} scenes, means in percent"
+    return make_table(("", *names, "score"), rows, title, "\n".join(captions))

@@ -1,12 +1,12 @@
 """`reflectdrive train sft CONFIG --train DIR --val DIR --out DIR`: supervised training of ReflectDrive-2.
 
-(`reflectdrive train mean RUN RUN .. --out DIR` writes the mean of the weights of runs.)
+(`reflectdrive train mean RUN RUN .. --out DIR` averages the weights of runs.)
 
-The same command goes on where it was stopped: by Ctrl-C, by a kill, by the end of the minutes (give more of them).
-With --minutes the learning rate falls to its end as the time runs out, however fast the machine is. Several devices
-of one machine by device.devices in CONFIG, several machines by torchrun.
+The same command resumes a run that was stopped by Ctrl-C, by a kill, or at the end of its minutes (give more of them).
+With --minutes the learning-rate schedule ends with the time, however fast the machine is. Several devices of one
+machine are set by device.devices in CONFIG, several machines by torchrun.
 
-OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to go on from),
+OUT holds weights.safetensors and card.json (the averaged weights, for driving), state.safetensors (to resume from),
 log.csv and tensorboard/.
 """
 
@@ -21,88 +21,75 @@ from typing import Any
 
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .. import arguments
+from ..command import HelpFormatter, command
 from ..config import ConfigError, override_dotted
 from ..data import shards
-from ..data.cache import Shape, prepare
-from ..data.shards import SetError
-from ..files import locked
-from ..model.checkpoint import CheckpointError
+from ..data.cache import Shape, build_cache
+from ..files import lock_folder
 from ..model.token.net import TokenNetConfig
 from ..provenance import provenance
 from ..runtime import cli_args
-from ..stopping import defer_signals, exit_code, print_stop, report_stop
+from ..stopping import defer_signals, exit_code, print_stop
 from ..training import average, settings, sft, train_state, validation
-from ..training import goal_scores as worths
-from ..training.fabric import fabric_of
-from ..training.goal_scores import Worth
-from ..training.run_log import LOG, RunLog, whole_rows
+from ..training import goal_scores as goal_scores_of
+from ..training.fabric import launch_fabric
+from ..training.goal_scores import GoalScores
+from ..training.run_log import LOG, RunLog, complete_rows
 from ..training.settings import TrainConfig
-from ..training.sft import Job, Public, TrainingError
+from ..training.sft import Job, PretrainedPaths
 from ..training.train_state import StateError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     sft_parser = kinds.add_parser("sft", help="supervised: the expert's plan, drafts and edits", description=__doc__)
-    sft_parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    sft_parser.formatter_class = HelpFormatter
     sft_parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
-    sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
-    sft_parser.add_argument("--val", type=Path, metavar="DIR", help="set to be examined on meanwhile")
-    sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the run is kept")
+    sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
+    sft_parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
+    sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
     sft_parser.add_argument(
         "--init-from",
         type=Path,
         metavar="DIR",
-        help="run, or folder of weights as models/reflectdrive2_small, that this one begins with, as far as it fits",
+        help="run, or folder of weights as models/reflectdrive2_small, that initialises this one, as far as it fits",
     )
     sft_parser.add_argument(
         "--language-weights",
         type=Path,
         metavar="DIR",
-        help="Qwen3 that a new run of base begins with",
+        help="Qwen3 weights that initialise a new run of base",
     )
-    sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 that it begins with")
+    sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 weights that initialise it")
     arguments.add_renamed_options(
         sft_parser, {"begin-with": "--init-from", "language": "--language-weights", "eyes": "--vision-weights"}
     )
     length = sft_parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--steps", type=arguments.positive_int(10**9), metavar="N", help="in place of the config's length"
+        "--steps", type=arguments.positive_int(10**9), metavar="N", help="instead of the configured length"
     )
     length.add_argument(
-        "--minutes", type=arguments.FloatRange(0.01, 1e6, "minutes"), metavar="M", help="likewise, by the clock"
+        "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, in minutes"
     )
-    sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="in place of the config's seed")
+    sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
     cli_args.add_settings_argument(sft_parser)
     sft_parser.add_argument(
-        "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes that read scenes (2)"
+        "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes that read scenes"
     )
-    mean_parser = kinds.add_parser("mean", help="the mean of the weights of runs", description=average.__doc__)
-    mean_parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    mean_parser = kinds.add_parser("mean", help="averages the weights of runs", description=average.__doc__)
+    mean_parser.formatter_class = HelpFormatter
     average.add_arguments(mean_parser)
     mean_parser.set_defaults(run=average.run)
 
 
-def run(args: argparse.Namespace) -> int:
+@command(lambda args: _resumption(args.out), "{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; that of the signal when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
-    errors, console = Console(stderr=True), Console()
-    if not console.is_terminal:  # a log is wide enough for its lines
-        console = Console(width=160)
-    try:
-        config = _config(args)
-        network = settings.NETWORKS[config.network]()
-        return sft_run(args, config, network, console, errors)
-    except (ConfigError, SetError, StateError, TrainingError, CheckpointError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
-    except KeyboardInterrupt as stop:  # before the first step, or for the second time
-        return report_stop(stop, _resumption(args.out))
-    return 2
+    config = _config(args)
+    return sft_run(args, config, settings.NETWORKS[config.network](), console, errors)
 
 
 def sft_run(
@@ -112,18 +99,18 @@ def sft_run(
     _continues(args.out, config)
     for folder in filter(
         None, (args.train, args.val)
-    ):  # making scenes ready takes hours: what is not there is said now
+    ):  # preparing scenes takes hours: missing files are reported before it
         shards.index_of(folder)
-    init_from = None if args.init_from is None else train_state.earlier(args.init_from)
-    public = Public(args.language_weights, args.vision_weights)
-    if public.given and args.init_from is not None:
+    init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
+    pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
+    if pretrained_paths.any_given and args.init_from is not None:
         raise ConfigError(
             "--init-from another run, or with public weights (--language-weights, --vision-weights): not both"
         )
-    fabric = fabric_of(config)
+    fabric = launch_fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
-    with locked(args.out) if fabric.is_global_zero else nullcontext():
-        return _run_alone(args, config, network, fabric, init_from, public, console, errors)
+    with lock_folder(args.out) if fabric.is_global_zero else nullcontext():
+        return _run_alone(args, config, network, fabric, init_from, pretrained_paths, console, errors)
 
 
 def _run_alone(
@@ -132,7 +119,7 @@ def _run_alone(
     network: TokenNetConfig,
     fabric: Fabric,
     init_from: dict[str, Any] | None,
-    public: Public,
+    pretrained_paths: PretrainedPaths,
     console: Console,
     errors: Console,
 ) -> int:
@@ -142,23 +129,37 @@ def _run_alone(
 
     def on_damage(sentence: str) -> None:
         left_out.append(sentence)
-        errors.print(escape(sentence), soft_wrap=True)
+        errors.print(sentence)
 
     with fabric.rank_zero_first(), _preparing(errors) as progress:
-        scenes = prepare(args.train, shape, args.workers, on_damage, progress)
+        scenes = build_cache(args.train, shape, args.workers, on_damage, progress)
     if len(scenes) < config.data.batch:
         raise ConfigError(f"{args.train} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
-    keeping = config.keeping
-    exam = validation.exam(args.val, shape, keeping.validation_scenes, on_damage) if args.val else None
+    checkpointing = config.checkpointing
+    validation_set = (
+        validation.load_validation_set(args.val, shape, checkpointing.validation_scenes, on_damage)
+        if args.val
+        else None
+    )
     if left_out:
-        errors.print(f"{len(scenes)} scenes are learnt from; left out: see the {len(left_out)} lines above")
+        errors.print(f"{len(scenes)} scenes for training; left out: see the {len(left_out)} lines above")
     about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
     if init_from is not None:
         about["init_from"] = init_from
-    if public.given:
-        about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(public).items() if folder}
-    worth = _goal_scores(args, config, shape, fabric, errors)
-    job = Job(config, network, scenes, exam, args.out, about, init_from=args.init_from, public=public, worth=worth)
+    if pretrained_paths.any_given:
+        about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
+    goal_scores = _goal_scores(args, config, shape, fabric, errors)
+    job = Job(
+        config,
+        network,
+        scenes,
+        validation_set,
+        args.out,
+        about,
+        init_from=args.init_from,
+        pretrained_paths=pretrained_paths,
+        goal_scores=goal_scores,
+    )
     _same_scenes(args.out, job)
     with defer_signals() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
         done = sft.train(job, fabric, report, lambda: request.number is not None)
@@ -174,20 +175,22 @@ def _run_alone(
 
 def _goal_scores(
     args: argparse.Namespace, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
-) -> Worth | None:
-    """What goals are worth by the plans of the network that the run begins with, where it is to learn that."""
-    if config.loss.worth == 0.0:
+) -> GoalScores | None:
+    """What goals are goal_scores by the plans of the network that the run begins with, where it is to learn that."""
+    if config.loss.goal_score == 0.0:
         return None
     if args.init_from is None:
-        raise ConfigError("loss.worth needs a network that drafts plans already: give one with --init-from")
+        raise ConfigError("loss.goal_score needs a network that drafts plans already: give one with --init-from")
     card = train_state.card_of(args.init_from)
-    weights = worths.Weights(args.init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true")
+    weights = goal_scores_of.DraftingWeights(
+        args.init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
+    )
     with fabric.rank_zero_first(), _preparing(errors, "driving goals, shard by shard") as progress:
-        return worths.worth_of(args.train, shape, weights, args.workers, progress)
+        return goal_scores_of.score_set(args.train, shape, weights, args.workers, progress)
 
 
 def shape_of(network: TokenNetConfig) -> Shape:
-    """What the network is given of a scene."""
+    """Shapes of the network's inputs of a scene."""
     return Shape(
         width=network.vision.width,
         height=network.vision.height,
@@ -197,8 +200,8 @@ def shape_of(network: TokenNetConfig) -> Shape:
         instants=network.instants,
         ego_scale=network.ego_scale,
         route_at_m=network.route_at_m,
-        bin_m=network.bin_m,
-        bins=network.bins,
+        bin_m=network.layout.codebook.bin_m,
+        bins=network.layout.codebook.bins,
     )
 
 
@@ -207,29 +210,29 @@ def shape_of(network: TokenNetConfig) -> Shape:
 
 def _config(args: argparse.Namespace) -> TrainConfig:
     config: TrainConfig = override_dotted(settings.read(args.config), cli_args.settings_of(args.settings))
-    length = config.length
+    schedule = config.schedule
     if args.steps is not None:
-        length = replace(length, steps=args.steps, minutes=0.0)
+        schedule = replace(schedule, steps=args.steps, minutes=0.0)
     if args.minutes is not None:
-        length = replace(length, minutes=args.minutes)
+        schedule = replace(schedule, minutes=args.minutes)
     seed = config.seed if args.seed is None else args.seed
-    return replace(config, length=length, seed=seed)
+    return replace(config, schedule=schedule, seed=seed)
 
 
 def _continues(out: Path, config: TrainConfig) -> None:
     """Raises StateError if `out` holds a run of other settings."""
-    found = train_state.peek(out)
+    found = train_state.read_progress(out)
     if found is None:
         return
     other = settings.differences(config, found[1]["settings"])
     if other:
         names = ", ".join(other)
-        raise StateError(f"{out} holds a run of other settings ({names}): give them back, or another --out")
-    whole_rows(out / LOG)
+        raise StateError(f"{out} holds a run with other settings ({names}): use those settings, or give another --out")
+    complete_rows(out / LOG)
 
 
 def _same_scenes(out: Path, job: Job) -> None:
-    found = train_state.peek(out)
+    found = train_state.read_progress(out)
     if found is not None and found[1]["scenes"] != job.scenes.key:
         raise StateError(f"{out} holds a run on other scenes than {job.sets['train']['folder']}: give another --out")
 
@@ -240,19 +243,19 @@ def _set(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _preparing(console: Console, told: str = "making scenes ready, shard by shard") -> Iterator[Any]:
+def _preparing(console: Console, description: str = "preparing scenes, shard by shard") -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(told, total=None)
+        task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _resumption(out: Path) -> str:
-    """What the same command would do after a stop."""
+    """What the same command does after a stop."""
     try:
-        found = train_state.peek(out)
+        found = train_state.read_progress(out)
     except StateError as fault:
         return str(fault)
     if found is None:
-        return "nothing saved yet, the same command begins anew"
+        return "nothing saved yet, the same command starts from the beginning"
     return f"the same command resumes at step {found[0].step}"

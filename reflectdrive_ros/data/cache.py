@@ -1,14 +1,15 @@
-"""A set of scenes made ready to learn from: what the network is given of each, decoded once and mapped from the disk.
+"""Prepared training sets: the network's inputs and targets of each scene, decoded once and memory-mapped.
 
-Reading a scene takes longer than learning from it on a fast device. So each shard is read once, in parallel, and kept
-beside the set as plain arrays: pictures at the network's size, words (of the scene and of its mirror image), ego state,
-route, the expert's points, the map of distances to the road's edge and who stands where around the car. 20,000 scenes
+Reading a scene takes longer than a training step on a fast device. Each shard is therefore read once, in parallel, and
+stored beside the set as plain arrays: images at the network's size, words (of the scene and of its mirror image), ego
+state, route, the expert's points, the distance map of the road's edge and the occupancy around the car. 20,000 scenes
 take 16 GB at 288 x 144.
 
     train/ train-00000.tar ..     train.prepared-1a2b3c4d/ train-00000-<hash>.pictures.npy .distances.npy .rest.npz ..
 
-A shard's `rest` is written last, and every file appears whole or not at all: what is there need not be made again after
-a kill. Files carry the hash of their shard and the folder that of the network's inputs, so nothing stale is ever read.
+A shard's `rest` is written last, and every file appears complete or not at all, so that after a kill only missing files
+are written. File names carry the hash of their shard and the folder's name that of the network's inputs, so that stale
+files are never read.
 """
 
 from __future__ import annotations
@@ -16,35 +17,37 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from .. import features
+from ..documents import DocumentError, read_arrays
 from ..domain import Array, Command, Observation
 from ..features import InputSpec, WordTokenizer
-from ..files import write_whole
-from ..stopping import install_worker_handlers
+from ..files import write_atomic
+from ..parallel import map_restartable
 from ..tokens import Codebook
 from . import distance_map, occupancy, shards
 from .shards import SetError, ShardNote
 
 Job = TypeVar("Job")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 FORMAT = 5
-MIRRORED = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
-OTHER_SIDE = {"left": "right", "right": "left"}
+FILES = {"images": "pictures.npy", "distances": "distances.npy"}  # arrays that are mapped from the disk
+FORMER_ARRAYS = {"taken": "occupancy"}  # names in caches that an earlier version wrote
+MIRRORED_COMMANDS = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
+MIRRORED_WORDS = {"left": "right", "right": "left"}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is kept of a scene follows from this, and from `FORMAT`."""
+    """Shapes of the stored arrays; together with `FORMAT` they determine the content."""
 
     width: int
     height: int
@@ -77,45 +80,45 @@ class Shape:
 
     @property
     def key(self) -> str:
-        told = json.dumps([FORMAT, distance_map.X_RANGE_M, distance_map.Y_RANGE_M, vars(self)], default=list)
-        return hashlib.sha256(told.encode()).hexdigest()[:8]
+        text = json.dumps([FORMAT, distance_map.X_RANGE_M, distance_map.Y_RANGE_M, vars(self)], default=list)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedSet:
-    """N scenes as arrays; pictures and distances stay on the disk until they are asked for."""
+class CachedSet:
+    """N scenes as arrays; images and distances are read from disk on access."""
 
-    pictures: tuple[Array, ...]  # per shard (n, cameras * instants, H, W, 3) uint8
+    images: tuple[Array, ...]  # per shard (n, cameras * instants, H, W, 3) uint8
     distances: tuple[Array, ...]  # per shard (n, X, Y) int8, `fields.distance_map`
     text: Array  # (N, T) int64
     text_mirrored: Array  # (N, T) int64
     ego: Array  # (N, 3) float32, scaled
     route: Array  # (N, R, 2) float32 m, NaN where it is not known
     expert: Array  # (N, 8, 2) m
-    taken: Array  # (N, 4, CELLS, CELLS) bool, `occupancy.occupancy`
-    place: Array  # (N, 2) shard, row
-    key: str  # of the scenes and of what is kept of them
+    occupancy: Array  # (N, 4, CELLS, CELLS) bool, `occupancy.occupancy`
+    location: Array  # (N, 2) shard, row
+    key: str  # of the scenes and of the stored arrays
 
     def __len__(self) -> int:
         return len(self.text)
 
 
-def prepare(
+def build_cache(
     folder: Path, shape: Shape, workers: int, on_damage: Callable[[str], None], progress: Callable[[int, int], None]
-) -> PreparedSet:
-    """The scenes of a set, made ready where they are not yet.
+) -> CachedSet:
+    """The prepared scenes of a set; missing ones are prepared first.
 
-    `progress` gets the shards that are done and their number, `on_damage` a sentence for each shard or scene that is
-    left out. Raises SetError if the folder holds no set or nothing of it can be read, OSError naming the file that
-    cannot be written.
+    `progress` gets the number of finished shards and of all shards, `on_damage` a sentence for each shard or scene that
+    is left out. Raises SetError if the folder holds no set or no readable scene, OSError naming the file that cannot be
+    written.
     """
     index = shards.index_of(folder)
-    home = home_of(folder, shape)
+    home = cache_folder(folder, shape)
     home.mkdir(parents=True, exist_ok=True)
-    todo = [note for note in index.shards if note.scenes and not file_of(home, note, "rest.npz").exists()]
+    todo = [note for note in index.shards if note.scenes and not cache_file(home, note, "rest.npz").exists()]
     done = len(index.shards) - len(todo)
     progress(done, len(index.shards))
-    for sentences in in_processes(_prepare_shard, [(folder, home, note, shape) for note in todo], folder, workers):
+    for sentences in map_processes(_cache_shard_job, [(folder, home, note, shape) for note in todo], folder, workers):
         done += 1
         progress(done, len(index.shards))
         for sentence in sentences:
@@ -123,120 +126,126 @@ def prepare(
     if index.missing:
         name, reason = next(iter(index.missing.items()))
         on_damage(f"{folder}: {len(index.missing)} shards were never made, the first is {name}: {reason}")
-    whole = ready(folder, shape)
+    whole = cached_shards(folder, shape)
     if not whole:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")
-    return _mapped(home, whole, shape)
+    return _open_cache(home, whole, shape)
 
 
-def home_of(folder: Path, shape: Shape) -> Path:
-    """Where a set lies that was made ready."""
+def cache_folder(folder: Path, shape: Shape) -> Path:
+    """Folder of a set's prepared files."""
     return folder.resolve().with_name(f"{folder.resolve().name}.prepared-{shape.key}")
 
 
-def ready(folder: Path, shape: Shape) -> list[ShardNote]:
+def cached_shards(folder: Path, shape: Shape) -> list[ShardNote]:
     """The shards of a set that were made ready, in their order."""
-    home = home_of(folder, shape)
-    return [note for note in shards.index_of(folder).shards if file_of(home, note, "rest.npz").exists()]
+    home = cache_folder(folder, shape)
+    return [note for note in shards.index_of(folder).shards if cache_file(home, note, "rest.npz").exists()]
 
 
-def file_of(home: Path, note: ShardNote, end: str) -> Path:
-    """Where something of a shard is kept."""
+def cache_file(home: Path, note: ShardNote, end: str) -> Path:
+    """File of a shard's prepared arrays."""
     return home / f"{Path(note.file).stem}-{note.sha256[:16]}.{end}"
 
 
-def in_processes(work: Callable[[Job], Made], jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[Made]:
-    """What `work` makes of each shard's job, in order. Raises SetError if one of several processes was killed."""
+def map_processes(work: Callable[[Job], Result], jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[Result]:
+    """Results of `work` for each shard's job as they come. Raises SetError if a process cannot do its job."""
     if workers <= 1 or len(jobs) <= 1:
         yield from map(work, jobs)
         return
-    context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of torch
-    try:
-        with ProcessPoolExecutor(
-            min(workers, len(jobs)), mp_context=context, initializer=install_worker_handlers
-        ) as pool:
-            try:
-                yield from pool.map(work, jobs)
-            except BaseException:  # leaving the block waits for the workers: they end now, not after their shards
-                for process in multiprocessing.active_children():
-                    process.terminate()
-                raise
-    except BrokenProcessPool:
-        raise SetError(f"a process that read {folder} was killed, out of memory perhaps: try --workers 1") from None
+    calls = map_restartable(jobs, partial(_call, work), workers, lambda place, value: None, portable=False)
+    with closing(calls) as outcomes:
+        for outcome in outcomes:
+            if outcome.reason:
+                raise SetError(f"a process that read {folder} failed: {outcome.reason}: try --workers 1")
+            yield outcome.result  # type: ignore[misc]
 
 
-def _prepare_shard(arguments: tuple[Path, Path, ShardNote, Shape]) -> list[str]:
-    return prepare_shard(*arguments)
+def _call(work: Callable[[Job], Result], job: Job, report: Callable[[Any], None]) -> Result:
+    return work(job)
 
 
-def prepare_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list[str]:
-    """Writes the arrays of one shard; sentences on what was left out. Nothing is written if no scene can be read."""
+def _cache_shard_job(arguments: tuple[Path, Path, ShardNote, Shape]) -> list[str]:
+    return cache_shard(*arguments)
+
+
+def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list[str]:
+    """Writes the arrays of one shard; returns sentences on what was left out. Nothing is written if no scene can be
+    read.
+    """
     sentences: list[str] = []
     spec, codebook = shape.spec, shape.codebook
     rows: dict[str, list[Array]] = {}
-    for scene in shards.read_shard(folder, note, pictures=True, on_damage=sentences.append):
+    for scene in shards.read_shard(folder, note, images=True, on_damage=sentences.append):
         observation = scene.observation()
         try:
             inputs = features.model_inputs(observation, spec)
-            other = features.model_inputs(_mirrored_words(observation), spec)
+            other = features.model_inputs(_mirror_words(observation), spec)
         except ValueError as fault:
             sentences.append(f"{folder / note.file}: scene {scene.name} is left out: {fault}")
             continue
         made = {
-            "pictures": inputs.images,
+            "images": inputs.images,
             "distances": distance_map.distance_map(scene.areas, codebook),
             "text": inputs.text,
             "text_mirrored": other.text,
             "ego": inputs.ego,
             "route": features.route_ahead(observation.route, spec.route_at_m)[0].astype(np.float32),
             "expert": scene.expert[:, :2],
-            "taken": occupancy.occupancy(scene),
+            "occupancy": occupancy.occupancy(scene),
         }
         for name, value in made.items():
             rows.setdefault(name, []).append(value)
     if not rows:
         return sentences
     stacked = {name: np.stack(values) for name, values in rows.items()}
-    for name in ("pictures", "distances"):
-        write_whole(file_of(home, note, f"{name}.npy"), _bytes(np.save, stacked.pop(name)))
-    write_arrays(file_of(home, note, "rest.npz"), stacked)
+    for name, file in FILES.items():
+        write_atomic(cache_file(home, note, file), _to_bytes(np.save, stacked.pop(name)))
+    write_arrays(cache_file(home, note, "rest.npz"), stacked)
     return sentences
 
 
-def _mirrored_words(observation: Observation) -> Observation:
+def _mirror_words(observation: Observation) -> Observation:
     """The observation with the command and words of its mirror image."""
-    words = (OTHER_SIDE.get(word, word) for word in observation.instruction.split(" "))
-    command = MIRRORED.get(observation.command, observation.command)
+    words = (MIRRORED_WORDS.get(word, word) for word in observation.instruction.split(" "))
+    command = MIRRORED_COMMANDS.get(observation.command, observation.command)
     return replace(observation, command=command, instruction=" ".join(words))
 
 
-def _mapped(home: Path, notes: Sequence[ShardNote], shape: Shape) -> PreparedSet:
+def _open_cache(home: Path, notes: Sequence[ShardNote], shape: Shape) -> CachedSet:
     rest: dict[str, list[Array]] = {}
-    pictures, distances, place = [], [], []
+    images, distances, location = [], [], []
     for number, note in enumerate(notes):
-        with np.load(file_of(home, note, "rest.npz"), allow_pickle=False) as stored:
-            for name in stored.files:
-                rest.setdefault(name, []).append(stored[name])
-            count = len(rest["text"][-1])
-        pictures.append(np.load(file_of(home, note, "pictures.npy"), mmap_mode="r", allow_pickle=False))
-        distances.append(np.load(file_of(home, note, "distances.npy"), mmap_mode="r", allow_pickle=False))
-        place.append(np.stack([np.full(count, number), np.arange(count)], axis=1))
-    told = "".join([shape.key, *(note.sha256 for note in notes)])
-    return PreparedSet(
-        pictures=tuple(pictures),
+        for name, values in read_stored(cache_file(home, note, "rest.npz")).items():
+            rest.setdefault(FORMER_ARRAYS.get(name, name), []).append(values)
+        count = len(rest["text"][-1])
+        images.append(np.load(cache_file(home, note, FILES["images"]), mmap_mode="r", allow_pickle=False))
+        distances.append(np.load(cache_file(home, note, FILES["distances"]), mmap_mode="r", allow_pickle=False))
+        location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))
+    text = "".join([shape.key, *(note.sha256 for note in notes)])
+    return CachedSet(
+        images=tuple(images),
         distances=tuple(distances),
         **{name: np.concatenate(values) for name, values in rest.items()},
-        place=np.concatenate(place),
-        key=hashlib.sha256(told.encode()).hexdigest(),
+        location=np.concatenate(location),
+        key=hashlib.sha256(text.encode()).hexdigest(),
     )
+
+
+def read_stored(path: Path) -> dict[str, Array]:
+    """The arrays of a file that `write_arrays` wrote. Raises SetError where it is damaged, OSError."""
+    try:
+        return read_arrays(path)
+    except DocumentError as fault:
+        raise SetError(f"{path} {fault}: remove it, and it is written again") from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """A file of arrays by name, whole or not at all."""
-    write_whole(path, _bytes(lambda to, each: np.savez(to, **each), arrays))
+    write_atomic(path, _to_bytes(lambda to, each: np.savez(to, **each), arrays))
 
 
-def _bytes(write: Callable[[Any, Any], None], value: Any) -> bytes:
+def _to_bytes(write: Callable[[Any, Any], None], value: Any) -> bytes:
     buffer = io.BytesIO()
     write(buffer, value)
     return buffer.getvalue()

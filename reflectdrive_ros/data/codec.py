@@ -1,8 +1,8 @@
-"""A scene as a sample of WebDataset, and back: `meta.json`, `arrays.npz` and one JPEG per camera and instant.
+"""A scene as a WebDataset sample and back: `meta.json`, `arrays.npz` and one JPEG per camera and instant.
 
-Geometry is kept on a grid of 2^-14 m (and rad, and m/s), some 0.06 mm: what float32 tells half a kilometre away. On
-that grid the tracks of cars are nearly straight in time and rings nearly straight in space, so their differences are
-small numbers, and small numbers compress. A scene that was read once is written again to the same bytes.
+Geometry is quantised to 2^-14 m (and rad, and m/s), about 0.06 mm: the precision of float32 at half a kilometre. On
+that grid tracks of cars are almost straight in time and rings almost straight in space, so their second differences are
+small numbers, which compress well. A scene that is read and written again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..documents import (
     DocumentError,
     anything,
     array,
-    arrays_of,
     check_fields,
     choice,
     fixed,
-    json_of,
     named,
     number,
+    parse_arrays,
+    parse_json,
     text,
     whole,
 )
@@ -42,7 +42,7 @@ from .scene import FAMILIES, TRACK_STEPS, DrivingScene, Tracks
 FORMAT = 1
 META, ARRAYS = "meta.json", "arrays.npz"
 GRID = 2.0**-14
-REACH = 2.0**31 * GRID  # 131 km
+MAX_ABS = 2.0**31 * GRID  # 131 km
 NAME = re.compile(r"[A-Za-z0-9_-]+")  # WebDataset cuts a file's name at its first dot
 AREAS = ("lanes", "roadblocks", "intersections", "carparks")
 CONNECTORS = "connectors"  # of the red lights
@@ -76,7 +76,7 @@ TEXTS = ("name", "family", "network", "network_hash", "seed", "instruction", "sp
 
 
 class CodecError(ValueError):
-    """A scene cannot be stored, or what was stored is no scene; the message says why."""
+    """A scene cannot be stored, or stored data is not a scene; the message gives the reason."""
 
 
 def sample_of(scene: DrivingScene) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
     for name in (scene.name, *(frame.name for frame in scene.cameras)):
         if not NAME.fullmatch(name):
             raise CodecError(f"'{name}' is no name for a file of a shard: letters, digits, _ and - only")
-    pictures = {_picture_name(scene, frame): frame for frame in scene.cameras}
-    if len(pictures) != len(scene.cameras):
-        raise CodecError(f"scene {scene.name} has two pictures of one camera at one instant")
+    images = {_image_file_name(scene, frame): frame for frame in scene.cameras}
+    if len(images) != len(scene.cameras):
+        raise CodecError(f"scene {scene.name} has two images of one camera at one instant")
     rings, counts = _rings_of(scene)
     meta = {
         "format": FORMAT,
@@ -99,41 +99,41 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
         "command": scene.command.name,
         "reference": [scene.reference.progress_m, scene.reference.multiplier],
         "rings": counts,
-        "pictures": [[frame.name, int(frame.stamp_ns), file] for file, frame in pictures.items()],
+        "pictures": [[frame.name, int(frame.stamp_ns), file] for file, frame in images.items()],
         "notes": dict(scene.notes),
     }
     try:
         text = json.dumps(meta, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as fault:
-        raise CodecError(f"scene {scene.name} holds what JSON cannot: {fault}") from None
+        raise CodecError(f"scene {scene.name} holds values that JSON cannot represent: {fault}") from None
     tracks = scene.tracks
     moving = np.concatenate([tracks.poses, tracks.speeds_mps[..., None]], axis=2)  # (A, 71, 4)
     arrays = {
-        "tracks": _packed(np.moveaxis(moving, 1, 2), differences=2),
+        "tracks": _pack(np.moveaxis(moving, 1, 2), differences=2),
         "present": np.packbits(tracks.present, axis=1),
         "sizes": tracks.sizes.astype(np.float32),
         "kinds": tracks.kinds.astype(np.uint8),
-        "ego_history": _packed(scene.ego_history.T, differences=2),
-        "route": _packed(scene.route.T, differences=2),
-        "expert": _packed(scene.expert.T, differences=1),
-        "ring_points": _packed(np.concatenate([np.zeros((0, 2)), *rings]).T, differences=2),
+        "ego_history": _pack(scene.ego_history.T, differences=2),
+        "route": _pack(scene.route.T, differences=2),
+        "expert": _pack(scene.expert.T, differences=1),
+        "ring_points": _pack(np.concatenate([np.zeros((0, 2)), *rings]).T, differences=2),
         "ring_lengths": np.array([len(ring) for ring in rings], np.uint16),
         "lane_on_route": np.packbits(np.array(scene.areas.lane_on_route, bool)),
         "red": np.packbits(scene.red_lights.red, axis=1),
         "pixels_from_camera": np.array([frame.pixels_from_camera for frame in scene.cameras]),
         "camera_from_ego": np.array([frame.camera_from_ego for frame in scene.cameras]),
     }
-    files = {file: _jpeg(frame.pixels) for file, frame in pictures.items()}
+    files = {file: _jpeg(frame.pixels) for file, frame in images.items()}
     return {"__key__": scene.name, META: text.encode(), ARRAYS: _npz(arrays), **files}
 
 
 def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """What a sample says of itself, its `family` among it. Raises CodecError."""
+    """The `meta.json` of a sample, including `family`. Raises CodecError."""
     key = shown(sample.get("__key__", "a sample"))
     if META not in sample:
         raise CodecError(f"{key} has no {META}")
     try:
-        meta = json_of(sample[META])
+        meta = parse_json(sample[META])
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise CodecError(f"{key} is not a scene of format {FORMAT}: make the set again")
         check_fields(meta, FIELDS)
@@ -142,13 +142,13 @@ def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     return meta
 
 
-def scene_of(sample: Mapping[str, Any], *, pictures: bool = True) -> DrivingScene:
-    """The scene of a sample; without its pictures in a few milliseconds. Raises CodecError."""
+def scene_of(sample: Mapping[str, Any], *, images: bool = True) -> DrivingScene:
+    """The scene of a sample; without its images in a few milliseconds. Raises CodecError."""
     meta = meta_of(sample)
     if ARRAYS not in sample:
         raise CodecError(f"scene {meta['name']} has no {ARRAYS}")
     try:
-        return _scene_of(meta, arrays_of(sample[ARRAYS]), sample if pictures else None)
+        return _scene_of(meta, parse_arrays(sample[ARRAYS]), sample if images else None)
     except KeyError as fault:
         raise CodecError(f"scene {meta['name']} has no {fault}") from None
     except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, cv2.error) as fault:
@@ -156,17 +156,17 @@ def scene_of(sample: Mapping[str, Any], *, pictures: bool = True) -> DrivingScen
 
 
 def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mapping[str, Any] | None) -> DrivingScene:
-    moving = np.moveaxis(_unpacked(arrays["tracks"], (len(arrays["kinds"]), 4, TRACK_STEPS), differences=2), 1, 2)
-    points = _unpacked(arrays["ring_points"], (2, -1), differences=2).T
+    moving = np.moveaxis(_unpack(arrays["tracks"], (len(arrays["kinds"]), 4, TRACK_STEPS), differences=2), 1, 2)
+    points = _unpack(arrays["ring_points"], (2, -1), differences=2).T
     rings = np.split(points, np.cumsum(arrays["ring_lengths"][:-1], dtype=int)) if len(points) else []
     groups = {name: [rings.pop(0) for _ in range(meta["rings"][name])] for name in (*AREAS, CONNECTORS)}
     on_route = np.unpackbits(arrays["lane_on_route"], count=len(groups["lanes"]))
     return DrivingScene(
         **{name: meta[name] for name in TEXTS},
         ego=EgoState(**meta["ego"]),
-        ego_history=_unpacked(arrays["ego_history"], (3, -1), differences=2).T,
+        ego_history=_unpack(arrays["ego_history"], (3, -1), differences=2).T,
         command=Command[meta["command"]],
-        route=_unpacked(arrays["route"], (3, -1), differences=2).T,
+        route=_unpack(arrays["route"], (3, -1), differences=2).T,
         areas=MapAreas(
             **{name: tuple(groups[name]) for name in AREAS},
             lane_on_route=tuple(map(bool, on_route)),
@@ -181,7 +181,7 @@ def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mappi
             sizes=arrays["sizes"].astype(float),
             kinds=arrays["kinds"].astype(np.int64),
         ),
-        expert=_unpacked(arrays["expert"], (3, -1), differences=1).T,
+        expert=_unpack(arrays["expert"], (3, -1), differences=1).T,
         reference=Reference(*meta["reference"]),
         cameras=() if files is None else _frames(meta["pictures"], arrays, files),
         notes=meta["notes"],
@@ -198,11 +198,11 @@ def _rings_of(scene: DrivingScene) -> tuple[list[Array], dict[str, int]]:
     named = [(name, ring) for name, group in groups.items() for ring in group]
     rings = [np.rint(ring / GRID) * GRID for _, ring in named]
     for index in np.flatnonzero(~shapely.is_valid(polygons_of(rings))).tolist():
-        rings[index] = _simple(scene, *named[index])
+        rings[index] = _make_simple(scene, *named[index])
     return rings, {name: len(group) for name, group in groups.items()}
 
 
-def _simple(scene: DrivingScene, name: str, ring: Array) -> Array:
+def _make_simple(scene: DrivingScene, name: str, ring: Array) -> Array:
     """The ring as a simple polygon with its corners on the grid, where it folds over itself when they are rounded."""
     parts = shapely.get_parts(shapely.make_valid(shapely.set_precision(shapely.Polygon(ring), GRID)))
     largest = max(parts, key=lambda part: float(part.area), default=shapely.Polygon())
@@ -215,13 +215,13 @@ def _simple(scene: DrivingScene, name: str, ring: Array) -> Array:
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def _packed(values: Array, *, differences: int) -> Array:
-    """(4, N) uint8: values on the grid, their differences along the last axis, taken so many times, byte by byte.
+def _pack(values: Array, *, differences: int) -> Array:
+    """(4, N) uint8: values on the grid, their differences of the given order along the last axis, split into bytes.
 
-    Arithmetic is modulo 2^32, so that it is exact. The sign goes to the lowest bit: high bytes of small numbers are 0.
+    Arithmetic is modulo 2^32, so that it is exact. The sign is the lowest bit: high bytes of small numbers are 0.
     """
-    if values.size and np.abs(values).max() >= REACH:
-        raise CodecError(f"a number of {np.abs(values).max():.3g} is beyond what a scene stores, {REACH:.0f}")
+    if values.size and np.abs(values).max() >= MAX_ABS:
+        raise CodecError(f"a number of {np.abs(values).max():.3g} is beyond what a scene stores, {MAX_ABS:.0f}")
     steps = np.rint(values / GRID).astype(np.int64)
     for _ in range(differences):
         steps = np.diff(steps, axis=-1, prepend=0)
@@ -230,8 +230,8 @@ def _packed(values: Array, *, differences: int) -> Array:
     return np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 4).T)
 
 
-def _unpacked(planes: Array, shape: tuple[int, ...], *, differences: int) -> Array:
-    """Values of the given shape from what `_packed` made of them."""
+def _unpack(planes: Array, shape: tuple[int, ...], *, differences: int) -> Array:
+    """Inverse of `_pack`: values of the given shape."""
     zigzag = np.ascontiguousarray(planes.T).view("<u4").ravel()
     signed = (zigzag >> np.uint32(1)).view(np.int32) ^ -(zigzag & np.uint32(1)).view(np.int32)
     steps = signed.astype(np.int64).reshape(shape)
@@ -241,7 +241,7 @@ def _unpacked(planes: Array, shape: tuple[int, ...], *, differences: int) -> Arr
 
 
 def _npz(arrays: Mapping[str, Array]) -> bytes:
-    """As `np.savez_compressed`, but without the time of day in it: the same arrays give the same bytes."""
+    """As `np.savez_compressed`, but without the time of day: the same arrays give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays.items():
@@ -253,12 +253,12 @@ def _npz(arrays: Mapping[str, Array]) -> bytes:
     return buffer.getvalue()
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 
-def _picture_name(scene: DrivingScene, frame: CameraFrame) -> str:
+def _image_file_name(scene: DrivingScene, frame: CameraFrame) -> str:
     tenths = round((frame.stamp_ns - scene.ego.stamp_ns) / 1e8)
-    return f"{frame.name.lower()}_{tenths / 10:.1f}.jpg"  # WebDataset knows no capitals here
+    return f"{frame.name.lower()}_{tenths / 10:.1f}.jpg"  # WebDataset requires lower case
 
 
 def _jpeg(pixels: Array) -> bytes:
@@ -269,13 +269,13 @@ def _jpeg(pixels: Array) -> bytes:
 
 
 def _frames(
-    pictures: Sequence[tuple[str, int, str]], arrays: Mapping[str, Array], files: Mapping[str, Any]
+    images: Sequence[tuple[str, int, str]], arrays: Mapping[str, Array], files: Mapping[str, Any]
 ) -> tuple[CameraFrame, ...]:
     frames = []
-    for index, (name, stamp_ns, file) in enumerate(pictures):
+    for index, (name, stamp_ns, file) in enumerate(images):
         pixels = cv2.imdecode(np.frombuffer(files[file], np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
-            raise CodecError(f"{file} is no picture")
+            raise CodecError(f"{file} is no image")
         frames.append(
             CameraFrame(
                 stamp_ns,

@@ -1,7 +1,7 @@
-"""Scenes drawn side by side for people to look at: what the cameras see now, and the same moment from above.
+"""Contact sheets of scenes: the present camera images, and the scene from above.
 
-From above: the drivable space, the route (blue), the lamps that are red, everybody now and on their way over the next
-4 s, and the expert's eight waypoints (green). The ego looks up.
+From above: the drivable space, the route (blue), red lights, agents with their paths of the next 4 s, and the expert's
+eight waypoints (green). The ego points up.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..domain import AgentKind, Array
 from .scene import NOW, DrivingScene
 
 ROW_PX = 216  # height of a scene in the sheet
-ABOVE_PX = 300  # width of the view from above
+BEV_PX = 300  # width of the view from above
 PX_PER_M = 3.4
-EGO_AT = (ABOVE_PX // 2, ROW_PX - 44)  # pixel of the rear axle
+EGO_AT = (BEV_PX // 2, ROW_PX - 44)  # pixel of the rear axle
 TEXT_PX = 16
-SMOOTH = 3  # bits of a pixel for drawing between pixels
-AHEAD_STEPS = 40
+SUBPIXEL_BITS = 3  # bits of a pixel for drawing between pixels
+FUTURE_STEPS = 40
 EGO_SIZE = np.array([5.176, 2.297])
 EGO_CENTER_M = 1.461
 
@@ -48,12 +48,12 @@ def contact_sheet(scenes: Sequence[DrivingScene]) -> Array:
 
 def _row(scene: DrivingScene) -> Array:
     now = [frame for frame in scene.cameras if frame.stamp_ns == scene.ego.stamp_ns]
-    pictures = []
+    images = []
     for frame in now:
         height, width = frame.pixels.shape[:2]
         shown = (round(width * ROW_PX / height), ROW_PX)
-        pictures.append(cv2.resize(frame.pixels, shown, interpolation=cv2.INTER_LINEAR))
-    body = np.concatenate([*pictures, from_above(scene)], axis=1)
+        images.append(cv2.resize(frame.pixels, shown, interpolation=cv2.INTER_LINEAR))
+    body = np.concatenate([*images, draw_bev(scene)], axis=1)
     title = np.full((TEXT_PX, body.shape[1], 3), 255, np.uint8)
     words = [scene.name, scene.family, scene.command.name.lower(), f"{scene.ego.speed_mps:.1f} m/s"]
     words += [f"'{scene.instruction}'", *(f"{key} {value}" for key, value in scene.notes.items())]
@@ -62,9 +62,9 @@ def _row(scene: DrivingScene) -> Array:
     return np.concatenate([title, body])
 
 
-def from_above(scene: DrivingScene) -> Array:
+def draw_bev(scene: DrivingScene) -> Array:
     """(ROW_PX, ABOVE_PX, 3) uint8 RGB."""
-    picture = np.full((ROW_PX, ABOVE_PX, 3), BACKGROUND, np.uint8)
+    image = np.full((ROW_PX, BEV_PX, 3), BACKGROUND, np.uint8)
     areas = scene.areas
     for rings, colour in (
         ((*areas.roadblocks, *areas.carparks), ROAD),
@@ -76,30 +76,30 @@ def from_above(scene: DrivingScene) -> Array:
         ),
     ):
         for ring in rings:
-            cv2.fillPoly(picture, [_pixels(ring)], colour, cv2.LINE_AA, SMOOTH)
+            cv2.fillPoly(image, [_pixels(ring)], colour, cv2.LINE_AA, SUBPIXEL_BITS)
     for ring in areas.lanes:
-        cv2.polylines(picture, [_pixels(ring)], True, (225, 225, 228), 1, cv2.LINE_AA, SMOOTH)
-    cv2.polylines(picture, [_pixels(scene.route[:, :2])], False, ROUTE, 1, cv2.LINE_AA, SMOOTH)
+        cv2.polylines(image, [_pixels(ring)], True, (225, 225, 228), 1, cv2.LINE_AA, SUBPIXEL_BITS)
+    cv2.polylines(image, [_pixels(scene.route[:, :2])], False, ROUTE, 1, cv2.LINE_AA, SUBPIXEL_BITS)
     tracks = scene.tracks
     for agent in range(len(tracks)):
         colour = COLOURS[AgentKind(int(tracks.kinds[agent]))]
-        later = slice(NOW, NOW + AHEAD_STEPS + 1)
+        later = slice(NOW, NOW + FUTURE_STEPS + 1)
         way = tracks.poses[agent, later][tracks.present[agent, later], :2]
         if len(way) > 1:
-            cv2.polylines(picture, [_pixels(way)], False, colour, 1, cv2.LINE_AA, SMOOTH)
+            cv2.polylines(image, [_pixels(way)], False, colour, 1, cv2.LINE_AA, SUBPIXEL_BITS)
         if tracks.present[agent, NOW]:
             corners = geometry.box_corners(tracks.poses[agent, NOW], tracks.sizes[agent])
-            cv2.fillPoly(picture, [_pixels(corners)], colour, cv2.LINE_AA, SMOOTH)
+            cv2.fillPoly(image, [_pixels(corners)], colour, cv2.LINE_AA, SUBPIXEL_BITS)
     ego = geometry.box_corners(np.array([EGO_CENTER_M, 0.0, 0.0]), EGO_SIZE)
-    cv2.polylines(picture, [_pixels(ego)], True, EGO, 2, cv2.LINE_AA, SMOOTH)
-    cv2.polylines(picture, [_pixels(scene.expert[:, :2])], False, EXPERT, 1, cv2.LINE_AA, SMOOTH)
+    cv2.polylines(image, [_pixels(ego)], True, EGO, 2, cv2.LINE_AA, SUBPIXEL_BITS)
+    cv2.polylines(image, [_pixels(scene.expert[:, :2])], False, EXPERT, 1, cv2.LINE_AA, SUBPIXEL_BITS)
     for point in _pixels(scene.expert[:, :2]):
-        cv2.circle(picture, point.tolist(), 2 << SMOOTH, EXPERT, -1, cv2.LINE_AA, SMOOTH)
-    return picture
+        cv2.circle(image, point.tolist(), 2 << SUBPIXEL_BITS, EXPERT, -1, cv2.LINE_AA, SUBPIXEL_BITS)
+    return image
 
 
 def _pixels(points: Array) -> Array:
     """Points (V, 2) of the ego frame as fixed-point pixels (V, 2) int32, x ahead is up."""
     column = EGO_AT[0] - PX_PER_M * points[:, 1]
     row = EGO_AT[1] - PX_PER_M * points[:, 0]
-    return np.asarray(np.rint(np.stack([column, row], axis=1) * (1 << SMOOTH)).astype(np.int32))
+    return np.asarray(np.rint(np.stack([column, row], axis=1) * (1 << SUBPIXEL_BITS)).astype(np.int32))

@@ -1,9 +1,9 @@
-"""How far each bin of the codebook is off the road: the map that L_field is taken from, per scene.
+"""Distance of each bin of the codebook to the drivable space: the cost map of the field loss, per scene.
 
 A map holds the signed distance to the edge of the drivable space at the centres of the bins from -10 to 80 m ahead and
-35 m to either side, outside positive, in tenths of a metre as int8 (12.7 m and more are one). Places beyond the map
-have the value of its border. The polygons are drawn at half a bin and their distances read from two distance
-transforms: 2 ms a scene, right to a pixel. The score asks the polygons; this only says which way is better.
+35 m to either side, outside positive, in tenths of a metre as int8 (12.7 m at most). Places beyond the map have the
+value of its border. The polygons are rasterised at half a bin and distances are computed by two distance transforms: 2
+ms a scene, exact to a pixel. The score uses the polygons; the map only gives the direction of improvement.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..tokens import Codebook
 
 X_RANGE_M = (-10.0, 80.0)
 Y_RANGE_M = (-35.0, 35.0)
-STEP_M = 0.1  # of what is stored
-MARGIN_M = 6.0  # drawn beyond the map, so that a road just outside is seen
-FINER = 2  # pixels per bin
-SHIFT = 6  # binary places of a corner between pixels, for OpenCV
+STEP_M = 0.1  # resolution of the stored distances
+MARGIN_M = 6.0  # rasterised beyond the map, to include roads just outside
+PIXELS_PER_BIN = 2  # pixels per bin
+SUBPIXEL_BITS = 6  # binary places of a corner between pixels, for OpenCV
 
 
 def id_window(codebook: Codebook) -> tuple[slice, slice]:
@@ -35,24 +35,26 @@ def id_window(codebook: Codebook) -> tuple[slice, slice]:
 
 def distance_map(areas: MapAreas, codebook: Codebook) -> Array:
     """(X, Y) int8, tenths of a metre off the drivable space of a scene, inside negative; bins of `id_window`."""
-    pixel_m = codebook.bin_m / FINER
-    margin = int(np.ceil(MARGIN_M / codebook.bin_m)) * FINER
+    pixel_m = codebook.bin_m / PIXELS_PER_BIN
+    margin = int(np.ceil(MARGIN_M / codebook.bin_m)) * PIXELS_PER_BIN
     x_ids, y_ids = id_window(codebook)
-    rows, columns = ((ids.stop - ids.start - 1) * FINER + 1 + 2 * margin for ids in (x_ids, y_ids))
+    rows, columns = ((ids.stop - ids.start - 1) * PIXELS_PER_BIN + 1 + 2 * margin for ids in (x_ids, y_ids))
     first_m = np.array([codebook.to_values(np.array(ids.start)) for ids in (x_ids, y_ids)]) - margin * pixel_m
     drivable = np.zeros((rows, columns), np.uint8)
     for ring in (*areas.roadblocks, *areas.intersections, *areas.carparks):
-        corners = np.rint((ring - first_m) / pixel_m * 2**SHIFT).astype(np.int32)[:, ::-1]  # OpenCV: column first
-        cv2.fillPoly(drivable, [np.ascontiguousarray(corners)], 1, shift=SHIFT)
+        corners = np.rint((ring - first_m) / pixel_m * 2**SUBPIXEL_BITS).astype(np.int32)[
+            :, ::-1
+        ]  # OpenCV: column first
+        cv2.fillPoly(drivable, [np.ascontiguousarray(corners)], 1, shift=SUBPIXEL_BITS)
     outside, inside = (
         cv2.distanceTransform(mask, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) for mask in (1 - drivable, drivable)
     )
-    # OpenCV fills every pixel that an edge touches: the edge runs through the outermost ones
+    # OpenCV fills every pixel that an edge crosses: the edge runs through the outermost pixels
     signed = np.where(drivable, 1.0 - inside, outside) * pixel_m
-    kept = slice(margin, -margin, FINER)
+    kept = slice(margin, -margin, PIXELS_PER_BIN)
     return np.asarray(np.rint(np.clip(signed[kept, kept] / STEP_M, -127, 127)), np.int8)
 
 
-def mirrored(distances: Array) -> Array:
-    """A map (.., X, Y) of the world seen in a mirror, left for right."""
+def mirror(distances: Array) -> Array:
+    """A map (.., X, Y) of the mirrored scene, left and right swapped."""
     return distances[..., ::-1]

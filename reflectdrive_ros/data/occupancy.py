@@ -1,6 +1,6 @@
-"""Which cells of a grid around the car hold an agent, now and in 1, 2 and 4 s: the target of the auxiliary BEV head.
+"""Occupancy of a grid around the car, now and in 1, 2 and 4 s: the target of the auxiliary BEV head.
 
-A cell is 1 m wide: of larger ones a pedestrian fills too little to be counted.
+A cell is 1 m wide: in larger cells the share of a pedestrian would be too small.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from .scene import NOW, DrivingScene
 CELL_M = 1.0
 CELLS = 56  # per side
 FIRST_M = (-6.0, -28.0)  # corner of the grid, x ahead and y left
-AHEAD_STEPS = (0, 10, 20, 40)  # now and in 1, 2 and 4 s
-CHANNELS = 1 + len(AHEAD_STEPS)  # road, and somebody at each of these
-FINER = 4  # pixels per cell and side while drawing
-TAKEN = 0.08  # share of a cell's pixels from which on it holds somebody
+FUTURE_STEPS = (0, 10, 20, 40)  # now and in 1, 2 and 4 s
+CHANNELS = 1 + len(FUTURE_STEPS)  # road, and occupancy at each of these
+PIXELS_PER_CELL = 4  # pixels per cell and side while drawing
+OCCUPIED_SHARE = 0.08  # share of a cell's pixels from which on it is occupied
 
 
-def centres_m() -> tuple[Array, Array]:
+def cell_centres_m() -> tuple[Array, Array]:
     """(CELLS,) x and (CELLS,) y of the cells' centres in the ego frame."""
     steps = CELL_M * (np.arange(CELLS) + 0.5)
     return FIRST_M[0] + steps, FIRST_M[1] + steps
 
 
 def occupancy(scene: DrivingScene) -> Array:
-    """(len(AHEAD_STEPS), CELLS, CELLS) bool: cells x, y that hold somebody now and later."""
-    return np.stack([_taken(scene, NOW + ahead) for ahead in AHEAD_STEPS])
+    """(len(AHEAD_STEPS), CELLS, CELLS) bool: whether cells x, y are occupied now and later."""
+    return np.stack([_occupied(scene, NOW + ahead) for ahead in FUTURE_STEPS])
 
 
-def _taken(scene: DrivingScene, step: int) -> Array:
+def _occupied(scene: DrivingScene, step: int) -> Array:
     tracks = scene.tracks
     there = tracks.present[:, step]
-    pixels = np.zeros((CELLS * FINER, CELLS * FINER), np.uint8)
+    pixels = np.zeros((CELLS * PIXELS_PER_CELL, CELLS * PIXELS_PER_CELL), np.uint8)
     for corners in geometry.box_corners(tracks.poses[there, step], tracks.sizes[there]):
-        at = np.rint((corners - FIRST_M) * (FINER / CELL_M)).astype(np.int32)[:, ::-1]  # OpenCV: column (y) first
+        at = np.rint((corners - FIRST_M) * (PIXELS_PER_CELL / CELL_M)).astype(np.int32)[
+            :, ::-1
+        ]  # OpenCV: column (y) first
         cv2.fillConvexPoly(pixels, np.ascontiguousarray(at), 1)
-    shares = pixels.reshape(CELLS, FINER, CELLS, FINER).mean((1, 3))
-    return np.asarray(shares >= TAKEN)
+    shares = pixels.reshape(CELLS, PIXELS_PER_CELL, CELLS, PIXELS_PER_CELL).mean((1, 3))
+    return np.asarray(shares >= OCCUPIED_SHARE)
 
 
-def mirrored(taken: Array) -> Array:
-    """Cells (.., x, y) of the world seen in a mirror, left for right."""
+def mirror(taken: Array) -> Array:
+    """Cells (.., x, y) of the mirrored scene, left and right swapped."""
     return taken[..., ::-1]

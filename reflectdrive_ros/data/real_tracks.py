@@ -1,20 +1,19 @@
-"""Recorded traffic (`real_tracks`) as the scenes a scorer scores and the observations a planner sees.
+"""Recorded traffic (`real_tracks`) as scenes for the scorer and observations for planners.
 
-A recording is cut into starts, one every two seconds while five seconds of future are left: the scorer looks at 4 s of
-driving and 0.9 s beyond. Everything leaves this file in the ego frame of its start, at the rear axle.
+A recording is cut into starts, one every two seconds while five seconds of future are left: the scorer uses 4 s of
+driving and 0.9 s beyond. All results are in the ego frame of their start, at the rear axle.
 
-What the recordings do not tell is filled in as follows, and the docs of `reflectdrive eval` say so:
+Missing data is filled in as follows (docs/evaluation.md lists the same):
 
-- Rear axle and wheel base. Tracks are of box centres; both lie where they do on the default minivan, scaled by length.
-- Speed limits. Where a lane has none, that of NAVSIM's reference planner (15 m/s) on streets and California's general
+- Rear axle and wheel base. Tracks are of box centres; both are placed as on the default minivan, scaled by length.
+- Speed limits. A lane without one gets that of NAVSIM's reference planner (15 m/s) on streets and California's general
   limit (65 mph) on motorways.
 - Acceleration, steering and yaw rate at the start are 0: differences of overhead tracks are noise.
-- The route. A navigator knows the streets, not the lane changes of the driver: from the lane of the start, with as few
-  lane changes as possible, to the road on which the human's drive ends.
-- Drivable space is the union of the lanes, each grown by 5 cm: neighbours are drawn apart and leave hairline slits.
+- The route. A navigation system knows the streets, not the driver's lane changes: from the lane of the start, with as
+  few lane changes as possible, to the road on which the human's drive ends.
+- Drivable space is the union of the lanes, each grown by 5 cm, which closes the hairline gaps between adjacent lanes.
 
-A recording without a map (`pandaset_002`) has no drivable space and no route, so there is nothing to score it by: it is
-left out, by name.
+A recording without a map (`pandaset_002`) has no drivable space and no route; it is left out, by name.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ import shapely
 
 from .. import geometry
 from ..config import VehicleConfig
-from ..documents import DocumentError, array, check_fields, json_of, maybe, number, read_arrays, text, whole
-from ..domain import Agents, Array, EgoState, ForecastSource, Observation
+from ..documents import DocumentError, array, check_fields, maybe, number, parse_json, read_arrays, text, whole
+from ..domain import AgentHistory, Agents, Array, EgoState, ForecastSource, Observation
+from ..errors import UserError
 from ..files import shown
 from ..kinematics import forecast
-from ..lanes import Lane, along, cheapest, lanes_at, same_road
+from ..lanes import Lane, LaneSegments, lanes_at, route_line, same_road, shortest_path
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import AgentTracks
@@ -48,7 +48,7 @@ FUTURE_S = STEP_S * FUTURE_STEPS
 WAYPOINT_STEPS = 5 * np.arange(1, 9)  # 0.5 .. 4 s
 
 LANE_CENTERLINE, LANE_POLYGON = 1, 8  # codes of ml_type; README of real_tracks
-SEAM_M = 0.05
+LANE_GAP_M = 0.05
 STREET_LIMIT_MPS = 15.0
 MOTORWAY_LIMIT_MPS = 29.06
 
@@ -73,8 +73,8 @@ META = {  # of meta_json
 }
 
 
-class TracksError(ValueError):
-    """A set or a recording cannot be used; the message says which, why and what is expected."""
+class TracksError(UserError, ValueError):
+    """A set or a recording cannot be used; the message names it, the fault and what is expected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +88,8 @@ class Recording:
     ego_centers: Array  # (T, 3)
     ego_speeds_mps: Array  # (T,)
     ego_size: Array  # (2,) length, width m
-    agent_centers: Array  # (A, T, 3), NaN where not seen
-    agent_velocities_mps: Array  # (A, T, 2), NaN where not seen
+    agent_centers: Array  # (A, T, 3), NaN where absent
+    agent_velocities_mps: Array  # (A, T, 2), NaN where absent
     agent_sizes: Array  # (A, 2)
     agent_kinds: Array  # (A,) AgentKind
     lanes: Mapping[int, Lane]
@@ -118,9 +118,14 @@ class Recording:
         return geometry.compose(self.ego_centers, np.array([-self.vehicle.rear_axle_to_center_m, 0.0, 0.0]))
 
     @cached_property
+    def lane_segments(self) -> LaneSegments:
+        """Of `lanes`, in the frame of the recording."""
+        return LaneSegments.of(self.lanes)
+
+    @cached_property
     def drivable_polygons(self) -> tuple[Any, ...]:
         grown = (
-            part.buffer(SEAM_M, join_style="mitre", mitre_limit=2.0)
+            part.buffer(LANE_GAP_M, join_style="mitre", mitre_limit=2.0)
             for lane in self.lanes.values()
             for part in lane.polygons
         )
@@ -128,12 +133,12 @@ class Recording:
 
     @cached_property
     def drivable_space(self) -> Any:
-        return drivable.joined(self.drivable_polygons, f"{self.name}: lane polygons")
+        return drivable.union_polygons(self.drivable_polygons, f"{self.name}: lane polygons")
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The files of a set, by name. Raises TracksError for a folder that is missing or holds none."""
-    if not os.path.isdir(folder):  # says no to names that Path.is_dir raises for
+    """The files of a set, by name. Raises TracksError for a missing or empty folder."""
+    if not os.path.isdir(folder):  # False also for names for which Path.is_dir raises
         raise TracksError(f"{shown(folder)} is not a folder; expected one with recordings of real_tracks (*.npz)")
     paths = sorted(folder.glob("*.npz"))
     if not paths:
@@ -142,7 +147,7 @@ def recordings_in(folder: Path) -> list[Path]:
 
 
 def load(path: Path) -> Recording:
-    """One recording. Raises TracksError for a file that is none, naming the file and what is wrong."""
+    """One recording. Raises TracksError naming the file and the fault."""
     try:
         arrays = read_arrays(path)
     except OSError as fault:
@@ -150,7 +155,7 @@ def load(path: Path) -> Recording:
     except DocumentError as fault:
         raise TracksError(f"{path} cannot be read as a recording of real_tracks: it {fault}") from None
     try:
-        meta = json_of(str(arrays["meta_json"]))
+        meta = parse_json(str(arrays["meta_json"]))
         check_fields(meta, META)
         _check_shapes(arrays)
         return _recording(path.stem, meta, arrays)
@@ -163,7 +168,7 @@ def load(path: Path) -> Recording:
 
 
 def _check_shapes(arrays: Mapping[str, Array]) -> None:
-    """Raises ValueError naming the array whose shape or kind is not that of the schema."""
+    """Raises ValueError naming the array whose shape or dtype is not that of the schema."""
     steps, agents = len(arrays["t"]), len(arrays["ag_type"])
     lines, points = len(arrays["ml_type"]), len(arrays["ml_xy"])
     for name, shape in {
@@ -200,7 +205,7 @@ def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) 
     agent_centers = np.concatenate([arrays["ag_xy"], arrays["ag_yaw"][..., None]], axis=-1).astype(float)
     agent_velocities = arrays["ag_vel"].astype(float)
     if not (np.isfinite(agent_centers[seen]).all() and np.isfinite(agent_velocities[seen]).all()):
-        raise ValueError("ag_xy, ag_yaw or ag_vel holds NaN at steps that are called valid")
+        raise ValueError("ag_xy, ag_yaw or ag_vel holds NaN at steps marked valid")
     return Recording(
         name=name,
         family=str(meta["site"]),
@@ -229,7 +234,7 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
     }
     lanes = {}
     for key, entry in known.items():
-        # Some rings of the source cross themselves where two lanes merge: they are taken apart, nothing is dropped.
+        # Some rings of the source cross themselves where two lanes merge: they are split, nothing is dropped.
         healed = shapely.make_valid(shapely.Polygon(drawn[LANE_POLYGON, key].astype(float)))
         parts = (part for part in shapely.get_parts(healed) if isinstance(part, shapely.Polygon) and part.area > 0)
         lanes[key] = Lane(
@@ -243,7 +248,7 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
     return lanes
 
 
-# --- what a planner sees and a scorer scores --------------------------------------------------------------------------
+# --- observation and scored scene ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,8 +259,8 @@ class Start:
     family: str
     overhead: bool
     vehicle: VehicleConfig
-    observation: Observation  # what a planner may know
-    scene: Scene  # what came after, with the reference planner's progress
+    observation: Observation  # the planner's input
+    scene: Scene  # the recorded future, with the reference planner's progress
     human: Array  # (8, 3) rear-axle poses that the recorded driver reached at 0.5 .. 4 s
 
 
@@ -264,19 +269,20 @@ def start_steps(recording: Recording) -> range:
     return range(0, recording.steps - FUTURE_STEPS, START_EVERY_STEPS)
 
 
-def starts(recording: Recording) -> Iterator[Start]:
-    """The starts of a recording. One is passed over where the recorded car itself stands off the mapped road: every
-    plan from there scores 0. Raises TracksError for a recording without a map."""
+def starts(recording: Recording, vectors: bool = False) -> Iterator[Start]:
+    """The starts of a recording; with `vectors` their observations have lanes and history. One is passed over where the
+    recorded car itself stands off the mapped road: every plan from there scores 0. Raises TracksError for a recording
+    without a map."""
     if not recording.lanes:
         raise TracksError(f"{recording.name} has no map: no drivable space and no route to score by")
     for step in start_steps(recording):
         corners = geometry.box_corners(recording.ego_centers[step], recording.ego_size)
         if drivable.contains(recording.drivable_space, corners).all():
-            yield start_at(recording, step)
+            yield start_at(recording, step, vectors)
 
 
-def start_at(recording: Recording, step: int) -> Start:
-    """The start at a step with FUTURE_STEPS after it."""
+def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
+    """The start at a step with FUTURE_STEPS after it. Recordings have no lights and no stop lines."""
     map_from_ego = recording.ego_poses[step]
     ego_from_map = geometry.invert(map_from_ego)
     lanes, line = route(recording, step)
@@ -291,16 +297,23 @@ def start_at(recording: Recording, step: int) -> Start:
         sizes=recording.agent_sizes[seen],
         kinds=recording.agent_kinds[seen],
     )
-    polygons = [_moved(ego_from_map, polygon) for polygon in recording.drivable_polygons]
+    polygons = [_transform(ego_from_map, polygon) for polygon in recording.drivable_polygons]
     observation = Observation(
         stamp_ns=ego.stamp_ns,
         ego=ego,
         route=np.column_stack([centerline, geometry.headings_along(centerline)]),
         speed_limit_mps=limit,
         agents=agents,
-        drivable=drivable.grid_around_ego(drivable.joined(polygons, "Observation.drivable")),
+        drivable=drivable.grid_around_ego(drivable.union_polygons(polygons, "Observation.drivable")),
     )
     on_route = same_road(recording.lanes, lanes)
+    if vectors:
+        observation = replace(
+            observation,
+            lanes=recording.lane_segments.near(map_from_ego),
+            route_lanes=recording.lane_segments.along(observation.route, on_route, map_from_ego),
+            history=_history(recording, step, seen, ego_from_map),
+        )
     drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
     believed = Scene(
         motion=motion_of(ego),
@@ -308,13 +321,13 @@ def start_at(recording: Recording, step: int) -> Start:
         source=ForecastSource.CONSTANT_VELOCITY,
         centerline=centerline,
         areas=MapAreas(
-            lanes=tuple(_ring(_moved(ego_from_map, part)) for _, part in drawn),
+            lanes=tuple(_ring(_transform(ego_from_map, part)) for _, part in drawn),
             lane_on_route=tuple(key in on_route for key, _ in drawn),
             roadblocks=tuple(_ring(polygon) for polygon in polygons),
         ),
         vehicle=recording.vehicle,
     )
-    came_true = replace(believed, agents=_logged(recording, step, ego_from_map), source=ForecastSource.LOGGED)
+    came_true = replace(believed, agents=_logged_agents(recording, step, ego_from_map), source=ForecastSource.LOGGED)
     plan = reference.reference_plan(believed, limit)
     return Start(
         name=f"{recording.name}@{step * STEP_S:.1f}s",
@@ -322,12 +335,29 @@ def start_at(recording: Recording, step: int) -> Start:
         overhead=recording.overhead,
         vehicle=recording.vehicle,
         observation=observation,
-        scene=replace(came_true, reference=reference.yardstick(came_true, plan)),
+        scene=replace(came_true, reference=reference.reference_of_plan(came_true, plan)),
         human=geometry.compose(ego_from_map, recording.ego_poses[step + WAYPOINT_STEPS]),
     )
 
 
-def _logged(recording: Recording, step: int, ego_from_map: Array) -> AgentTracks:
+def _history(recording: Recording, step: int, seen: Array, ego_from_map: Array) -> AgentHistory:
+    """History of the agents (A,) bool that are seen at a step; an agent's id is its row in the recording."""
+    rows, first = np.flatnonzero(seen), step + 1 - AgentHistory.STEPS
+    before = max(-first, 0)  # instants before the recording began
+    until = slice(max(first, 0), step + 1)
+    poses = geometry.compose(ego_from_map, recording.agent_centers[rows, until])
+    velocities = geometry.rotate(recording.agent_velocities_mps[rows, until], ego_from_map[2])
+    valid = np.isfinite(np.concatenate([poses, velocities], axis=2)).all(axis=2)
+    pad, known = ((0, 0), (before, 0)), np.asarray(valid)[..., None]
+    return AgentHistory(
+        rows,
+        np.pad(np.where(known, poses, 0.0), (*pad, (0, 0))),
+        np.pad(np.where(known, velocities, 0.0), (*pad, (0, 0))),
+        np.pad(valid, pad),
+    )
+
+
+def _logged_agents(recording: Recording, step: int, ego_from_map: Array) -> AgentTracks:
     poses = geometry.compose(ego_from_map, recording.agent_centers[:, step : step + FUTURE_STEPS + 1])
     velocities = recording.agent_velocities_mps[:, step : step + FUTURE_STEPS + 1]
     present = np.isfinite(poses[..., 0])
@@ -341,7 +371,7 @@ def _logged(recording: Recording, step: int, ego_from_map: Array) -> AgentTracks
     )
 
 
-def _moved(a_from_b: Array, polygon: Any) -> Any:
+def _transform(a_from_b: Array, polygon: Any) -> Any:
     return shapely.transform(polygon, lambda points: geometry.transform_points(a_from_b, points))
 
 
@@ -355,10 +385,10 @@ def _ring(polygon: Any) -> Array:
 
 
 def route(recording: Recording, step: int) -> tuple[list[int], Array]:
-    """Lanes from where the ego is at `step`, and the line (L, 2) along them, both in the frame of the recording.
+    """Lanes from the ego's place at `step`, and the line (L, 2) along them, both in the frame of the recording.
 
-    The line begins ROUTE_BEHIND_M behind the ego and goes on straight where the map ends. Raises TracksError when the
-    ego is on no lane.
+    The line starts ROUTE_BEHIND_M behind the ego and is extended straight where the map ends. Raises TracksError when
+    the ego is on no lane.
     """
     starts = lanes_at(recording.lanes, recording.ego_centers[step])
     if not starts:
@@ -367,9 +397,9 @@ def route(recording: Recording, step: int) -> tuple[list[int], Array]:
     driven = recording.ego_centers[step:, :2]
 
     def strays(lanes: list[int]) -> float:  # how far the human drove from the line, m
-        return float(np.abs(geometry.project(along(recording.lanes, lanes, driven[0]), driven)[1]).mean())
+        return float(np.abs(geometry.project(route_line(recording.lanes, lanes, driven[0]), driven)[1]).mean())
 
-    found = [path for path in (cheapest(recording.lanes, start, ends) for start in starts) if path]
-    # Lanes overlap where roads cross or fork: of the ways that are as cheap, the one that the human drove.
+    found = [path for path in (shortest_path(recording.lanes, start, ends) for start in starts) if path]
+    # Lanes overlap where roads cross or fork: among paths of equal cost, the human's is chosen.
     lanes = min(found or [[start] for start in starts], key=strays)
-    return lanes, along(recording.lanes, lanes, driven[0])
+    return lanes, route_line(recording.lanes, lanes, driven[0])

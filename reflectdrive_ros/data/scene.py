@@ -1,6 +1,6 @@
-"""One scene of the proving ground: what a planner sees at one moment, what then came, and how the expert drives it.
+"""One scene of the proving ground: the planner's inputs at one stamp, the recorded future, and the expert's plan.
 
-Everything geometric is in the ego frame of the moment (`t = 0`), at the rear axle; only `map_from_ego` leads out of it.
+All geometry is in the ego frame at `t = 0`, at the rear axle; only `map_from_ego` leads out of it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,30 @@ from typing import Any
 import numpy as np
 
 from ..config import VehicleConfig
-from ..domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, ForecastSource, Observation, checked
+from ..domain import (
+    AgentHistory,
+    Agents,
+    Array,
+    CameraFrame,
+    Command,
+    DrivableGrid,
+    EgoState,
+    ForecastSource,
+    Observation,
+    check_array,
+)
 from ..kinematics import forecast
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.scorer import WAYPOINTS, RedLights, Reference, Scene, motion_of
 from ..scoring.simulate import DT_S
+from .scene_lanes import lane_segments, red_now
 
 HISTORY_STEPS = 20  # 2 s
 FUTURE_STEPS = SAMPLES - 1  # 5 s
 TRACK_STEPS = HISTORY_STEPS + 1 + FUTURE_STEPS
 NOW = HISTORY_STEPS  # index of t = 0 in a track
-INSTANTS_S = (-0.5, 0.0)  # when the pictures were taken
+INSTANTS_S = (-0.5, 0.0)  # when the images were taken
 
 # Families and their shares of a set, in percent.
 FAMILIES: Mapping[str, int] = {
@@ -65,7 +77,7 @@ class Tracks:
             ("sizes", (count, 2), np.float64),
             ("kinds", (count,), np.int64),
         ):
-            object.__setattr__(self, name, checked("Tracks", name, getattr(self, name), shape, dtype))
+            object.__setattr__(self, name, check_array("Tracks", name, getattr(self, name), shape, dtype))
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -73,7 +85,7 @@ class Tracks:
 
 @dataclass(frozen=True, eq=False)
 class DrivingScene:
-    """See the top of this file."""
+    """One scene; the module docstring describes it."""
 
     name: str  # as "test-00003-042": set, shard, place in it
     family: str
@@ -98,11 +110,11 @@ class DrivingScene:
         if self.family not in FAMILIES:
             raise ValueError(f"DrivingScene.family is '{self.family}', expected one of {', '.join(FAMILIES)}")
         for name, shape in (("ego_history", (HISTORY_STEPS + 1, 3)), ("route", (None, 3)), ("expert", (WAYPOINTS, 3))):
-            object.__setattr__(self, name, checked("DrivingScene", name, getattr(self, name), shape))
+            object.__setattr__(self, name, check_array("DrivingScene", name, getattr(self, name), shape))
 
     @cached_property
     def agents(self) -> Agents:
-        """Who is there now."""
+        """The agents at t = 0."""
         seen = self.tracks.present[:, NOW]
         poses = self.tracks.poses[seen, NOW]
         direction = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], axis=-1)
@@ -113,8 +125,29 @@ class DrivingScene:
             kinds=self.tracks.kinds[seen],
         )
 
-    def observation(self, *, drivable: DrivableGrid | None = None) -> Observation:
-        """What a planner may know."""
+    @cached_property
+    def history(self) -> AgentHistory:
+        """Of `agents`; an agent's id is its row in `tracks`."""
+        seen, until = self.tracks.present[:, NOW], slice(0, NOW + 1)
+        poses, speeds = self.tracks.poses[seen, until], self.tracks.speeds_mps[seen, until, None]
+        direction = np.stack([np.cos(poses[..., 2]), np.sin(poses[..., 2])], axis=-1)
+        return AgentHistory(np.flatnonzero(seen), poses, speeds * direction, self.tracks.present[seen, until])
+
+    @cached_property
+    def vectors(self) -> Mapping[str, Any]:
+        """The lanes, history, lights and stop lines of an Observation by their names; some milliseconds."""
+        segments, (lights, traffic_lights, stop_lines) = lane_segments(self.areas), red_now(self.areas, self.red_lights)
+        here, on_route = np.zeros(3), np.flatnonzero(self.areas.lane_on_route).tolist()
+        return {
+            "lanes": segments.near(here, lights),
+            "route_lanes": segments.along(self.route, on_route, here, lights),
+            "history": self.history,
+            "traffic_lights": traffic_lights,
+            "stop_lines": stop_lines,
+        }
+
+    def observation(self, *, drivable: DrivableGrid | None = None, vectors: bool = False) -> Observation:
+        """The planner's observation; with `vectors` also lanes, history, lights and stop lines."""
         return Observation(
             stamp_ns=self.ego.stamp_ns,
             ego=self.ego,
@@ -125,10 +158,11 @@ class DrivingScene:
             agents=self.agents,
             drivable=drivable,
             instruction=self.instruction,
+            **(self.vectors if vectors else {}),
         )
 
     def scored(self, source: ForecastSource = ForecastSource.LOGGED, vehicle: VehicleConfig | None = None) -> Scene:
-        """The scene as the scorer takes it: LOGGED with what came, CONSTANT_VELOCITY with a belief."""
+        """The scene for the scorer: LOGGED with the recorded future, CONSTANT_VELOCITY with a forecast."""
         if source is ForecastSource.LOGGED:
             later = slice(NOW, None)
             ever = self.tracks.present[:, later].any(axis=1)

@@ -1,8 +1,8 @@
-"""The scene sets: what they are called, how large they are, where they lie, and how one is made.
+"""Scene sets: their names, sizes and folders, and how they are made.
 
-A set is split by road network: every shard makes its own towns, from seeds that hold the set's name and the shard's
-number. A set depends on its name, its size, the sampler's options and SCENE_VERSION; these four are in its index, and a
-folder never holds scenes of two versions.
+A set is split by road network: every shard generates its own towns, from seeds that contain the set's name and the
+shard's number. A set depends on its name, its size, the sampler's options and SCENE_VERSION; these four are in its
+index, and a folder never holds scenes of two versions.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ import shapely
 
 from .. import parallel
 from ..domain import Array
-from ..files import PART, locked
+from ..files import PART, lock_folder
 from ..scoring.scorer import WAYPOINTS, score
 from ..scoring.simulate import HORIZON_S
 from . import codec, shards
 from .scene import DrivingScene
-from .shards import Index, Load, SetError, ShardNote
+from .shards import Index, SetError, ShardContent, ShardNote
 
-# Raise it when the bytes of a generated scene change: sets made before are then made anew. test_scene_sets holds the
-# hash of two scenes and fails on a change that forgot it.
+# Raise it when the bytes of a generated scene change: sets of earlier versions are then made again. test_scene_sets
+# holds the hash of two scenes and fails if it was not raised.
 SCENE_VERSION = 1
 SIZES: Mapping[str, int] = {"train": 20000, "val": 500, "test": 1000, "hard": 300}
-SHARD = 250  # scenes; a town costs as much as fifteen of them, and rare families are sought in several
+SHARD = 250  # scenes; a town takes as long as fifteen scenes, and rare families are searched in several towns
 HARD_SHARD = 75  # of SHARD made for it
 HARD_FAMILY = "high_lateral_acceleration"  # all of it counts as hard
-HOME = "REFLECTDRIVE_SCENES"  # variable that names the folder of all sets
+SETS_FOLDER_VARIABLE = "REFLECTDRIVE_SCENES"  # variable that names the folder of all sets
 SCRATCH = ".scratch-"
 
 
@@ -56,11 +56,11 @@ class ShardSource(Protocol):
     def scenes(self) -> Iterator[DrivingScene]: ...
 
 
-MakeShard = Callable[[str, int, int, Path], ShardSource]  # split, index, scenes wanted, folder for what it needs
+MakeShard = Callable[[str, int, int, Path], ShardSource]  # split, index, number of scenes, working folder
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SceneSetSpec:
     """A set that is to be there."""
 
     name: str  # of SIZES
@@ -68,22 +68,22 @@ class Wanted:
     made_by: Mapping[str, Any]  # see `made_by`
 
     def shards(self) -> dict[str, tuple[int, int]]:
-        """Name of each shard -> its number and how many scenes it is to hold.
+        """Name of each shard -> its number and its number of scenes.
 
-        Raises SetError for a set that begins in the middle of a shard.
+        Raises SetError for a set that starts in the middle of a shard.
         """
         step = HARD_SHARD if self.name == "hard" else SHARD
         first = int(self.made_by.get("first", 0))
         if first % step:
-            raise SetError(f"the set '{self.name}' is made {step} at a time: it can begin at {first - first % step}")
+            raise SetError(f"the set '{self.name}' is made {step} at a time: it can start at {first - first % step}")
         sizes = (min(step, self.size - done) for done in range(0, self.size, step))
         return {f"{self.name}-{k:05d}": (k, size) for k, size in enumerate(sizes, first // step)}
 
 
 def made_by(options: Mapping[str, Any], first: int = 0) -> dict[str, Any]:
-    """What the bytes of a set depend on beside its name and size: version, libraries, arithmetic, sampler options.
+    """What determines the bytes of a set besides its name and size: version, libraries, arithmetic, sampler options.
 
-    `first` is the number of scenes of the set that are left out at its beginning, because they were made elsewhere.
+    `first` is the number of scenes that are left out at the start of the set, because they were made elsewhere.
     """
     libraries = {module.__name__: str(module.__version__) for module in (cv2, np, scipy, shapely)}
     content = {
@@ -105,9 +105,9 @@ def _sumo_version() -> str:
         return "of the system"
 
 
-def default_place(name: str, made_by: Mapping[str, Any]) -> Path:
-    """Folder of a set where none is named: in $REFLECTDRIVE_SCENES, else in the user's cache."""
-    home = os.environ.get(HOME)
+def default_folder(name: str, made_by: Mapping[str, Any]) -> Path:
+    """Default folder of a set: in $REFLECTDRIVE_SCENES, else in the user's cache."""
+    home = os.environ.get(SETS_FOLDER_VARIABLE)
     root = Path(home) if home else Path.home() / ".cache" / "reflectdrive" / "scenes"
     digest = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()
     return root / f"{name}-{digest[:12]}"
@@ -118,36 +118,35 @@ def default_place(name: str, made_by: Mapping[str, Any]) -> Path:
 
 def make(
     folder: Path,
-    wanted: Wanted,
+    wanted: SceneSetSpec,
     make_shard: MakeShard,
     *,
     workers: int,
     on_progress: Callable[[int], None],
 ) -> Index:
-    """Makes what is missing of a set, with `workers` processes, and returns its index.
+    """Makes the missing shards of a set, with `workers` processes, and returns its index.
 
-    `on_progress` gets how many scenes of the set there are. Shards that could not be made are named in the index
-    with the reason. Raises SetError if the folder holds another set, or workers do not start; BlockingIOError if
-    another process makes it; OSError naming the file if one cannot be written. Whole shards stay in any case, and are
-    kept the next time.
+    `on_progress` gets the number of existing scenes. Shards that could not be made are listed in the index with the
+    reason. Raises SetError if the folder holds another set, or workers do not start; BlockingIOError if another process
+    makes it; OSError naming the file if one cannot be written. Complete shards are kept in any case.
     """
-    with locked(folder):
-        index = _begun(folder, wanted)
+    with lock_folder(folder):
+        index = _existing_index(folder, wanted)
         if index is None:
             index = shards.index_of(folder)
             on_progress(index.scenes)
             return index
         _remove_leftovers(folder)
         try:
-            return _completed(folder, wanted, index, make_shard, workers, on_progress)
+            return _complete(folder, wanted, index, make_shard, workers, on_progress)
         except parallel.WorkerPoolError as fault:
             raise SetError(f"{folder} cannot be made: {fault}") from None
         finally:
             _remove_leftovers(folder)
 
 
-def is_complete(folder: Path, wanted: Wanted) -> bool:
-    """Whether the folder holds the set, as large as wanted or larger. Raises SetError if it holds another set."""
+def is_complete(folder: Path, wanted: SceneSetSpec) -> bool:
+    """Whether the folder holds the set, as large as required or larger. Raises SetError if it holds another set."""
     if not (folder / shards.INDEX).exists():
         return False
     there = shards.index_of(folder)
@@ -157,26 +156,26 @@ def is_complete(folder: Path, wanted: Wanted) -> bool:
         names = {**wanted.made_by, **there.made_by}
         kinds = [name for name in names if there.made_by.get(name) != wanted.made_by.get(name)]
         raise SetError(
-            f"{folder} holds a set made otherwise ({', '.join(kinds)} differ): name another folder or remove it"
+            f"{folder} holds a set with other options ({', '.join(kinds)} differ): name another folder or remove it"
         )
     return not there.missing and there.size >= wanted.size
 
 
-def _begun(folder: Path, wanted: Wanted) -> Index | None:
-    """The index of what is there already; None if that is all."""
+def _existing_index(folder: Path, wanted: SceneSetSpec) -> Index | None:
+    """The index of the existing shards; None if the folder holds no other file."""
     if is_complete(folder, wanted):
         return None
     kept, missing = [], {}
     for name, (_, asked) in wanted.shards().items():
         note = shards.note_of(folder, name)
-        if note is not None and note.asked == asked and note.made_by == wanted.made_by and _whole(folder, note):
+        if note is not None and note.asked == asked and note.made_by == wanted.made_by and _is_intact(folder, note):
             kept.append(note)
         else:
             missing[name] = "the making was interrupted"
     return Index(wanted.name, wanted.size, tuple(kept), wanted.made_by, missing)
 
 
-def _whole(folder: Path, note: ShardNote) -> bool:
+def _is_intact(folder: Path, note: ShardNote) -> bool:
     try:
         shards.content_of(folder, note)
     except SetError:
@@ -184,9 +183,9 @@ def _whole(folder: Path, note: ShardNote) -> bool:
     return True
 
 
-def _completed(
+def _complete(
     folder: Path,
-    wanted: Wanted,
+    wanted: SceneSetSpec,
     index: Index,
     make_shard: MakeShard,
     workers: int,
@@ -201,7 +200,7 @@ def _completed(
         underway[k] = scenes
         on_progress(index.scenes + sum(underway))
 
-    work = partial(_load, folder, make_shard)
+    work = partial(_make_shard_load, folder, make_shard)
     shards.write_index(folder, index)
     on_progress(index.scenes)
     if not tasks:  # a larger set was begun here, and this much of it is whole
@@ -222,13 +221,15 @@ def _completed(
     return index
 
 
-def _load(folder: Path, make_shard: MakeShard, task: tuple[str, int, int], report: Callable[[int], None]) -> Load:
-    """What a worker does: the scenes of one shard, made and ready to be stored."""
+def _make_shard_load(
+    folder: Path, make_shard: MakeShard, task: tuple[str, int, int], report: Callable[[int], None]
+) -> ShardContent:
+    """Task of a worker: makes the scenes of one shard, ready to be stored."""
     name, number, asked = task
     split = name.rsplit("-", 1)[0]
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
         if split == "hard":
-            source: ShardSource = Hardest(make_shard(split, number, SHARD, Path(scratch)), asked)
+            source: ShardSource = HardSubset(make_shard(split, number, SHARD, Path(scratch)), asked)
         else:
             source = make_shard(split, number, asked, Path(scratch))
 
@@ -237,12 +238,12 @@ def _load(folder: Path, make_shard: MakeShard, task: tuple[str, int, int], repor
                 yield scene
                 report(count)
 
-        load = Load.of(counted())
+        load = ShardContent.of(counted())
     return replace(load, counts=dict(source.counts))
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What a killed process left half-written."""
+    """Removes partial files of a killed process."""
     for path in folder.glob(f".*{PART}"):
         path.unlink(missing_ok=True)
     for path in folder.glob(f"{SCRATCH}*"):
@@ -253,7 +254,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Hardest:
+class HardSubset:
     """Of a shard's scenes all of HARD_FAMILY, and those that driving straight on does worst, `count` together."""
 
     source: ShardSource
@@ -265,22 +266,24 @@ class Hardest:
 
     def scenes(self) -> Iterator[DrivingScene]:
         every = list(self.source.scenes())
-        order = sorted(every, key=lambda scene: (scene.family != HARD_FAMILY, straight_on_pdms(scene), _lot(scene)))
+        order = sorted(
+            every, key=lambda scene: (scene.family != HARD_FAMILY, constant_velocity_pdms(scene), _tie_break(scene))
+        )
         chosen = {scene.name for scene in order[: self.count]}
         return (scene for scene in every if scene.name in chosen)
 
 
-def _lot(scene: DrivingScene) -> int:
+def _tie_break(scene: DrivingScene) -> int:
     """Among equals (many score 0) drawn by name: the order of names is that of families."""
     return zlib.crc32(scene.name.encode())
 
 
-def straight_on(scene: DrivingScene) -> Array:
+def constant_velocity_plan(scene: DrivingScene) -> Array:
     """(8, 3) on with the present speed and heading."""
     poses = np.zeros((WAYPOINTS, 3))
     poses[:, 0] = max(scene.ego.speed_mps, 0.0) * HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
     return poses
 
 
-def straight_on_pdms(scene: DrivingScene) -> float:
-    return float(score(scene.scored(), straight_on(scene)[None]).score[0])
+def constant_velocity_pdms(scene: DrivingScene) -> float:
+    return float(score(scene.scored(), constant_velocity_plan(scene)[None]).score[0])

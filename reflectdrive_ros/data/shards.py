@@ -1,10 +1,10 @@
-"""A set of scenes on disk: a folder of WebDataset shards, each with a note beside it, and an index of them all.
+"""A scene set on disk: a folder of WebDataset shards, each with a JSON note, and an index of all.
 
     test-00000.tar   test-00000.json   test-00001.tar   test-00001.json   ..   index.json
 
-A file appears under its name only when it is whole: it is written beside, flushed to the disk and renamed. A shard
-counts as made when its note is there and tells its checksum; so whatever is killed, and whenever, what is there is
-right and the rest can be made later. Nothing is read from a shard before its checksum was compared.
+A file appears under its name only when it is complete: it is written under another name, flushed to disk and renamed. A
+shard is complete if its note exists and holds its checksum; after a kill, existing files are valid and the missing ones
+can be made later. The checksum of a shard is compared before anything is read from it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from ..documents import (
     text,
     whole,
 )
-from ..files import read_limited, shown, write_whole
+from ..errors import UserError
+from ..files import read_limited, shown, write_atomic
 from . import codec
 from .scene import DrivingScene
 
@@ -61,31 +62,31 @@ FIELDS = {
 }
 
 
-class SetError(RuntimeError):
-    """A set of scenes cannot be used; the message says which, why and what to do."""
+class SetError(UserError, RuntimeError):
+    """A scene set cannot be used; the message names it, the fault and what to do."""
 
 
 @dataclass(frozen=True)
 class ShardNote:
-    """What is known of one shard."""
+    """Description of one shard."""
 
     file: str
     sha256: str
     bytes: int
-    asked: int  # scenes that were asked for; fewer may have come
+    asked: int  # requested number of scenes; the shard may have fewer
     scenes: int
     families: Mapping[str, int]
     counts: Mapping[str, int]  # what was retried or skipped in the making
     networks: Mapping[str, str]  # name -> hash of its geometry
-    made_by: Mapping[str, Any]  # what the scenes follow from, beside the shard's own name
+    made_by: Mapping[str, Any]  # what determines the scenes, besides the shard's name
 
 
 @dataclass(frozen=True)
 class Index:
-    """What is known of a set."""
+    """Description of a set."""
 
     set: str
-    size: int  # scenes asked for
+    size: int  # requested number of scenes
     shards: tuple[ShardNote, ...]
     made_by: Mapping[str, Any]
     missing: Mapping[str, str] = field(default_factory=dict)  # shard that is not made -> why
@@ -100,11 +101,11 @@ class Index:
 
     @property
     def families(self) -> dict[str, int]:
-        return _summed(note.families for note in self.shards)
+        return _sum_counts(note.families for note in self.shards)
 
     @property
     def counts(self) -> dict[str, int]:
-        return _summed(note.counts for note in self.shards)
+        return _sum_counts(note.counts for note in self.shards)
 
     @property
     def networks(self) -> dict[str, str]:
@@ -112,11 +113,11 @@ class Index:
         return {name: digest for note in self.shards for name, digest in note.networks.items()}
 
     def available(self, note: ShardNote, families: Collection[str] | None) -> int:
-        """How many scenes of some families a shard holds."""
+        """Number of scenes of some families in a shard."""
         return note.scenes if families is None else sum(note.families.get(family, 0) for family in families)
 
 
-def _summed(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _sum_counts(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for counts in many:
         total.update(counts)
@@ -127,7 +128,7 @@ def _summed(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Load:
+class ShardContent:
     """Scenes of one shard, ready to be stored; it may travel between processes."""
 
     samples: tuple[Mapping[str, Any], ...]
@@ -136,7 +137,7 @@ class Load:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(scenes: Iterable[DrivingScene]) -> Load:
+    def of(scenes: Iterable[DrivingScene]) -> ShardContent:
         """Raises CodecError if a scene cannot be stored."""
         samples = []
         families: Counter[str] = Counter()
@@ -145,10 +146,10 @@ class Load:
             samples.append(codec.sample_of(scene))
             families[scene.family] += 1
             networks[scene.network] = scene.network_hash
-        return Load(tuple(samples), families, networks)
+        return ShardContent(tuple(samples), families, networks)
 
 
-def write_shard(folder: Path, name: str, load: Load, *, asked: int, made_by: Mapping[str, Any]) -> ShardNote:
+def write_shard(folder: Path, name: str, load: ShardContent, *, asked: int, made_by: Mapping[str, Any]) -> ShardNote:
     """Stores shard `name` with its note. Raises OSError naming the file that could not be written."""
     content = tar_of(load.samples)
     note = ShardNote(
@@ -162,13 +163,13 @@ def write_shard(folder: Path, name: str, load: Load, *, asked: int, made_by: Map
         networks=dict(sorted(load.networks.items())),
         made_by=made_by,
     )
-    write_whole(folder / note.file, content)
-    write_whole(folder / f"{name}.json", _json({"format": FORMAT, **asdict(note)}))
+    write_atomic(folder / note.file, content)
+    write_atomic(folder / f"{name}.json", _json({"format": FORMAT, **asdict(note)}))
     return note
 
 
 def tar_of(samples: Iterable[Mapping[str, Any]]) -> bytes:
-    """A shard as WebDataset writes it; the same samples give the same bytes. Raises SetError without the library."""
+    """A shard as a WebDataset tar; the same samples give the same bytes. Raises SetError without the library."""
     try:
         from webdataset import TarWriter  # here, because it brings torch along where that is installed
     except ImportError:
@@ -191,7 +192,7 @@ def write_index(folder: Path, index: Index) -> None:
         "counts": index.counts,
         "networks": index.networks,
     }
-    write_whole(folder / INDEX, _json(content))
+    write_atomic(folder / INDEX, _json(content))
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
@@ -217,7 +218,7 @@ def index_of(folder: Path) -> Index:
         raise SetError(f"{shown(path)} cannot be read: {fault.strerror}; make the set again") from None
     except DocumentError as fault:
         raise SetError(
-            f"{shown(path)} is damaged, it {fault}: remove it and make the set again, whole shards are kept"
+            f"{shown(path)} is damaged, it {fault}: remove it and make the set again, complete shards are kept"
         ) from None
     notes = tuple(_note(each) for each in content["shards"])
     return Index(content["set"], content["size"], notes, content["made_by"], content.get("missing") or {})
@@ -238,7 +239,7 @@ def _note(content: Mapping[str, Any]) -> ShardNote:
 
 
 def content_of(folder: Path, note: ShardNote) -> bytes:
-    """The bytes of a shard, compared with its note. Raises SetError naming it if they are not there or not the same."""
+    """The bytes of a shard, verified by its note. Raises SetError naming the shard if it is missing or differs."""
     path = folder / note.file
     lost = f"its {note.scenes} scenes are left out; remove it and make the set again"
     try:
@@ -257,22 +258,22 @@ def content_of(folder: Path, note: ShardNote) -> bytes:
 def read(
     folder: Path,
     *,
-    pictures: bool,
+    images: bool,
     families: Collection[str] | None = None,
     limit: int | None = None,
     on_damage: Callable[[str], None],
 ) -> Iterator[DrivingScene]:
     """Scenes of a set in their order, only those of `families`, at most `limit`; one shard is in memory at a time.
 
-    `on_damage` gets one sentence for each shard that is damaged, missing or was never made; its scenes are skipped.
-    Raises SetError if the folder holds no set.
+    `on_damage` gets one sentence for each shard that is damaged or missing; its scenes are skipped. Raises SetError if
+    the folder holds no set.
     """
     index = index_of(folder)
     left = limit
     for note in index.shards:
         if left == 0:
             return
-        for scene in read_shard(folder, note, pictures=pictures, families=families, on_damage=on_damage, limit=left):
+        for scene in read_shard(folder, note, images=images, families=families, on_damage=on_damage, limit=left):
             left = None if left is None else left - 1
             yield scene
     for name, reason in index.missing.items():
@@ -283,7 +284,7 @@ def read_shard(
     folder: Path,
     note: ShardNote,
     *,
-    pictures: bool,
+    images: bool,
     families: Collection[str] | None = None,
     limit: int | None = None,
     on_damage: Callable[[str], None],
@@ -296,13 +297,13 @@ def read_shard(
         return
     given = 0
     try:
-        for sample in samples_of(content, pictures=pictures):
+        for sample in samples_of(content, images=images):
             if given == limit:
                 return
             try:
                 if families is not None and codec.meta_of(sample)["family"] not in families:
                     continue
-                scene = codec.scene_of(sample, pictures=pictures)
+                scene = codec.scene_of(sample, images=images)
             except codec.CodecError as fault:
                 on_damage(f"{folder / note.file}: {fault}")
                 continue
@@ -312,11 +313,11 @@ def read_shard(
         on_damage(f"{folder / note.file}: {fault}")
 
 
-def samples_of(content: bytes, *, pictures: bool) -> Iterator[dict[str, Any]]:
-    """The samples of a whole shard in their order, the same that WebDataset reads.
+def samples_of(content: bytes, *, images: bool) -> Iterator[dict[str, Any]]:
+    """The samples of a complete shard in their order, as WebDataset reads them.
 
-    A shard is a tar of files called KEY.NAME. The library itself would bring torch into every process that evaluates.
-    Raises SetError where the bytes are no such tar.
+    A shard is a tar of files named KEY.NAME. The WebDataset library would import torch into every evaluation process.
+    Raises SetError if the bytes are not such a tar.
     """
     sample: dict[str, Any] = {}
     for member, read in _members(content):
@@ -325,7 +326,7 @@ def samples_of(content: bytes, *, pictures: bool) -> Iterator[dict[str, Any]]:
             yield sample
             sample = {}
         sample["__key__"] = key
-        if pictures or not name.endswith(".jpg"):
+        if images or not name.endswith(".jpg"):
             sample[name] = read()
     if sample:
         yield sample
@@ -345,12 +346,12 @@ def _members(content: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 def shard_paths(folder: Path) -> tuple[Path, ...]:
-    """The shards of a set, for training: any reader of WebDataset takes them. Raises SetError as `index_of`."""
+    """The shards of a set, for training with any reader of WebDataset. Raises SetError as `index_of`."""
     return tuple(folder / note.file for note in index_of(folder).shards)
 
 
 def check(folder: Path) -> Iterator[tuple[ShardNote, str | None]]:
-    """Every shard of a set with what is wrong with it, None where it is whole. Raises SetError as `index_of`."""
+    """Every shard of a set with its fault, None if it is intact. Raises SetError as `index_of`."""
     for note in index_of(folder).shards:
         try:
             content_of(folder, note)

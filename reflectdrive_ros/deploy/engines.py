@@ -1,9 +1,9 @@
-"""Engines of exported graphs, built on the machine that is to run them: minutes, and all of its GPU.
+"""Builds TensorRT engines of exported graphs, on the machine that will run them: takes minutes, and the whole GPU.
 
-    for row in build(card, "cuda"):     # row.graph, row.file, row.seconds; 0 s where it was there already
+    for row in build(card, "cuda"):     # row.graph, row.file, row.seconds; 0 s if it existed
 
-The command `reflectdrive engine` does this before the drive. What TensorRT has timed on this GPU is kept beside the
-engines, so that the next build is quicker.
+The command `reflectdrive engine` does this before driving. TensorRT's timing cache of this GPU is stored beside the
+engines, which shortens the next build.
 """
 
 from __future__ import annotations
@@ -13,59 +13,64 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import ConfigError
-from ..model.card import GRAPHS, GraphCard, GraphError
-from ..runtime.model_file import ModelFileError
+from ..model.card import GraphCard
 from ..runtime.trt import engine_cache
-from ..runtime.trt.backend import Complaints, engines_of, fit_of, fixed_blocks, machine_of, opened, tensorrt
-from ..runtime.trt.cuda_device import CudaError
+from ..runtime.trt.backend import (
+    TrtLogger,
+    engine_folder,
+    engine_graphs,
+    engine_key,
+    import_tensorrt,
+    machine_of,
+    open_device,
+    sequences_per_step,
+)
 from ..runtime.trt.engine_cache import EngineError
 
-UNUSABLE = (ConfigError, CudaError, EngineError, GraphError, ModelFileError)  # each is one sentence
 WORKSPACE_BYTES = 2 << 30  # of device memory that one layer may ask for while it runs
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "could not be allocated", "insufficient workspace")
 
 
 @dataclass(frozen=True)
-class Built:
-    """An engine that now is there."""
+class BuiltEngine:
+    """An engine on disk."""
 
     graph: str
     file: Path
     seconds: float  # that it took; 0 for one that fitted already
 
 
-def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[], float]) -> Iterator[Built]:
-    """One row as each engine is there. Raises CudaError, EngineError, OSError; what was built before stays."""
-    fixed_blocks(card)
-    gpu = opened(device)
-    trt = tensorrt(gpu)
-    place, machine = engines_of(card, folder), machine_of(trt, gpu)
-    for name in GRAPHS:
-        fit = fit_of(card, name, machine)
-        file = place / f"{fit.name}.plan"
+def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
+    """One row per finished engine. Raises CudaError, EngineError, OSError; engines built before are kept."""
+    sequences_per_step(card)
+    gpu = open_device(device)
+    trt = import_tensorrt(gpu)
+    place, machine = engine_folder(card, folder), machine_of(trt, gpu)
+    for name in engine_graphs(card):
+        key = engine_key(card, name, machine)
+        file = place / f"{key.name}.plan"
         try:
-            engine_cache.load(place, fit, "")
+            engine_cache.load(place, key, "")
         except EngineError:
             begun = clock()
             timing = engine_cache.timing_file(place, machine)
-            plan, timed = _plan(trt, card.files[name], engine_cache.stored_timing(timing))
-            engine_cache.store(place, fit, plan)
+            plan, timed = _plan(trt, card.files[name], engine_cache.load_timing(timing))
+            engine_cache.store(place, key, plan)
             engine_cache.store_timing(timing, timed)
-            yield Built(name, file, clock() - begun)
+            yield BuiltEngine(name, file, clock() - begun)
         else:
-            yield Built(name, file, 0.0)
+            yield BuiltEngine(name, file, 0.0)
 
 
 def _plan(trt: Any, file: Path, timing: bytes) -> tuple[bytes, bytes]:
     """An engine of one graph, and what has been timed by now. Raises EngineError."""
-    complaints = Complaints.of(trt)
-    builder = complaints.made(lambda: trt.Builder(complaints.sink), "builder")
+    logger = TrtLogger.of(trt)
+    builder = logger.create(lambda: trt.Builder(logger.sink), "builder")
     # required by TensorRT 10, implied by 11; its number is another in each
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, complaints.sink)
+    parser = trt.OnnxParser(network, logger.sink)
     if not parser.parse_from_file(str(file)):
-        why = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors)) or complaints.told()
+        why = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors)) or logger.take_errors()
         raise EngineError(f"TensorRT {trt.__version__} cannot read {file}: {' '.join(why.split())}")
     config = builder.create_builder_config()
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
@@ -74,11 +79,13 @@ def _plan(trt: Any, file: Path, timing: bytes) -> tuple[bytes, bytes]:
     if cache is None or not config.set_timing_cache(cache, False):  # spoilt, or of another machine
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, False)
-    complaints.told()
+    logger.take_errors()
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        why = complaints.told()
+        why = logger.take_errors()
         if any(words in why.lower() for words in OUT_OF_MEMORY):
-            raise EngineError(f"out of memory while an engine of {file} was built, close what else uses the GPU: {why}")
+            raise EngineError(
+                f"out of memory while an engine of {file} was built, close other programs that use the GPU: {why}"
+            )
         raise EngineError(f"TensorRT {trt.__version__} cannot build an engine of {file}: {why}")
     return bytes(plan), bytes(config.get_timing_cache().serialize())

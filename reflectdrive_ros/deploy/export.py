@@ -1,28 +1,35 @@
-"""A checkpoint as four ONNX graphs, `see`, `prefill_goal`, `prefill` and `step`, with a card that names them.
+"""Exports a checkpoint as ONNX graphs, `vision_encoder`, `prefill_goal`, `prefill` and `step`, with a card.
 
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
-    see            views (V, F, H, W, 3) uint8, each of one camera: what it sees in F pictures, oldest first
-                   -> seen (V, P, width)
+    vision_encoder views (V, F, H, W, 3) uint8, each the F images of one camera, oldest first
+                   -> seen (V, P, width), image features
     prefill_goal   seen (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
-                   route (1, R, 2) int64
-                   -> blocks (1, K, 16) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
+                   route (1, R, 2) int64, goal_spacing_m float32, the least distance of two goals
+                   -> blocks (1, K, T) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
     prefill        the same -> keys_l, values_l
-    step           blocks (1, M, 16) int64, limit int64, edit bool, keys_l, values_l
-                   -> written (1, M, 16) int64, confidence (1, M, 16) float32
+    step           blocks (1, M, T) int64, limit int64, edit bool, keys_l, values_l
+                   -> written (1, M, T) int64, confidence (1, M, T) float32
+    guided_step    blocks, limit, weight float32, keys_l, values_l, unconditional_keys_l, unconditional_values_l
+                   -> as step; only with `guidance`
 
-Opset 20 and plain operators, each of which TensorRT has; everything between pictures and tokens is inside, so nothing
-is asked of the host between calls. Shapes are static but for V and M, which are free or fixed (`blocks`, with which V
-is the number of cameras). A full step looks at pictures that are new, then is the second graph once and the last six
-times; a lite one, the third once and the last twice.
+K is the most goals that a planner may ask for (`decoding.goals`, or `decoding.rescore_goals` where that is more). A
+layout without a goal has no prefill_goal.
 
-Arithmetic is in float32. A weight matrix that bfloat16 holds without loss (those of a shipped checkpoint all do) is
-stored as bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file, the same numbers. A
-network that was taken to bfloat16 (`in_bfloat16`) gives graphs for TensorRT that reckon in bfloat16, and in float32
-where sums are long: softmax, norms, everything behind the logits. Keys and values are then bfloat16 too.
+Opset 20 and plain operators, all supported by TensorRT. Everything between images and tokens is inside the graphs, so
+that the host computes nothing between calls. Shapes are static except V and M, which are free or fixed (`sequences`; V
+is then the number of cameras). A full step encodes new images, runs the second graph once and the last one six times; a
+lite step runs the third once and the last twice.
 
-Each graph has all it needs inside, so that a hash is a hash of what runs; they share most weights, which costs what
-ships 16 MB. Only graphs near protobuf's limit of 2 GB keep their weights beside.
+Arithmetic is in float32. A weight matrix that bfloat16 represents exactly (all of a shipped checkpoint's) is stored as
+bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file size, the same numbers. A network
+converted by `to_bfloat16` gives graphs for TensorRT that compute in bfloat16, and in float32 where sums are long:
+softmax, norms, everything after the logits. The KV cache is then bfloat16 too.
+
+`blocks`, K or M of them, are action sequences; `real` marks goals that are not padding.
+
+Each graph contains all its weights, so that its hash covers what runs; the graphs share most weights, which costs 16 MB
+of the shipped files. Only graphs near protobuf's limit of 2 GB store their weights in a separate file.
 """
 
 from __future__ import annotations
@@ -50,70 +57,93 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from ..files import sha256_of
-from ..model.card import CARD, FORMAT, METADATA
+from ..model.card import CARD, FORMAT, METADATA, RENDERED, UNCONDITIONAL, token_capabilities
 from ..model.layers import KeysValues
-from ..model.token import rollout
-from ..model.token.net import BLOCK, TokenNet
+from ..model.token import ops, rollout
+from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
+from ..sim.render.camera import rig
 
 OPSET = 20
-MOST_BLOCKS = 64  # of a step whose number of blocks is free
-MOST_VIEWS = 64  # likewise, of pictures that are looked at together
-SMALL = 1024  # elements; smaller tables are kept as they are
-PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of a network's weights, and of its graphs' arithmetic
-Size = tuple[int, int]  # width and height of pictures in px
-INSIDE_BYTES = 1_500_000_000  # more weights than that stand beside their graph
-FOLDED_MOST = 2**31  # elements of a constant, as the part of a head that is multiplied
+MAX_SEQUENCES = 64  # limit of a step with a free number of action sequences
+MAX_VIEWS = 64  # limit of a vision encoder with a free number of views
+MIN_HALVED_ELEMENTS = 1024  # smaller tables are stored in float32
+PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # weights of a network -> arithmetic of its graphs
+Size = tuple[int, int]  # width and height of images in px
+MAX_EMBEDDED_BYTES = 1_500_000_000  # larger weights are stored in a file beside the graph
+MAX_FOLDED_ELEMENTS = 2**31  # elements of a constant, as the part of a head that is multiplied
 
 
-class See(nn.Module):
-    """`TokenNet.look` at bytes."""
+class EncodeViews(nn.Module):
+    """`TokenNet.encode_views` for uint8 images."""
 
     def __init__(self, net: TokenNet) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, views: Tensor) -> Tensor:
-        # to float32 at once, and to nothing else: TensorRT has bytes as an input only, and casts them so
-        return self.net.look(views.float())
+        # cast to float32 first: TensorRT accepts uint8 only as an input that is cast this way
+        return self.net.encode_views(views.float())
 
 
 class PrefillGoal(nn.Module):
-    """`phases.prefill_goal` of what is seen, with tensors only."""
+    """`rollout.prefill_goal` from image features on, with tensors only."""
 
     def __init__(self, net: TokenNet, decoding: Decoding) -> None:
         super().__init__()
-        self.net, self.rules = net, decoding.goals
+        self.net, self.rules = net, decoding.goals.for_search  # the most goals that a planner may ask for
 
-    def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        known = rollout.prefill_goal_of(self.net, self.net.prompt_of(seen, text, ego, route), self.rules)
+    def forward(
+        self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor, goal_spacing_m: Tensor
+    ) -> tuple[Tensor, ...]:
+        prompt = self.net.build_prompt(seen, text, ego, route)
+        known = rollout.prefill_goal_from_prompt(self.net, prompt, self.rules, goal_spacing_m)
         flat = (part for layer in known.keys_values for part in layer)
-        return known.blocks, known.goal_log_probs, known.real, *flat
+        return known.actions, known.goal_log_probs, known.valid, *flat
 
 
 class Prefill(nn.Module):
-    """`phases.prefill` of what is seen, with tensors only."""
+    """`rollout.prefill` from image features on, with tensors only."""
 
     def __init__(self, net: TokenNet) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        layers = self.net.encode(self.net.prompt_of(seen, text, ego, route))
+        layers = self.net.encode(self.net.build_prompt(seen, text, ego, route))
         return tuple(part for layer in layers for part in layer)
 
 
 class Step(nn.Module):
-    """`phases.step` with tensors only."""
+    """`rollout.step` with tensors only."""
 
     def __init__(self, net: TokenNet, decoding: Decoding) -> None:
         super().__init__()
         self.net, self.rules = net, decoding.edits
 
     def forward(
-        self, blocks: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]
+        self, actions: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]
     ) -> tuple[Tensor, Tensor]:
-        return rollout.step(self.net, blocks, keys_values, limit, edit, self.rules)
+        return rollout.step(self.net, actions, keys_values, limit, edit, self.rules)
+
+
+class GuidedStep(nn.Module):
+    """`rollout.guided_logits` and a draft, with tensors only."""
+
+    def __init__(self, net: TokenNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self,
+        actions: Tensor,
+        limit: Tensor,
+        weight: Tensor,
+        keys_values: tuple[KeysValues, ...],
+        unconditional: tuple[KeysValues, ...],
+    ) -> tuple[Tensor, Tensor]:
+        logits = rollout.guided_logits(self.net, actions, keys_values, unconditional, weight)
+        return ops.unmask(actions, logits, self.net.config.layout.mask_id, limit)
 
 
 def export(
@@ -122,42 +152,47 @@ def export(
     folder: str | Path,
     about: Mapping[str, Any],
     decoding: Decoding | None = None,
-    blocks: int | None = None,
+    sequences: int | None = None,
     golden: Mapping[str, float] | None = None,
     gate: Mapping[str, Any] | None = None,
     camera: Size | None = None,
+    guidance: bool = False,
 ) -> str:
     """Write the graphs and their card into a folder; returns the card's SHA-256.
 
-    about: what the card says on where the weights come from. blocks: how many a step takes; None leaves it free.
-    camera: of the pictures that the graphs take and average down themselves; None: the network's own size.
-    golden: what `runtime.network.golden` says of the network, for every start of the graphs to be held against.
-    gate: what the network scored beside the one in float32, as `bench.accuracy_gate` tells.
+    about: origin of the weights, for the card. sequences: action sequences of a step; None leaves the number free.
+    camera: size of the input images, which the graphs average down; None: the network's own size. golden: the answers
+    of `runtime.network.golden`, with which every start of the graphs is compared. gate: the scores of
+    `bench.accuracy_gate`.
     """
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
-    model = model_of(net, weights_sha256, decoding, blocks, camera)
+    model = describe_model(net, weights_sha256, decoding, sequences, camera, guidance)
     traced = {
-        "see": _seeing(net, camera, blocks),
-        "prefill_goal": _reading(net, PrefillGoal(net, decoding), ["blocks", "goal_log_probs", "real"]),
-        "prefill": _reading(net, Prefill(net), []),
-        "step": _step(net, decoding, blocks),
+        "vision_encoder": _trace_vision_encoder(net, camera, sequences),
+        "prefill": _trace_prefill(net, Prefill(net), []),
+        "step": _trace_step(net, decoding, sequences),
     }
+    if net.config.layout.goal:
+        decided = ["blocks", "goal_log_probs", "real"]
+        traced["prefill_goal"] = _trace_prefill(net, PrefillGoal(net, decoding), decided, goals=True)
+    if guidance:
+        traced["guided_step"] = _trace_guided_step(net, decoding, sequences)
     graphs = {}
     for name, graph in traced.items():
-        _forget_the_source(graph)
+        _strip_source_locations(graph)
         _softmax_in_float32(graph)
-        _store_halved(graph)
+        _store_as_bfloat16(graph)
         graphs[name] = write_graph(graph, name, model, folder)
     exporter = {"torch": torch.__version__, "onnxscript": version("onnxscript")}
-    told = {"about": {**about, "exporter": exporter}, "golden": golden, "gate": gate}
-    return write_card(folder, model, graphs, told)
+    description = {"about": {**about, "exporter": exporter}, "golden": golden, "gate": gate}
+    return write_card(folder, model, graphs, description)
 
 
-def in_bfloat16(net: TokenNet) -> TokenNet:
-    """The network once more, its weights in bfloat16; all but the convolutions, which ONNX has in float32 only.
+def to_bfloat16(net: TokenNet) -> TokenNet:
+    """A copy of the network with weights in bfloat16, except convolutions, which ONNX has in float32 only.
 
-    ONNX took bfloat16 into Conv with opset 22. A picture's values between -1 and 1 are better off in float32, too.
+    ONNX has bfloat16 Conv since opset 22. Image values between -1 and 1 are also more exact in float32.
     """
     half = copy.deepcopy(net).bfloat16()
     half.vision.stem, half.vision.patch_embedding = copy.deepcopy((net.vision.stem, net.vision.patch_embedding))
@@ -165,15 +200,23 @@ def in_bfloat16(net: TokenNet) -> TokenNet:
     return half
 
 
-def model_of(
-    net: TokenNet, weights_sha256: str, decoding: Decoding, blocks: int | None, camera: Size | None = None
+def describe_model(
+    net: TokenNet,
+    weights_sha256: str,
+    decoding: Decoding,
+    sequences: int | None,
+    camera: Size | None = None,
+    guidance: bool = False,
 ) -> dict[str, Any]:
-    """What the graphs take and mean, in words that JSON has: the same for all graphs and their card."""
+    """Inputs and meaning of the graphs as JSON values: the same for all graphs and their card."""
     config = net.config
-    width, height = camera or own_size(net)
-    averaged = "averages areas down to what the network takes and " if (width, height) != own_size(net) else ""
+    width, height = camera or network_size(net)
+    averaged = "averages areas down to what the network takes and " if (width, height) != network_size(net) else ""
     measures = dataclasses.asdict(config)
-    told = {
+    description = {
+        "kind": "token",
+        "capabilities": token_capabilities(config.layout, guidance),
+        "training_domain": RENDERED,
         "weights_sha256": weights_sha256,
         "precision": PRECISIONS[net.x_head.weight.dtype],
         "config_sha256": hashlib.sha256(json.dumps(measures, sort_keys=True).encode()).hexdigest(),
@@ -183,6 +226,7 @@ def model_of(
             "cameras": config.cameras,
             "instants": config.instants,
             "frames": config.vision.frames,
+            "rig": camera_rig(width, height) if config.cameras == len(camera_rig(width, height)) else None,
             "order": "oldest instant first, the cameras of each from left to right",
             "pixels": f"uint8 RGB; the graph itself {averaged}takes them to x / 127.5 - 1",
             "text_length": config.text_length,
@@ -192,83 +236,118 @@ def model_of(
             "route": "ids of x, y of the points route_at_m along the route; the mask: not known",
             "route_at_m": config.route_at_m,
         },
-        "experts": {"prompt": config.blocks.ffn, "action": config.blocks.action_ffn},  # widths of the FFNs
-        "codebook": {"bin_m": config.bin_m, "bins": config.bins, "reachable": config.id_ranges},  # x's ids and y's
-        "decoding": dataclasses.asdict(decoding),
-        "blocks": blocks,
+        "experts": {"prompt": config.transformer.ffn, "action": config.transformer.action_ffn},  # widths of the FFNs
+        "layout": dataclasses.asdict(config.layout),
+        "decoding": _describe_decoding(decoding),
+        "action_sequences": sequences,
         "config": measures,
     }
-    return json.loads(json.dumps(told))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
+    return json.loads(json.dumps(description))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
 
 
-def own_size(net: TokenNet) -> Size:
-    """Width and height of the pictures that the network itself takes."""
+def _describe_decoding(decoding: Decoding) -> dict[str, Any]:
+    """The decoding of the graphs; number and spacing of the goals are defaults, to which a planner is not bound."""
+    described = dataclasses.asdict(decoding)
+    return {**described, "goals": {**described["goals"], "max_count": decoding.goals.for_search.count}}
+
+
+def camera_rig(width: int, height: int) -> list[dict[str, Any]]:
+    """Name, intrinsics in px and pose of each camera of the proving ground, from left to right."""
+    return [
+        {
+            "name": camera.name,
+            "pixels_from_camera": camera.pixels_from_camera.tolist(),
+            "camera_from_ego": camera.camera_from_ego.tolist(),
+        }
+        for camera in rig(width, height)
+    ]
+
+
+def network_size(net: TokenNet) -> Size:
+    """Width and height of the network's input images."""
     return net.config.vision.width, net.config.vision.height
 
 
 def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What is seen, text, ego, route of one scene: no words, a car that stands and knows no route."""
+    """Features, text, ego, route of one example scene: no words, a standing car without a route."""
     config, kind = net.config, net.x_head.weight.dtype
     instants = config.instants // config.vision.frames
     return (
-        torch.zeros(1, instants, config.cameras, config.vision.tokens, config.blocks.width, dtype=kind),
+        torch.zeros(1, instants, config.cameras, config.vision.tokens, config.transformer.width, dtype=kind),
         torch.zeros(1, config.text_length, dtype=torch.int64),
         torch.zeros(1, 3),
-        torch.full((1, len(config.route_at_m), 2), config.mask_id),
+        torch.full((1, len(config.route_at_m), 2), config.layout.codebook.mask_id),
     )
 
 
-def _seeing(net: TokenNet, camera: Size | None, blocks: int | None) -> ir.Model:
+def _trace_vision_encoder(net: TokenNet, camera: Size | None, sequences: int | None) -> ir.Model:
     config = net.config
-    width, height = camera or own_size(net)
-    count = config.cameras if blocks else config.cameras + 2  # a free number is traced by one that nothing else has
+    width, height = camera or network_size(net)
+    # tracing a free size needs a number that no other dimension has
+    count = config.cameras if sequences else config.cameras + 2
     views = torch.zeros(count, config.vision.frames, height, width, 3, dtype=torch.uint8)
-    shapes = None if blocks else {"views": {0: Dim("count", min=1, max=MOST_VIEWS)}}
-    return _traced(See(net), (views,), ["views"], ["seen"], shapes)
+    shapes = None if sequences else {"views": {0: Dim("count", min=1, max=MAX_VIEWS)}}
+    return _trace(EncodeViews(net), (views,), ["views"], ["seen"], shapes)
 
 
-def _reading(net: TokenNet, module: nn.Module, decided: list[str]) -> ir.Model:
-    """A graph that reads the scene and gives what is decided, then keys and values."""
-    return _traced(module, example_inputs(net), ["seen", "text", "ego", "route"], [*decided, *_kept(net)], None)
+def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], goals: bool = False) -> ir.Model:
+    """A graph that encodes the scene and returns `decided`, then keys and values; with `goals` it takes a spacing."""
+    inputs, tensors = ["seen", "text", "ego", "route"], example_inputs(net)
+    more = (["goal_spacing_m"], (torch.tensor(1.2),)) if goals else ([], ())
+    outputs = [*decided, *_keys_values_names(net)]
+    return _trace(module, (*tensors, *more[1]), [*inputs, *more[0]], outputs, None)
 
 
-def _step(net: TokenNet, decoding: Decoding, blocks: int | None) -> ir.Model:
-    config, attention = net.config, net.config.blocks
-    count = blocks or decoding.goals.count + 1  # a free number is traced by one that nothing else has
-    masked = torch.full((1, count, BLOCK), config.mask_id)
+def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
+    config, attention = net.config, net.config.transformer
+    count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
+    masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
     measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
     kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
     keys_values = tuple((kept.clone(), kept.clone()) for _ in range(attention.layers))
     tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
     static = tuple((None, None) for _ in keys_values)
-    free = {1: Dim("count", min=1, max=MOST_BLOCKS)}
-    shapes = None if blocks else {"blocks": free, "limit": None, "edit": None, "keys_values": static}
-    names = ["blocks", "limit", "edit", *_kept(net)]
-    return _traced(Step(net, decoding), tensors, names, ["written", "confidence"], shapes)
+    free = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
+    shapes = None if sequences else {"actions": free, "limit": None, "edit": None, "keys_values": static}
+    names = ["blocks", "limit", "edit", *_keys_values_names(net)]
+    return _trace(Step(net, decoding), tensors, names, ["written", "confidence"], shapes)
 
 
-def _kept(net: TokenNet) -> list[str]:
+def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
+    attention, count = net.config.transformer, sequences or decoding.goals.count + 1
+    measures = 1, attention.kv_heads, net.config.prompt_length, attention.head_dim
+    kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
+    prompts = [tuple((kept.clone(), kept.clone()) for _ in range(attention.layers)) for _ in range(2)]
+    masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
+    static = tuple((None, None) for _ in range(attention.layers))
+    free = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
+    shapes = {"actions": free, "limit": None, "weight": None, "keys_values": static, "unconditional": static}
+    names = _keys_values_names(net)
+    inputs = ["blocks", "limit", "weight", *names, *(f"{UNCONDITIONAL}{name}" for name in names)]
+    tensors = masked, torch.tensor(1), torch.tensor(1.0), *prompts
+    return _trace(GuidedStep(net), tensors, inputs, ["written", "confidence"], None if sequences else shapes)
+
+
+def _keys_values_names(net: TokenNet) -> list[str]:
     """Names of the keys and values that go from one graph to the other."""
-    return [f"{part}_{layer}" for layer in range(net.config.blocks.layers) for part in ("keys", "values")]
+    return [f"{part}_{layer}" for layer in range(net.config.transformer.layers) for part in ("keys", "values")]
 
 
-def _traced(
-    module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any
-) -> ir.Model:
-    with _quiet(), torch.no_grad():
-        captured = torch.export.export(module.eval(), tensors, dynamic_shapes=shapes)
+def _trace(module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any) -> ir.Model:
+    with _suppress_exporter_messages(), torch.no_grad():
+        capture = torch.export.export(module.eval(), tensors, dynamic_shapes=shapes)
         program = torch.onnx.export(
-            captured, dynamo=True, opset_version=OPSET, input_names=inputs, output_names=outputs, verbose=False
+            capture, dynamo=True, opset_version=OPSET, input_names=inputs, output_names=outputs, verbose=False
         )
     assert program is not None  # it is None only where a file was named
-    fold_constants(program.model, input_size_limit=FOLDED_MOST, output_size_limit=FOLDED_MOST)
-    DeduplicateInitializersPass(FOLDED_MOST)(program.model)  # layers that goals pass once more have their weights once
+    fold_constants(program.model, input_size_limit=MAX_FOLDED_ELEMENTS, output_size_limit=MAX_FOLDED_ELEMENTS)
+    DeduplicateInitializersPass(MAX_FOLDED_ELEMENTS)(program.model)  # layers that goals pass twice share weights
     return program.model
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter has its say on libraries that are not installed and on its own deprecations."""
+def _suppress_exporter_messages() -> Iterator[None]:
+    """Suppresses the exporter's messages about libraries that are not installed and its own deprecations."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -281,7 +360,7 @@ def _quiet() -> Iterator[None]:
 
 
 def write_graph(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """One graph as a file; what the card says of it."""
+    """Writes one graph to a file; returns its entry of the card."""
     graph.graph.name = name
     graph.producer_name, graph.producer_version = "reflectdrive", torch.__version__
     graph.metadata_props.clear()
@@ -289,7 +368,7 @@ def write_graph(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Pa
     size = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value is not None)
     file, weights = folder / f"{name}.onnx", folder / f"{name}.weights"
     row: dict[str, Any] = {"file": file.name}
-    if size > INSIDE_BYTES:
+    if size > MAX_EMBEDDED_BYTES:
         ir.save(graph, file, external_data=weights.name)
         row["weights"] = {"file": weights.name, "sha256": sha256_of(weights), "bytes": weights.stat().st_size}
     else:
@@ -301,15 +380,15 @@ def write_graph(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Pa
 def write_card(
     folder: Path, model: Mapping[str, Any], graphs: Mapping[str, Any], more: Mapping[str, Mapping[str, Any] | None]
 ) -> str:
-    """The card of graphs that were written, by what `write_graph` said of each; returns its SHA-256."""
+    """Writes the card of graphs from the entries of `write_graph`; returns its SHA-256."""
     sections = {"format": FORMAT, "model": model, "graphs": graphs, **more}
-    content = json.dumps({name: told for name, told in sections.items() if told is not None}, indent=2) + "\n"
+    content = json.dumps({name: section for name, section in sections.items() if section is not None}, indent=2) + "\n"
     _replace(folder / CARD, content.encode())
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _forget_the_source(graph: ir.Model) -> None:
-    """The exporter notes for each node where in which file on this machine it came from."""
+def _strip_source_locations(graph: ir.Model) -> None:
+    """Removes the source file paths of this machine, which the exporter stores in each node."""
     values = [*graph.graph.inputs, *graph.graph.initializers.values()]
     for node in graph.graph.all_nodes():
         node.metadata_props.clear()
@@ -323,9 +402,9 @@ def _forget_the_source(graph: ir.Model) -> None:
 
 
 def _softmax_in_float32(graph: ir.Model) -> None:
-    """A softmax of bfloat16, and the mask that is added before it, reckon in float32; what comes out is cast back.
+    """Softmax of bfloat16, and the addition of its mask, in float32; the result is cast back.
 
-    PyTorch adds its float32 mask to bfloat16 scores, which ONNX does not know: operands are of one type there.
+    PyTorch adds its float32 mask to bfloat16 scores; ONNX requires operands of one type.
     """
     half, full = ir.DataType.BFLOAT16, ir.DataType.FLOAT
     for softmax in [node for node in graph.graph if node.op_type == "Softmax"]:
@@ -351,15 +430,15 @@ def _cast(value: ir.Value, kind: ir.DataType) -> ir.Node:
     return cast
 
 
-def _store_halved(graph: ir.Model) -> None:
-    """Weights that bfloat16 holds exactly are stored as such, behind a Cast.
+def _store_as_bfloat16(graph: ir.Model) -> None:
+    """Stores weights that bfloat16 represents exactly as bfloat16, behind a Cast.
 
-    But for those of a convolution: TensorRT's parser wants them to be constants, and a Cast is none to it.
+    Except those of a convolution, which TensorRT's parser requires to be constants without a Cast.
     """
     casts = []
     for name, value in list(graph.graph.initializers.items()):
         tensor = value.const_value
-        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < SMALL:
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < MIN_HALVED_ELEMENTS:
             continue
         if any(user.op_type == "Conv" for user, _ in value.uses()):
             continue
@@ -381,7 +460,7 @@ def _store_halved(graph: ir.Model) -> None:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    """Write a file of which no reader sees half."""
+    """Writes a file atomically."""
     unfinished = target.with_name(target.name + ".part")
     unfinished.write_bytes(content)
     os.replace(unfinished, target)

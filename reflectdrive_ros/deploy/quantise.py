@@ -1,27 +1,26 @@
-"""Exported graphs once more, its large products reckoned in 8 bits: int8 for CPUs, fp8 for TensorRT.
+"""Post-training quantisation of exported ONNX graphs to int8 (CPU) or fp8 (TensorRT).
 
-    write_watched(card, folder)                                      # graphs that tell how large their values get
-    card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: what it told, on scenes
+    write_calibration_graphs(card, folder)                           # graphs that output their activation ranges
+    card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: measured ranges
 
-Only products of activations with a weight matrix are quantised, and only those of layers, wherever a layer stands: what
-else comes after the first head decides ids by the largest of many near values. Attention's own products, softmax, norms
-and sums stay in float32.
-What a graph takes and gives stays as it was.
+Only products of activations with a weight matrix are quantised, and only those of transformer layers: the heads decide
+ids by the largest of many close values. Attention products, softmax, norms and sums stay in float32. Inputs and outputs
+of the graphs are unchanged.
 
-Scales are constants, measured on scenes before: what becomes of a block would otherwise hang on the blocks that share
-its call, and goals are dealt out among threads.
+Scales are constants from calibration: with dynamic scales the result of an action sequence would depend on the others
+of its call, and goals are distributed over threads.
 
-int8 is for ONNX Runtime, by its own operator; TensorRT has none such. Activations have 255 steps between the least and
-the largest value that was seen. Where that leaves typical values a few steps only, as in the second half of a gated
-layer, the product stays in float32: there the range is 40 and more times the root mean square in the shipped network,
-everywhere else 25 times at most. Weights have a scale for each column and 7 bits: a processor without VNNI adds two
-products of 8 bits in 16, which overflow.
+int8 is for ONNX Runtime, by its own operator, which TensorRT does not have. Activations have 255 steps between their
+smallest and largest calibrated value. A product whose range is 40 or more times the root mean square stays in float32
+(the second half of a gated layer in the shipped network; all others have at most 25 times), because typical values
+would have a few steps only. Weights have a scale per column and 7 bits: a processor without VNNI adds two products of 8
+bits in 16 bits, which overflow.
 
-fp8 (E4M3) is explicit quantisation as TensorRT's strongly typed networks take it: QuantizeLinear and DequantizeLinear
-around each product, scales constant, positive and in float32, zero points zero, one scale for each tensor: where
-weights have a scale for each column, TensorRT is said to multiply in float16 (NVIDIA/TensorRT-Model-Connect#1386).
-Floating point does not mind large values. ONNX Runtime computes these graphs too, by taking values back to float32:
-the same numbers, no quicker.
+fp8 (E4M3) is explicit quantisation as TensorRT's strongly typed networks require it: QuantizeLinear and
+DequantizeLinear around each product, constant positive float32 scales, zero points of zero, one scale per tensor,
+because with a scale per column TensorRT is reported to multiply in float16 (NVIDIA/TensorRT-Model-Connect#1386).
+Floating point represents large values well. ONNX Runtime also runs these graphs, by converting to float32: the same
+numbers, not faster.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ..domain import Array
-from ..model.card import GRAPHS, WATCHED, GraphCard
+from ..model.card import CALIBRATION_PREFIX, GraphCard, required_graphs
 from .export import write_card, write_graph
 
-FEWEST = 64  # rows or columns of a weight matrix that is worth it
-STEPS_BETWEEN = 255  # of int8 activations, which are bytes from 0
-STEPS_OF_WEIGHTS = 63  # on each side of zero: 255 * 63 * 2 fits into 16 bits
-WIDEST = 32.0  # range over root mean square; where it is more, typical values have fewer than 8 of 255 steps
-LARGEST_FP8 = 448.0
-ORT_ONLY = "com.microsoft"
+MIN_SIDE = 64  # minimum rows and columns of a quantised weight matrix
+ACTIVATION_STEPS = 255  # of int8 activations, which are bytes from 0
+WEIGHT_STEPS = 63  # on each side of zero: 255 * 63 * 2 fits into 16 bits
+MAX_RANGE_TO_RMS = 32.0  # range over root mean square; where it is more, typical values have fewer than 8 of 255 steps
+FP8_MAX = 448.0
+ORT_DOMAIN = "com.microsoft"
 
 
 @dataclass(frozen=True)
-class Spread:
+class ActivationRange:
     """Of the values that a product is given, over some scenes."""
 
     low: float
@@ -63,43 +62,43 @@ class Spread:
 
     @property
     def too_wide(self) -> bool:
-        return self.high - self.low > WIDEST * math.sqrt(self.mean_square)
+        return self.high - self.low > MAX_RANGE_TO_RMS * math.sqrt(self.mean_square)
 
 
-Spreads = Mapping[str, Mapping[str, Spread]]  # by graph, by name of what is multiplied
+ActivationRanges = Mapping[str, Mapping[str, ActivationRange]]  # by graph, by name of the product's input
 
 
-def write_watched(card: GraphCard, folder: Path) -> None:
-    """The graphs once more, with outputs that tell of what each product is given: least, largest, mean square."""
+def write_calibration_graphs(card: GraphCard, folder: Path) -> None:
+    """Copies of the graphs with outputs for each product's input range: minimum, maximum, mean square."""
 
     def watch(name: str, graph: ir.Graph) -> None:
-        for value in dict.fromkeys(given for _, given, _ in _products(card, graph)):
+        for value in dict.fromkeys(given for _, given, _ in _layer_products(card, graph)):
             square = ir.node("Mul", [value, value], name=f"{value.name}.square")
-            told = [ir.node(kind, [value], {"keepdims": 0}) for kind in ("ReduceMin", "ReduceMax")]
-            told.append(ir.node("ReduceMean", [square.outputs[0]], {"keepdims": 0}))
+            statistics = [ir.node(kind, [value], {"keepdims": 0}) for kind in ("ReduceMin", "ReduceMax")]
+            statistics.append(ir.node("ReduceMean", [square.outputs[0]], {"keepdims": 0}))
             square.outputs[0].name = square.name
-            for node in told:
+            for node in statistics:
                 (output,) = node.outputs
-                node.name = output.name = f"{WATCHED}{node.op_type}:{value.name}"
+                node.name = output.name = f"{CALIBRATION_PREFIX}{node.op_type}:{value.name}"
                 output.shape, output.dtype = ir.Shape([]), ir.DataType.FLOAT
                 graph.outputs.append(output)
-            graph.extend([square, *told])
+            graph.extend([square, *statistics])
 
-    _written_anew(card, folder, card.model, watch, {})
+    _rewrite_graphs(card, folder, card.model, watch, {})
 
 
-def spreads_of(told: Mapping[str, Sequence[Mapping[str, Array]]]) -> dict[str, dict[str, Spread]]:
-    """What the watched outputs (by graph, of each run) say of all runs together."""
-    found: dict[str, dict[str, Spread]] = {}
-    for graph, runs in told.items():
+def activation_ranges(recorded: Mapping[str, Sequence[Mapping[str, Array]]]) -> dict[str, dict[str, ActivationRange]]:
+    """Activation ranges over all runs, from the calibration outputs (by graph, of each run)."""
+    found: dict[str, dict[str, ActivationRange]] = {}
+    for graph, runs in recorded.items():
         rows = {key: np.array([float(run[key]) for run in runs]) for key in (runs[0] if runs else ())}
-        names = dict.fromkeys(key.removeprefix(WATCHED).partition(":")[2] for key in rows)
+        names = dict.fromkeys(key.removeprefix(CALIBRATION_PREFIX).partition(":")[2] for key in rows)
 
         def row(kind: str, name: str, rows: Mapping[str, Array] = rows) -> Array:
-            return rows[f"{WATCHED}{kind}:{name}"]
+            return rows[f"{CALIBRATION_PREFIX}{kind}:{name}"]
 
         found[graph] = {
-            name: Spread(
+            name: ActivationRange(
                 min(float(row("ReduceMin", name).min()), 0.0),
                 max(float(row("ReduceMax", name).max()), 0.0),
                 float(row("ReduceMean", name).mean()),
@@ -113,23 +112,24 @@ def write_quantised(
     card: GraphCard,
     folder: Path,
     precision: str,
-    spreads: Spreads,
+    spreads: ActivationRanges,
     golden: Mapping[str, float] | None = None,
     gate: Mapping[str, Any] | None = None,
 ) -> str:
     """The graphs of a float32 card in int8 or fp8; returns the new card's SHA-256. golden, gate: as in `export`."""
-    one = {"int8": _in_int8, "fp8": _in_fp8}[precision]
+    one = {"int8": _quantise_int8, "fp8": _quantise_fp8}[precision]
 
     def change(name: str, graph: ir.Graph) -> None:
         given = dict[ir.Value, tuple[ir.Value, ...]]()
-        for node, value, weights in _products(card, graph):
+        for node, value, weights in _layer_products(card, graph):
             one(graph, node, weights, spreads[name][value.name or ""], given)
 
-    model = {**card.model, "precision": precision}
-    return _written_anew(card, folder, model, change, {"golden": golden, "gate": gate})
+    capabilities = sorted(card.capabilities - {"guidance"})  # whose graph no calibration runs
+    model = {**card.model, "precision": precision, "capabilities": capabilities}
+    return _rewrite_graphs(card, folder, model, change, {"golden": golden, "gate": gate})
 
 
-def _written_anew(
+def _rewrite_graphs(
     card: GraphCard,
     folder: Path,
     model: Mapping[str, Any],
@@ -138,7 +138,7 @@ def _written_anew(
 ) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     rows = {}
-    for name in GRAPHS:
+    for name in required_graphs(model["kind"], model["capabilities"]):
         graph = ir.load(card.files[name])
         change(name, graph.graph)
         RemoveUnusedNodesPass()(graph)
@@ -146,22 +146,22 @@ def _written_anew(
     return write_card(folder, model, rows, {"about": card.about, **more})
 
 
-def _products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.Value, Array]]:
-    """(node, what it is given, its weights (K, N)) of each product of a layer that is worth it, in order."""
+def _layer_products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.Value, Array]]:
+    """(node, its input, its weights (K, N)) of each quantisable product of a layer, in order."""
     multiplied = []
     for node in graph:
         if node.op_type == "MatMul":
-            given, weights = node.inputs[0], _constant(node.inputs[1])
+            given, weights = node.inputs[0], _constant_weights(node.inputs[1])
             if given is not None and weights is not None and weights.ndim == 2:
                 multiplied.append((node, given, weights))
-    columns = {high - low + 1 for low, high in card.model["codebook"]["reachable"]}
+    columns = {high - low + 1 for low, high in card.layout().id_ranges}
     heads = [node for node, _, weights in multiplied if weights.shape[1] in columns]
     before = _ancestors(heads[0]) if heads else {node for node, *_ in multiplied}
-    of_layers = {node.inputs[1] for node, *_ in multiplied if node in before}  # goals pass the layers once more
-    return [row for row in multiplied if row[0].inputs[1] in of_layers and min(row[2].shape) >= FEWEST]
+    of_layers = {node.inputs[1] for node, *_ in multiplied if node in before}  # goals pass the layers a second time
+    return [row for row in multiplied if row[0].inputs[1] in of_layers and min(row[2].shape) >= MIN_SIDE]
 
 
-def _constant(value: ir.Value | None) -> Array | None:
+def _constant_weights(value: ir.Value | None) -> Array | None:
     """A weight matrix, which may be stored in fewer bits behind a Cast."""
     producer = None if value is None else value.producer()
     if producer is not None and producer.op_type == "Cast":
@@ -182,8 +182,12 @@ def _ancestors(node: ir.Node) -> set[ir.Node]:
     return found
 
 
-def _in_int8(
-    graph: ir.Graph, product: ir.Node, weights: Array, spread: Spread, given: dict[ir.Value, tuple[ir.Value, ...]]
+def _quantise_int8(
+    graph: ir.Graph,
+    product: ir.Node,
+    weights: Array,
+    spread: ActivationRange,
+    given: dict[ir.Value, tuple[ir.Value, ...]],
 ) -> None:
     if spread.too_wide:
         return
@@ -191,51 +195,57 @@ def _in_int8(
     assert value is not None
     assert multiplied is not None
     if value not in given:  # once for all that multiply it
-        step = (spread.high - spread.low) / STEPS_BETWEEN
-        scale = _kept(graph, f"{value.name}.step", np.array(step, np.float32))
-        zero = _kept(graph, f"{value.name}.zero", np.array(round(-spread.low / step), np.uint8))
-        quantised = _added(graph, product, "QuantizeLinear", [value, scale, zero], f"{value.name}.uint8")
+        step = (spread.high - spread.low) / ACTIVATION_STEPS
+        scale = _add_constant(graph, f"{value.name}.step", np.array(step, np.float32))
+        zero = _add_constant(graph, f"{value.name}.zero", np.array(round(-spread.low / step), np.uint8))
+        quantised = _insert_node(graph, product, "QuantizeLinear", [value, scale, zero], f"{value.name}.uint8")
         given[value] = (quantised, scale, zero)
     quantised, scale, zero = given[value]
-    steps = np.maximum(np.abs(weights).max(0), np.finfo(np.float32).tiny) / STEPS_OF_WEIGHTS  # (N,)
+    steps = np.maximum(np.abs(weights).max(0), np.finfo(np.float32).tiny) / WEIGHT_STEPS  # (N,)
     inputs = [
         quantised,
-        _kept(graph, f"{multiplied.name}.int8", np.rint(weights / steps).astype(np.int8)),
+        _add_constant(graph, f"{multiplied.name}.int8", np.rint(weights / steps).astype(np.int8)),
         scale,
-        _kept(graph, f"{multiplied.name}.steps", steps.astype(np.float32)),
+        _add_constant(graph, f"{multiplied.name}.steps", steps.astype(np.float32)),
         zero,
     ]
-    graph.opset_imports[ORT_ONLY] = 1
-    _instead(graph, product, _added(graph, product, "MatMulIntegerToFloat", inputs, f"{name}.by_int8", ORT_ONLY))
+    graph.opset_imports[ORT_DOMAIN] = 1
+    _replace_product(
+        graph, product, _insert_node(graph, product, "MatMulIntegerToFloat", inputs, f"{name}.by_int8", ORT_DOMAIN)
+    )
 
 
-def _in_fp8(
-    graph: ir.Graph, product: ir.Node, weights: Array, spread: Spread, given: dict[ir.Value, tuple[ir.Value, ...]]
+def _quantise_fp8(
+    graph: ir.Graph,
+    product: ir.Node,
+    weights: Array,
+    spread: ActivationRange,
+    given: dict[ir.Value, tuple[ir.Value, ...]],
 ) -> None:
     value, multiplied, name = *product.inputs, product.name or ""
     assert value is not None
     assert multiplied is not None
 
     def constants(of: str, largest: float) -> tuple[ir.Value, ir.Value]:
-        scale = np.array(max(largest, float(np.finfo(np.float32).tiny)) / LARGEST_FP8, np.float32)
+        scale = np.array(max(largest, float(np.finfo(np.float32).tiny)) / FP8_MAX, np.float32)
         zero = np.array(0, ml_dtypes.float8_e4m3fn)
-        return _kept(graph, f"{of}.scale", scale), _kept(graph, f"{of}.zero", zero)
+        return _add_constant(graph, f"{of}.scale", scale), _add_constant(graph, f"{of}.zero", zero)
 
     if value not in given:
         scale, zero = constants(value.name or "", max(-spread.low, spread.high))
-        quantised = _added(graph, product, "QuantizeLinear", [value, scale, zero], f"{value.name}.fp8")
-        back = _added(graph, product, "DequantizeLinear", [quantised, scale, zero], f"{value.name}.of_fp8")
+        quantised = _insert_node(graph, product, "QuantizeLinear", [value, scale, zero], f"{value.name}.fp8")
+        back = _insert_node(graph, product, "DequantizeLinear", [quantised, scale, zero], f"{value.name}.of_fp8")
         given[value] = (back,)
     largest = float(np.abs(weights).max())
     scale, zero = constants(multiplied.name or "", largest)
-    stored = (weights / (largest / LARGEST_FP8 or 1.0)).astype(ml_dtypes.float8_e4m3fn)
-    inputs = [_kept(graph, f"{multiplied.name}.fp8", stored), scale, zero]
+    stored = (weights / (largest / FP8_MAX or 1.0)).astype(ml_dtypes.float8_e4m3fn)
+    inputs = [_add_constant(graph, f"{multiplied.name}.fp8", stored), scale, zero]
     product.replace_input_with(0, given[value][0])
-    product.replace_input_with(1, _added(graph, product, "DequantizeLinear", inputs, f"{name}.weights"))
+    product.replace_input_with(1, _insert_node(graph, product, "DequantizeLinear", inputs, f"{name}.weights"))
 
 
-def _kept(graph: ir.Graph, name: str, array: Array) -> ir.Value:
-    """A constant of the graph; weights that several products have are kept once."""
+def _add_constant(graph: ir.Graph, name: str, array: Array) -> ir.Value:
+    """Adds a constant to the graph; weights that several products share are stored once."""
     if name in graph.initializers:
         return graph.initializers[name]
     value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
@@ -244,10 +254,10 @@ def _kept(graph: ir.Graph, name: str, array: Array) -> ir.Value:
     return value
 
 
-def _added(
+def _insert_node(
     graph: ir.Graph, before: ir.Node, kind: str, inputs: list[ir.Value], name: str, domain: str = ""
 ) -> ir.Value:
-    """What a new node gives that stands right before another."""
+    """Inserts a node right before another; returns its output."""
     node = ir.Node(domain, kind, inputs, num_outputs=1, name=name)
     (output,) = node.outputs
     output.name, output.shape = name, inputs[0].shape
@@ -257,7 +267,7 @@ def _added(
     return output
 
 
-def _instead(graph: ir.Graph, product: ir.Node, value: ir.Value) -> None:
+def _replace_product(graph: ir.Graph, product: ir.Node, value: ir.Value) -> None:
     (replaced,) = product.outputs
     value.shape = replaced.shape
     ir.convenience.replace_all_uses_with(replaced, value)

@@ -20,30 +20,25 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from .. import arguments
-from ..config import Config, ConfigError
+from ..command import make_table, track_progress
+from ..config import Config
 from ..domain import Array, CameraFrame
-from ..parallel import WorkerPoolError, map_restartable
-from ..planning import BLIND, LEARNED, planner_named
+from ..parallel import map_restartable
+from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_cameras
-from ..runtime.model_file import ModelFileError
 from ..scoring.simulate import DT_S
 from ..sim import sumo
 from ..sim.drive_log import DriveLog
 from ..sim.render import camera
-from ..sim.sumo import SumoMissing
 from ..sim.world import World, WorldOptions
 from .driving_scores import RANDOM_WEIGHTS, Driver, extend, make_drivers
 
@@ -72,12 +67,12 @@ def drive(
     config: Config,
     duration_s: float,
     *,
-    pictures: bool | None = None,
+    images: bool | None = None,
     random_weights: bool = False,
 ) -> DriveResult:
     """Drives for `duration_s` of simulated time, or until the route ends.
 
-    `pictures`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
+    `images`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
     drivable area is given where `inputs.drivable_type` is not `none`. With `random_weights` the planner's network has
     random weights.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
@@ -85,19 +80,21 @@ def drive(
     """
     config = replace(config, planner=planner)
     network = cli_args.network_for(config, planner, random_weights) if planner in LEARNED else None
-    if pictures is None:
-        pictures = config.cameras.required and planner not in BLIND
+    if images is None:
+        images = config.cameras.required and planner not in CAMERA_FREE
     scores: list[float] = []
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()
     planning_ms: dict[str, list[float]] = {}
     with World(options, config.vehicle) as world:
         engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
-        cameras = CameraHistory(world, config) if pictures else None
+        cameras = CameraHistory(world, config) if images else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
             observation = world.observation(
-                cameras.capture() if cameras else (), drivable=config.inputs.drivable_type != "none"
+                cameras.capture() if cameras else (),
+                drivable=config.inputs.drivable_type != "none",
+                vectors=planner in VECTOR_PLANNERS,
             )
             begun_s = time.process_time()
             report = engine.step(observation)
@@ -173,16 +170,14 @@ def run_drives(
     drivers = make_drivers(planners, ("",), random_weights)
     for driver in drivers.values():
         asked = replace(config, planner=driver.planner)
-        planner_named(asked)
+        get_planner(asked)
         if driver.planner in LEARNED:  # report a fault of the model once, not from every drive
             check_cameras(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
-    told = track(
-        _iterate_drives(jobs, drivers, config, duration_s), "driving", total=len(jobs), console=console, transient=True
-    )
-    for job, result in told:
+    results = track_progress(_iterate_drives(jobs, drivers, config, duration_s), "driving", console, len(jobs))
+    for job, result in results:
         if isinstance(result, DriveResult):
             found[job] = result
         else:
@@ -296,41 +291,27 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         type=arguments.positive_int(100_000),
         default=SEEDS,
         metavar="N",
-        help=f"closed loop: so many worlds (default: {SEEDS})",
+        help="closed loop: number of worlds",
     )
-    parser.add_argument(
-        "--first-seed", type=arguments.SEED, default=0, metavar="N", help="of the first world (default: 0)"
-    )
+    parser.add_argument("--first-seed", type=arguments.SEED, default=0, metavar="N", help="of the first world")
     parser.add_argument(
         "--duration",
         type=arguments.duration(1.0, 3600.0),
         default=DURATION_S,
         metavar="S",
-        help=f"closed loop: seconds of driving in each (default: {DURATION_S:.0f})",
+        help="closed loop: seconds of driving in each",
     )
 
 
-def run_closed_loop(args: argparse.Namespace) -> int:
-    """Exit code 0; 1 when a drive broke off; 2 with one sentence on stderr for bad input and for no writable FILE."""
-    errors, console = Console(stderr=True), Console()
-    if not console.is_terminal:
-        console = Console(width=160)
-    try:
-        config = cli_args.configuration(args)
-        seeds = range(args.first_seed, args.first_seed + args.seeds)
-        driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
-        content = {"random_weights": args.random_weights, **table_metrics(driven)}
-        if args.json is not None:
-            write_numbers(Path(args.json), content, weights_sha256=cli_args.weights_of(config, args.planner))
-    except (ConfigError, WorkerPoolError, ModelFileError, SumoMissing) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.json} cannot be written: {fault.strerror}"), soft_wrap=True)
-        return 2
+def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
+    """Exit code 0, or 1 when a drive broke off. Raises UserError, OSError."""
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
+    content = {"random_weights": args.random_weights, **table_metrics(driven)}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(driven))
     for (planner, seed), why in driven.failures.items():
-        console.print(escape(f"broken off: {planner}, seed {seed}: {why}"), soft_wrap=True)
+        console.print(f"broken off: {planner}, seed {seed}: {why}")
     return 1 if driven.failures else 0
 
 
@@ -365,11 +346,7 @@ def _event_rows(log: DriveLog) -> dict[str, Any]:
 
 
 def _table(driven: Drives) -> Table:
-    table = Table(title="closed loop in the proving ground", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("planner")
-    table.add_column("world")
-    for heading in ("km", *MEASURES.values(), "broken off"):
-        table.add_column(heading, justify="right")
+    table: list[tuple[str, ...]] = []
     for planner in driven.planners:
         results, broken_off = driven.of(planner), driven.broken_off(planner)
         rows = [(f"{one.seed}", drive_metrics([one]), 0) for one in results]
@@ -377,6 +354,7 @@ def _table(driven: Drives) -> Table:
         rows += [("all", drive_metrics(results), len(broken_off))]
         for index, (world, row, count) in enumerate(rows):
             cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
-            name, last = planner if index == 0 else "", index == len(rows) - 1
-            table.add_row(name, world, f"{row['km']:.2f}", *cells, f"{count}", end_section=last)
-    return table
+            table.append((planner if index == 0 else "", world, f"{row['km']:.2f}", *cells, f"{count}"))
+        table.append(())
+    headings = ("planner", "world", "km", *MEASURES.values(), "broken off")
+    return make_table(headings, table, "closed loop in the proving ground", texts=2)

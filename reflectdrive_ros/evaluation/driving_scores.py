@@ -12,7 +12,7 @@ from .. import kinematics
 from ..config import ScoringConfig
 from ..domain import Array, Observation, Plan, Trajectory
 from ..planning import LEARNED
-from ..planning.planner import Planner, PlannerState, PlanningError, Tools
+from ..planning.planner import Planner, PlannerContext, PlannerState, PlanningError
 from ..scoring.scorer import WAYPOINTS, Scene, score, total
 from ..scoring.simulate import HORIZON_S
 
@@ -27,12 +27,12 @@ class Driver(NamedTuple):
     """The planner of one row of a table."""
 
     planner: str
-    privilege: str = ""  # one of `privilege.PRIVILEGES`; empty in closed loop, where all planners are told the same
+    privilege: str = ""  # one of `privilege.PRIVILEGES`; empty in closed loop, where all planners have the same inputs
     random_weights: bool = False  # whether its network has random weights
 
 
 def make_drivers(planners: Sequence[str], privileges: Sequence[str], random_weights: bool) -> dict[str, Driver]:
-    """The rows of a table by name, such as "reflectdrive2 random weights (words)"; an empty privilege is not named."""
+    """The rows of a table by name, such as "reflectdrive2 random weights (words)"; an empty privilege is left out."""
     drivers = {}
     for planner in planners:
         for random in (False, True) if random_weights and planner in LEARNED else (False,):
@@ -60,9 +60,9 @@ class Scores:
             values.append((best or {}).get(driver, 0.0))
 
 
-def plan_once(planner: Planner, observation: Observation, tools: Tools) -> Plan:
+def plan_once(planner: Planner, observation: Observation, planner_context: PlannerContext) -> Plan:
     """The plan of a planner from its initial state. Raises PlanningError."""
-    _, plan = planner(PlannerState(), observation, tools)
+    _, plan = planner(PlannerState(), observation, planner_context)
     if plan.trajectory.horizon_s < HORIZON_S - 1e-9:
         raise PlanningError(f"the plan ends at {plan.trajectory.horizon_s:.1f} s, {HORIZON_S:.0f} s are scored")
     return plan

@@ -17,13 +17,26 @@ import numpy as np
 
 from .. import geometry
 from ..config import ScoringConfig, VehicleConfig
-from ..documents import DocumentError, array, check_fields, choice, fixed, json_of, maybe, number, numbers, text, whole
+from ..documents import (
+    DocumentError,
+    array,
+    check_fields,
+    choice,
+    fixed,
+    maybe,
+    number,
+    numbers,
+    parse_json,
+    text,
+    whole,
+)
 from ..domain import AgentKind, Array, ForecastSource
+from ..errors import UserError
 from ..files import MEGABYTE, open_limited, shown
 from ..scoring import metrics
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.scorer import RedLights, Reference, Scene, ScoreCard, forgiven, score, total
+from ..scoring.scorer import RedLights, Reference, Scene, ScoreCard, human_filter, score, total
 from ..scoring.simulate import (
     AX,
     DT_S,
@@ -82,7 +95,7 @@ FIELDS = {  # of a scene, as described in SCHEMA.md
 }
 
 
-class GoldenError(ValueError):
+class GoldenError(UserError, ValueError):
     """A file of scenes cannot be used; the message names the line and the reason."""
 
 
@@ -97,9 +110,9 @@ class GoldenScene:
     second: Scene  # v2
     candidates: Array  # (N, 8, 3) at 0.5 .. 4 s, ego frame
     candidate_kinds: tuple[str, ...]
-    human: Array  # (8, 3) what the human did, for v2's filter
+    human: Array  # (8, 3) the human's trajectory, for v2's filter
     previous: tuple[Array | None, ...]  # N plans (8, 3) made 0.5 s earlier, in the ego frame of that time
-    previous_motion: Array  # (8,) of then
+    previous_motion: Array  # (8,) at the time of the previous plan
     previous_start_us: int
 
 
@@ -116,7 +129,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if len(line) > LINE_BYTES:
                     raise GoldenError(f"{path}, line {count}: longer than {LINE_BYTES} bytes")
                 if line.strip():
-                    entry = json_of(line)
+                    entry = parse_json(line)
                     if not isinstance(entry, dict):
                         raise GoldenError(f"{path}, line {count}: expected a JSON object, found {type(entry).__name__}")
                     yield count, entry
@@ -197,7 +210,7 @@ def _rings(shapes: list[Mapping[str, Any]], ego_from_map: Array) -> tuple[Array,
 
 
 def _areas(entry: Mapping[str, Any], ego_from_map: Array) -> MapAreas:
-    """The polygons that the official drivable map holds, which is not all of the map: no roadblock connectors."""
+    """The polygons of the official drivable map, which leaves out roadblock connectors."""
     shapes = {
         shape["id"]: shape
         for layer in ("lanes", "roadblocks", "intersections", "carparks")
@@ -220,7 +233,7 @@ def _areas(entry: Mapping[str, Any], ego_from_map: Array) -> MapAreas:
 
 
 def _red_lights(entry: Mapping[str, Any], ego_from_map: Array) -> RedLights:
-    """Red connectors of the route (as given, not as corrected); a state at 2 Hz holds for half a second (section 7)."""
+    """Red connectors of the route (as given, not corrected); a state at 2 Hz is held for half a second (section 7)."""
     if 0 < len(entry["red_lights"]) <= STEPS // FRAME_STEPS:
         raise DocumentError(f"has {len(entry['red_lights'])} entries in red_lights, expected 0, or 9 or more")
     on_route = set(entry["route_roadblock_ids"])
@@ -303,7 +316,7 @@ def score_official(golden: GoldenScene) -> OfficialScores:
     alone = replace(golden.second, reference=None, history=None)
     human = score(alone, golden.human[None], SCORING_V2, official=True)
     human = replace(human, comfort=np.ones(1))  # without history, the official comfort is 1
-    return OfficialScores(first, raw, forgiven(raw, human, SCORING_V2), extended_comfort(golden, raw.states))
+    return OfficialScores(first, raw, human_filter(raw, human, SCORING_V2), extended_comfort(golden, raw.states))
 
 
 def extended_comfort(golden: GoldenScene, states: Array) -> tuple[float | None, ...]:

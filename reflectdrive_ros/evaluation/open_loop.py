@@ -3,9 +3,10 @@
 Each scene is planned once from the planner's initial state. The scorer simulates the plan with its own vehicle model;
 other agents follow their recorded tracks. A missing scene set is generated first. Confidence intervals treat scenes as
 independent, although scenes of one shard share a road network.
-`--privilege` chooses what planners are told beyond images (`evaluation.privilege`); several privileges give one row
-each. `--random-weights` adds a row with random network weights: the part of the score due to selection and repair.
-Learned planners also report the score of their best proposal, an upper bound for selection.
+
+`--privilege` chooses the planner's inputs beyond images (`evaluation.privilege`); several privileges give one row each.
+`--random-weights` adds a row with random network weights: the part of the score due to selection and repair. Learned
+planners also report the score of their best proposal, an upper bound for selection.
 """
 
 from __future__ import annotations
@@ -21,21 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from .. import kinematics, parallel
+from ..command import make_table
 from ..config import Config, ConfigError
 from ..data import sets, shards
 from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardNote
 from ..domain import Array, Observation, Plan
 from ..files import shown
-from ..planning import BLIND, LEARNED, PROPOSALS, planner_named
-from ..planning.planner import PlanningError, Tools
+from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, VECTOR_PLANNERS, get_planner
+from ..planning.planner import PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_cameras
@@ -50,32 +50,27 @@ Drivers = Mapping[str, Driver]  # by name in the tables
 
 
 def run(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
-    """Exit code 0; 2 with one sentence on stderr when there is nothing to score. Raises OSError of a file."""
-    try:
-        folder = resolve_scene_set(args.scenes, args.workers, errors)
-        set_name = shards.index_of(folder).set
-        result = evaluate(
-            folder,
-            args.planner,
-            config,
-            args.families,
-            args.limit,
-            args.workers,
-            errors,
-            args.privilege,
-            args.random_weights,
-        )
-    except scene_sets.SCENE_SET_ERRORS as fault:
-        errors.print(escape(str(fault)), soft_wrap=True, highlight=False)
-        return 2
-    if args.json is not None:
-        model = {"model_sha256": config.model.sha256} if result.best else {}
-        options = {"privileges": args.privilege, "random_weights": args.random_weights, **model}
-        content = {"set": set_name, "folder": folder.name, **options, **numbers(result)}
-        write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
+    """Exit code 0. Raises UserError when there is nothing to score, OSError of a file."""
+    folder = resolve_scene_set(args.scenes, args.workers, errors)
+    set_name = shards.index_of(folder).set
+    result = evaluate(
+        folder,
+        args.planner,
+        config,
+        args.families,
+        args.limit,
+        args.workers,
+        errors,
+        args.privilege,
+        args.random_weights,
+    )
+    model = {"model_sha256": config.model.sha256} if result.best else {}
+    options = {"privileges": args.privilege, "random_weights": args.random_weights, **model}
+    content = {"set": set_name, "folder": folder.name, **options, **numbers(result)}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(set_name, result))
     for note in (*result.damages, *driving_scores.missing_plan_notes(result, "scenes")):
-        console.print(escape(note), soft_wrap=True, highlight=False)
+        console.print(note)
     return 0
 
 
@@ -91,12 +86,12 @@ def resolve_scene_set(scenes: str, workers: int, console: Console) -> Path:
             names = ", ".join(sets.SIZES)
             raise SetError(f"{shown(folder)} holds no scene set: name one of {names}, or make one there with `{make}`")
         return folder
-    make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, pictures=True)
-    wanted = sets.Wanted(scenes, sets.SIZES[scenes], made_by)
-    folder = sets.default_place(scenes, made_by)
+    make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, images=True)
+    wanted = sets.SceneSetSpec(scenes, sets.SIZES[scenes], made_by)
+    folder = sets.default_folder(scenes, made_by)
     if not sets.is_complete(folder, wanted):
         sentence = f"the set '{scenes}' is not whole in {folder}: making it, {wanted.size} scenes"
-        console.print(escape(sentence), soft_wrap=True, highlight=False)
+        console.print(sentence)
     scene_sets.ensure_scene_set(folder, wanted, make_shard, workers, console)
     return folder
 
@@ -232,7 +227,7 @@ def _score_shard(
     scenes = shards.read_shard(
         folder,
         note,
-        pictures=not {driver.planner for driver in drivers.values()} <= set(BLIND),
+        images=not {driver.planner for driver in drivers.values()} <= set(CAMERA_FREE),
         families=families,
         limit=limit,
         on_damage=damages.append,
@@ -246,23 +241,22 @@ def _score_shard(
 def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    space = not {driver.planner for driver in drivers.values()} <= set(
-        BLIND
-    )  # planners without a network use no drivable area
+    planners = {driver.planner for driver in drivers.values()}
+    space, vectors = not planners <= set(CAMERA_FREE), bool(planners & VECTOR_PLANNERS)  # unused ones are not computed
     observations = {
-        driver.privilege: privileges_of.observe(scene, driver.privilege, space) for driver in drivers.values()
+        driver.privilege: privileges_of.observe(scene, driver.privilege, space, vectors) for driver in drivers.values()
     }
     for name, driver in drivers.items():
         asked = replace(config, planner=driver.planner)
         has_network = driver.planner in LEARNED
-        tools = Tools(
+        planner_context = PlannerContext(
             asked, cli_args.network_for(config, driver.planner, driver.random_weights) if has_network else None
         )
         try:
-            plan = driving_scores.plan_once(planner_named(asked), observations[driver.privilege], tools)
+            plan = driving_scores.plan_once(get_planner(asked), observations[driver.privilege], planner_context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]
             if has_network:
-                proposals = _plan_waypoints_to_all_goals(plan, observations[driver.privilege], tools)
+                proposals = _plan_waypoints_to_all_goals(plan, observations[driver.privilege], planner_context)
                 best[name] = driving_scores.best_score(scored, proposals, config.scoring)
         except PlanningError as fault:
             failures[name] = str(fault)
@@ -270,25 +264,27 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
     return ScoredScene(scene.name, scene.family, rows, best, failures)
 
 
-def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, tools: Tools) -> Array:
+def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, planner_context: PlannerContext) -> Array:
     """Poses (N, 8, 3) at 0.5 .. 4 s of the plan before any repair and of the plans to the other goals.
 
     `observation` is the observation of this row's privilege; nothing else of the scene is used. Without objects and
     drivable area the planner follows one goal; then the drafts to all goals are appended to its plan.
     """
-    config = tools.config
+    config = planner_context.config
     repaired = plan.check is not None and plan.check.repairs > 0
-    if repaired or (config.planner == "reflectdrive2" and not config.reflectdrive2.choose):
+    if repaired or (config.planner == "reflectdrive2" and not config.reflectdrive2.score_goals):
         config = replace(
             config,
-            reflectdrive2=replace(config.reflectdrive2, choose=True, repair=False),
+            reflectdrive2=replace(config.reflectdrive2, score_goals=True, repair=False),
             reflectdrive=replace(config.reflectdrive, repair=False),
         )
-        plan = driving_scores.plan_once(planner_named(config), observation, replace(tools, config=config))
+        plan = driving_scores.plan_once(get_planner(config), observation, replace(planner_context, config=config))
     plans = driving_scores.plan_waypoints(plan)
     if plan.candidates:
         return plans
-    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](observation, tools)]
+    others = [
+        kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](observation, planner_context)
+    ]
     return np.concatenate([plans, np.stack(others)])
 
 
@@ -327,24 +323,23 @@ def format_difference(mean: float, ends: Sequence[float]) -> str:
 
 def _table(name: str, result: Result) -> Table:
     title = f"set '{name}', {len(result.names)} scenes, open loop; means in percent"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("driver")
-    table.add_column("family")
     best = ["best of K"] if result.best else []
-    for heading in ("scenes", "PDMS", "95 %", *COLUMNS.values(), *best):
-        table.add_column(heading, justify="right")
+    rows: list[tuple[str, ...]] = []
     for driver in result.scores:
         summary = _summary(driver, result)
         for family, means in {"all": summary, **summary["families"]}.items():
             low, high = means.get("pdms_95", (None, None))
-            table.add_row(
-                driver if family == "all" else "",
-                family,
-                str(means["scenes"]),
-                f"{means['pdms']:.1f}",
-                "" if low is None else f"{low:.1f} - {high:.1f}",
-                *(f"{means[column]:.1f}" for column in COLUMNS),
-                *(f"{means['best_of_k']:.1f}" if "best_of_k" in means else "" for _ in best),
-                end_section=family == max(result.families),
+            rows.append(
+                (
+                    driver if family == "all" else "",
+                    family,
+                    str(means["scenes"]),
+                    f"{means['pdms']:.1f}",
+                    "" if low is None else f"{low:.1f} - {high:.1f}",
+                    *(f"{means[column]:.1f}" for column in COLUMNS),
+                    *(f"{means['best_of_k']:.1f}" if "best_of_k" in means else "" for _ in best),
+                )
             )
-    return table
+        rows.append(())
+    headings = ("driver", "family", "scenes", "PDMS", "95 %", *COLUMNS.values(), *best)
+    return make_table(headings, rows, title, texts=2)

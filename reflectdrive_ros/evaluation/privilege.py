@@ -1,9 +1,9 @@
-"""Privileges: what a planner is told beyond camera images. Scores of different privileges are never compared.
+"""Privileges: a planner's inputs beyond camera images. Scores of different privileges are never compared.
 
 - `words`: command, speed limit and instruction, as NAVSIM planners have them; no route.
-- `route`: also the route. A vehicle with cameras and a navigation system knows this.
-- `objects`: also the objects with their present velocities, and the drivable area. Most published numbers of planners
-  that score or repair their plans are of this kind.
+- `route`: also the route and its lanes, without their lights. A vehicle with cameras and navigation knows this.
+- `objects`: also the objects with their past and present velocities, the lanes, lights and stop lines, and the drivable
+  area. Most published numbers of planners that score or repair their plans are of this kind.
 - `logged`: also the recorded futures of the objects. An upper bound for better prediction; no vehicle has it.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..data.scene import NOW, DrivingScene
-from ..domain import Agents, Array, DrivableGrid, Observation
+from ..domain import Agents, Array, DrivableGrid, LanePolylines, Observation
 from ..scoring import drivable
 from ..scoring.simulate import DT_S
 
@@ -31,25 +31,35 @@ def parse(text: str) -> str:
     return text
 
 
-def observe(scene: DrivingScene, privilege: str, with_drivable: bool = True) -> Observation:
+def observe(scene: DrivingScene, privilege: str, with_drivable: bool = True, with_vectors: bool = False) -> Observation:
     """The observation of a scene under a privilege.
 
-    `with_drivable=False` leaves out the drivable area, which takes 0.1 s to compute. Raises ValueError for an unknown
-    privilege.
+    `with_drivable=False` leaves out the drivable area, which takes 0.1 s to compute. `with_vectors` adds lanes,
+    history, lights and stop lines. Raises ValueError for an unknown privilege.
     """
     if privilege not in PRIVILEGES:
         raise ValueError(f"privilege is '{privilege}', expected one of {', '.join(PRIVILEGES)}")
     if privilege in ("words", "route"):
         without_agents = replace(scene.observation(), agents=None)
-        return replace(without_agents, route=np.zeros((0, 3))) if privilege == "words" else without_agents
-    observation = scene.observation(drivable=drivable_grid(scene) if with_drivable else None)
+        if privilege == "words":
+            return replace(without_agents, route=np.zeros((0, 3)))
+        return (
+            replace(without_agents, route_lanes=route_lanes_without_lights(scene)) if with_vectors else without_agents
+        )
+    observation = scene.observation(drivable=drivable_grid(scene) if with_drivable else None, vectors=with_vectors)
     return replace(observation, agents=agents_with_logged_futures(scene)) if privilege == "logged" else observation
+
+
+def route_lanes_without_lights(scene: DrivingScene) -> LanePolylines:
+    """The lanes of the route as a navigation system knows them."""
+    lanes: LanePolylines = scene.vectors["route_lanes"]
+    return replace(lanes, lights=np.zeros_like(lanes.lights))
 
 
 def drivable_grid(scene: DrivingScene) -> DrivableGrid:
     """The drivable area of the PDM score: roads, intersections and car parks."""
     areas = scene.areas
-    return drivable.grid_around_ego(drivable.joined([*areas.roadblocks, *areas.intersections, *areas.carparks]))
+    return drivable.grid_around_ego(drivable.union_polygons([*areas.roadblocks, *areas.intersections, *areas.carparks]))
 
 
 def agents_with_logged_futures(scene: DrivingScene) -> Agents:

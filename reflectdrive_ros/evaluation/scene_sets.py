@@ -13,24 +13,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from ..data import sets, shards
-from ..data.sets import MakeShard, Wanted
-from ..data.shards import Index, SetError
+from ..data.sets import MakeShard, SceneSetSpec
+from ..data.shards import Index
 from ..sim import sumo
 
-SCENE_SET_ERRORS = (SetError, sumo.SumoMissing)
 IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
 
 
-def make_sampler(width: int, height: int, *, pictures: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
+def make_sampler(width: int, height: int, *, images: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
     """The shard generator of the proving ground, and the options that its scenes depend on."""
     from ..sim import sampler
 
-    options = sampler.Options(width, height, pictures)
+    options = sampler.Options(width, height, images)
     return partial(sampler.Shard, options=options), sets.made_by(asdict(options), first)
 
 
 def ensure_scene_set(
-    folder: Path, wanted: Wanted, make_shard: MakeShard, workers: int, console: Console
+    folder: Path, wanted: SceneSetSpec, make_shard: MakeShard, workers: int, console: Console
 ) -> tuple[Index, float | None]:
     """The index of a set, generated or completed first where needed, and scenes generated per second or None.
 

@@ -1,18 +1,20 @@
-"""What a set of exported graphs is, told once: in their card, and in each file. Read without torch.
+"""The card of a set of exported graphs, and the metadata in each graph. Read without torch.
 
     card = GraphCard.read("models/mine/onnx/card.json")        # hashes of all files are checked here
-    card.files["step"], card.model["weights_sha256"], card.codebook()
+    card.files["step"], card.model["weights_sha256"], card.layout()
 
-A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` stands in
-the metadata of each graph once more, so that a graph of another model in the right place is noticed. A large graph has
-its weights in a file of its own, `weights`, with the same three entries. All that a runtime loads is covered by a hash:
-a graph that refers to any other file is refused.
+A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` describes
+the network: its kind, its capabilities, the domain of its training images, its inputs with the camera rig of the
+training, its token layout and decoding. Loader, self-check, planners and benches use it. `model` is repeated in the
+metadata of each graph, so that a graph of another model in the right place is detected. A large graph has its weights
+in a file of its own, `weights`, with the same three entries. All files that a runtime loads are covered by a hash: a
+graph that refers to any other file is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,31 +27,70 @@ from ..documents import (
     array,
     check_fields,
     choice,
-    json_of,
     maybe,
     named,
     number,
+    parse_json,
     read_json,
     text,
     whole,
 )
+from ..errors import UserError
 from ..files import read_limited, sha256_of, shown
-from ..tokens import Codebook
+from ..tokens import Axis, TokenLayout
 from .external_data import OnnxError, external_files
 
-FORMAT = "reflectdrive.graphs.3"  # 1 had no `prefill`, 2 no `see`
+FORMAT = "reflectdrive.graphs.5"
+FORMER_FORMATS = ("reflectdrive.graphs.4", "reflectdrive.graphs.3")  # the same content, see `upgrade_model`
+FORMER_GRAPHS = {"see": "vision_encoder"}
+FORMER_MODEL = {"blocks": "action_sequences"}
+FORMER_GOALS = {"looked": "rescored", "trust": "value_power"}
+FORMER_CONFIG = {"blocks": "transformer"}
 CARD = "card.json"
-GRAPHS = ("see", "prefill_goal", "prefill", "step")
-QUANTISED = ("int8", "fp8")  # precisions that drive only after they were held against float32
-MOST_LOST = 0.3  # PDMS that they may cost
-WATCHED = "watched:"  # begins the names of outputs that tell of values inside a graph
-GRAPH_BYTES = 1 << 31  # protobuf's own limit; more weights stand beside their graph
+KINDS = {  # kind of network -> its required graphs
+    "token": ("vision_encoder", "prefill", "step"),
+    "denoiser": ("encoder", "denoiser"),
+}
+CAPABILITIES = {  # optional function of a network -> its graph
+    "goals": "prefill_goal",
+    "edit": "step",
+    "refine": "refine",
+    "guidance": "guided_step",
+}
+ORDER = ("vision_encoder", "encoder", "prefill_goal", "prefill", "step", "guided_step", "denoiser", "refine")
+UNCONDITIONAL = "unconditional_"  # prefix of inputs of guided_step: keys and values of the prompt without text
+RENDERED = "rendered images"  # training domain of networks trained on the proving ground alone
+QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
+MAX_PDMS_DROP = 0.3  # largest allowed loss of PDMS of quantised graphs
+CALIBRATION_PREFIX = "calibration:"  # prefix of calibration outputs
+GRAPH_BYTES = 1 << 31  # protobuf's limit; larger weights are stored in a file beside the graph
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
 
 COUNT, SIZE, SCALE = whole(1, 4096), whole(1, 1 << 14), number(1e-6, 1e6)
+LAYOUT_AXIS = {  # of tokens.Axis
+    "name": text(most=100),
+    "bin": number(1e-6, 100.0),
+    "bins": whole(3, 100_000),
+    "low": number(),
+    "high": number(),
+}
+LAYOUT = {  # of tokens.TokenLayout
+    "points": whole(2, 256),
+    "axes": array(LAYOUT_AXIS, 1, 16),
+    "goal": array(whole(0, 4096), 0, 2),
+    "order": text(most=100),
+}
 ROW = {"file": FILE_NAME, "sha256": SHA256}
-FIELDS = {
+MATRIX_3, MATRIX_4 = (array(array(number(), size, size), size, size) for size in (3, 4))
+HEAD = {
     "format": text(),
+    "model": {
+        "kind": choice(*KINDS),
+        "capabilities": array(choice(*CAPABILITIES), 0, len(CAPABILITIES)),
+        "training_domain": text(most=100),
+    },
+}
+FIELDS = {
     "model": {
         "weights_sha256": text(r"([0-9a-fA-F]{64})?", expected="a SHA-256, or nothing for random weights"),
         "precision": maybe(choice("fp32", "bf16", *QUANTISED)),
@@ -57,6 +98,9 @@ FIELDS = {
             "width": SIZE,
             "height": SIZE,
             "cameras": whole(1, 64),
+            "rig": maybe(  # from left to right, in px of width x height; former cards have none
+                array({"name": text(most=100), "pixels_from_camera": MATRIX_3, "camera_from_ego": MATRIX_4}, 1, 64)
+            ),
             "instants": whole(1, 64),
             "frames": whole(1, 64),
             "text_length": COUNT,
@@ -64,58 +108,66 @@ FIELDS = {
             "ego_scale": array(SCALE, 3, 3),
             "route_at_m": array(number(0.0, 1e4), 0, 1000),
         },
-        "codebook": {"bin_m": number(1e-3, 100.0), "bins": whole(3, 100_000)},
+        "layout": LAYOUT,
         "decoding": {
             "goals": {
                 "count": COUNT,
+                "max_count": maybe(COUNT),  # graphs of former formats have count and spacing_m built in instead
                 "spacing_m": number(0.0),
                 "floor": number(0.0, 1.0),
-                "looked": COUNT,
-                "trust": number(),
+                "rescored": COUNT,
+                "value_power": number(),
             },
-            "edits": {"at_most": whole(0, 16)},
+            "edits": {"at_most": whole(0, 4096)},
         },
-        "blocks": maybe(COUNT),
+        "action_sequences": maybe(COUNT),
     },
-    "graphs": {name: {**ROW, "weights": maybe(ROW)} for name in GRAPHS},
     "about": maybe(named(anything)),
-    "golden": maybe({"goal_log_prob": number()}),
+    "golden": maybe(named(number())),
     "gate": maybe(named(anything)),  # read by check_gate
 }
 
 
-class GraphError(Exception):
-    """Exported graphs cannot be used; the message says which file, why and what to do."""
+class GraphError(UserError):
+    """Exported graphs cannot be used; the message names the file, the reason and what to do."""
 
 
 @dataclass(frozen=True)
 class GraphCard:
-    """A card that was read, its files found as it says."""
+    """A card that was read and whose files were verified."""
 
     path: Path
-    model: Mapping[str, Any]  # what the network takes and means: `export.model_of`
+    model: Mapping[str, Any]  # inputs and meaning of the network: `export.describe_model`
     files: Mapping[str, Path]
     sha256: Mapping[str, str]  # of the files
-    about: Mapping[str, Any]  # where the weights come from
-    gate: Mapping[str, Any]  # what quantised graphs scored beside those in float32; empty where nobody looked
+    about: Mapping[str, Any]  # origin of the weights
+    gate: Mapping[str, Any]  # scores of quantised and float32 graphs; empty without a gate
 
     @staticmethod
     def read(path: str | Path) -> GraphCard:
-        """Raises GraphError for a card that is none, and for graphs that are missing or have another hash."""
+        """Raises GraphError for another file than a card, and for graphs that are missing or have another hash."""
         path = Path(path)
         try:
             content = read_json(path)
+            if isinstance(content, dict) and content.get("format") in FORMER_FORMATS:
+                content = _upgrade_card(content)
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise GraphError(
                     f"{path} is no card of exported graphs (format {FORMAT}): make one with reflectdrive export"
                 )
-            check_fields(content, FIELDS)
-            Codebook(content["model"]["codebook"]["bin_m"], content["model"]["codebook"]["bins"])
+            check_fields(content, HEAD)
+            model = content["model"]
+            names = required_graphs(model["kind"], model["capabilities"])
+            check_fields(content, {"graphs": {name: {**ROW, "weights": maybe(ROW)} for name in names}})
+            if model["kind"] == "token":
+                check_fields(content, FIELDS)
+                if bool(token_layout(model["layout"]).goal) != ("goals" in model["capabilities"]):
+                    raise ValueError("has goals in one of layout and capabilities, expected both or none")
         except OSError as fault:
             raise GraphError(f"{shown(path)} cannot be read: {fault.strerror}") from None
-        except ValueError as fault:  # DocumentError, or the codebook's
+        except ValueError as fault:  # DocumentError, or the layout's
             raise GraphError(f"{path} {fault}: export the checkpoint again") from None
-        rows = {name: content["graphs"][name] for name in GRAPHS}
+        rows = {name: content["graphs"][name] for name in names}
         card = GraphCard(
             path,
             content["model"],
@@ -124,61 +176,80 @@ class GraphCard:
             content.get("about") or {},
             content.get("gate") or {},
         )
-        inputs = card.model["inputs"]
-        if inputs["instants"] % inputs["frames"]:
+        inputs = card.model.get("inputs", {})
+        if card.kind == "token" and inputs["instants"] % inputs["frames"]:
             raise GraphError(f"{path} has inputs.instants that are no multiple of inputs.frames: export again")
         for name, row in rows.items():
             _check_graph(card.files[name], row)
         return card
 
     @property
+    def kind(self) -> str:
+        return str(self.model["kind"])
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Optional functions of the network, a subset of CAPABILITIES."""
+        return frozenset(self.model["capabilities"])
+
+    @property
     def precision(self) -> str:
-        """Of the arithmetic: fp32, bf16, int8, fp8. Cards that were written before there was a choice do not tell."""
+        """Of the arithmetic: fp32, bf16, int8, fp8. The earliest cards have no such entry and are fp32."""
         return str(self.model.get("precision") or "fp32")
 
-    def codebook(self) -> Codebook:
-        return Codebook(self.model["codebook"]["bin_m"], self.model["codebook"]["bins"])
+    def layout(self) -> TokenLayout:
+        return token_layout(self.model["layout"])
+
+    @property
+    def max_goals(self) -> int | None:
+        """The largest number of goals that a planner may request, with its own spacing; None: both are built in."""
+        found = self.model["decoding"]["goals"].get("max_count")
+        return None if found is None else int(found)
 
     def decoding(self) -> dict[str, float]:
-        """The settings `decoding` that were built in, by their names there."""
+        """The settings `decoding` of the export, by their names there; with `max_goals` two of them are defaults."""
         goals, edits = self.model["decoding"]["goals"], self.model["decoding"]["edits"]
         return {
             "goals": goals["count"],
             "goal_spacing_m": goals["spacing_m"],
             "goal_floor": goals["floor"],
-            "goals_looked_at": goals["looked"],
-            "goal_trust": goals["trust"],
+            "rescore_goals": goals["rescored"],
+            "goal_value_power": goals["value_power"],
             "edit_at_most": edits["at_most"],
         }
 
     def check_gate(self) -> None:
-        """Raises GraphError for quantised graphs of which nobody has shown that they drive as those in float32."""
+        """Raises GraphError for quantised graphs without a passed accuracy gate."""
         if self.precision not in QUANTISED:
             return
         try:
             lost = float(self.gate["pdms_fp32"]) - float(self.gate["pdms"])
         except (KeyError, TypeError, ValueError):
             raise GraphError(
-                f"the graphs of {self.path} reckon in {self.precision}, and their card does not tell what they score "
-                f"beside those in float32: export again with --precision {self.precision} --gate DIR"
+                f"the graphs of {self.path} compute in {self.precision}, and their card lacks their score "
+                f"beside that of float32 graphs: export again with --precision {self.precision} --gate DIR"
             ) from None
-        if not (lost <= MOST_LOST and self.gate.get("passed") is True):
+        if not (lost <= MAX_PDMS_DROP and self.gate.get("passed") is True):
             raise GraphError(
-                f"the graphs of {self.path} reckon in {self.precision}, which costs them {lost:.2f} of PDMS, more than "
-                f"{MOST_LOST}: drive with those in float32"
+                f"the graphs of {self.path} compute in {self.precision} and score {lost:.2f} PDMS less than in "
+                f"float32, at most {MAX_PDMS_DROP} is allowed: use the float32 graphs"
             )
 
     def check_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Raises GraphError when the graph in the file of `name` is not that graph of this model."""
         file = self.files[name]
         try:
-            told = json_of(metadata[METADATA])
-            check_fields(told, {"graph": text(), "model": named(anything)})
+            metadata_of = parse_json(metadata[METADATA])
+            check_fields(metadata_of, {"graph": text(), "model": named(anything)})
         except (KeyError, DocumentError):
             raise GraphError(f"{file} carries no metadata of a planner: export the checkpoint again") from None
-        if told["graph"] != name:
-            raise GraphError(f"{file} is the graph {told['graph']!r}, expected {name!r}: export again")
-        different = [key for key in self.model if told["model"].get(key) != self.model[key]]
+        graph, model = (
+            FORMER_GRAPHS.get(metadata_of["graph"], metadata_of["graph"]),
+            upgrade_model(metadata_of["model"]),
+        )
+        if graph != name:
+            raise GraphError(f"{file} is the graph {graph!r}, expected {name!r}: export again")
+        different = [key for key in self.model if model.get(key) != self.model[key]]
         if different:
             raise GraphError(
                 f"{file} belongs to another model than {self.path.name}: {', '.join(different)} differ; export the "
@@ -186,8 +257,79 @@ class GraphCard:
             )
 
 
+def required_graphs(kind: str, capabilities: Iterable[str]) -> tuple[str, ...]:
+    """The graphs of a network: those of its kind and of its capabilities, in the order of a step."""
+    needed = {*KINDS[kind], *(CAPABILITIES[name] for name in capabilities)}
+    return tuple(sorted(needed, key=ORDER.index))
+
+
+def token_capabilities(layout: TokenLayout, guidance: bool) -> list[str]:
+    """Capabilities of a token network: edit, goals if its layout has them, and guidance if the backend supports it."""
+    return sorted(["edit", *["goals"] * bool(layout.goal), *["guidance"] * guidance])
+
+
+def rename_keys(value: Any, names: Mapping[str, str]) -> Any:
+    """A JSON object with its keys renamed; any other value unchanged, for `check_fields` to refuse."""
+    return {names.get(key, key): each for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def upgrade_model(model: Any) -> Any:
+    """The `model` of a card or graph of FORMER_FORMAT under its present names; one with present names is unchanged."""
+    model = rename_keys(model, FORMER_MODEL)
+    if isinstance(model, dict):
+        if isinstance(decoding := model.get("decoding"), dict) and "goals" in decoding:
+            model["decoding"] = {**decoding, "goals": rename_keys(decoding["goals"], FORMER_GOALS)}
+        if "config" in model:
+            model["config"] = upgrade_config(model["config"])
+        if "kind" not in model:
+            model = {**model, "kind": "token", "capabilities": ["edit", "goals"], "training_domain": RENDERED}
+        if "layout" not in model and isinstance(codebook := model.pop("codebook", None), dict):
+            model["layout"] = _former_layout(codebook, codebook.get("reachable"), of_ids=True)
+    return model
+
+
+def upgrade_config(config: Any) -> Any:
+    """The configuration of a network of a former format under its present names, its bins and ranges as a layout."""
+    config = rename_keys(config, FORMER_CONFIG)
+    if not isinstance(config, dict) or "layout" in config:
+        return config
+    bins = {name: config.pop(name) for name in ("bin_m", "bins") if name in config}
+    ranges = [config.pop(name) for name in ("x_range_m", "y_range_m") if name in config]
+    return {**config, "layout": _former_layout(bins, ranges)} if bins else config
+
+
+def _former_layout(codebook: Mapping[str, Any], ranges: Any, of_ids: bool = False) -> dict[str, Any]:
+    """The layout of former formats: x and y of eight waypoints on one grid, the last pair the goal."""
+    bin_m, bins = codebook.get("bin_m"), codebook.get("bins")
+    axes = [{"name": name, "bin": bin_m, "bins": bins} for name in ("x", "y")]
+    try:
+        half = bins // 2  # type: ignore[operator]
+        for axis, (low, high) in zip(axes, ranges or [[-half, half]] * 2, strict=True):
+            ids = [value - half if ranges and of_ids else value for value in (low, high)]
+            axis["low"], axis["high"] = (value * bin_m if of_ids or not ranges else value for value in ids)
+    except (TypeError, ValueError):
+        axes = [{**axis, "low": None, "high": None} for axis in axes]  # for `check_fields` to refuse
+    layout = TokenLayout()
+    return {"points": layout.points, "axes": axes, "goal": list(layout.goal), "order": layout.order}
+
+
+def token_layout(values: Mapping[str, Any]) -> TokenLayout:
+    """The layout of a card. Raises ValueError for an invalid one."""
+    axes = tuple(Axis(**{field: axis[field] for field in LAYOUT_AXIS}) for axis in values["axes"])
+    return TokenLayout(values["points"], axes, tuple(values["goal"]), values["order"])
+
+
+def _upgrade_card(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts a card of FORMER_FORMAT to the present names; file names stay as they are."""
+    upgraded = {**content, "format": FORMAT}
+    for field, upgrade in (("model", upgrade_model), ("graphs", lambda graphs: rename_keys(graphs, FORMER_GRAPHS))):
+        if field in content:
+            upgraded[field] = upgrade(content[field])
+    return upgraded
+
+
 def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
-    """Raises GraphError unless the graph, and the weights beside it that it refers to, are those of the card."""
+    """Raises GraphError unless the graph, and the weights file that it refers to, are those of the card."""
     weights = row.get("weights")
     try:
         content = read_limited(file, GRAPH_BYTES)
@@ -209,4 +351,4 @@ def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
 
 def _check_hash(file: Path, found: str, expected: str) -> None:
     if found != expected.lower():
-        raise GraphError(f"{file} has SHA-256 {found}, its card says {expected}: fetch it again or export it again")
+        raise GraphError(f"{file} has SHA-256 {found}, its card has {expected}: fetch it again or export it again")

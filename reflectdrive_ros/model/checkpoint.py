@@ -1,11 +1,12 @@
-"""Weights on disk: our own, and those of Qwen3 and SigLIP2 as Hugging Face stores them. Safetensors only, never pickle.
+"""Weights on disk: this package's, and those of Qwen3 and SigLIP2 in Hugging Face's format. Safetensors only, never
+pickle.
 
     sha256 = save(net, "models/mine/weights.safetensors", {"data": "proving ground train", "seed": 0})
     net = load("models/mine/weights.safetensors", sha256)
 
-The file carries the network's configuration, so weights and code cannot disagree in silence; the card beside it
-(`card.json`) says what a reader wants to know: the hash, the measures, what the caller adds.
-Whatever does not fit is a CheckpointError that says which file, what is wrong and what was expected.
+The file contains the network's configuration, so that weights and code cannot disagree unnoticed; the card beside it
+(`card.json`) holds the hash, the configuration and the caller's entries. Mismatches raise CheckpointError, which names
+the file, the fault and what was expected.
 """
 
 from __future__ import annotations
@@ -16,24 +17,35 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from ..documents import DocumentError, array, check_fields, json_of, number, text, whole
+from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
+from ..errors import UserError
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .card import GraphCard, GraphError
+from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
 from .token.net import TokenNet, TokenNetConfig
 
-FORMAT = "reflectdrive.token_net.1"
+FORMAT = "reflectdrive.token_net.3"
+FORMER_FORMATS = ("reflectdrive.token_net.2", "reflectdrive.token_net.1")  # the same weights, see `upgrade_config`
+FORMER_PARAMETERS = {  # part of a parameter's dotted name -> present name; of the network, then of the training losses
+    "odds_hidden": "value_hidden",
+    "odds_head": "value_head",
+    "goal_way": "goal_route",
+    "route_place": "route_position",
+    "readers": "aux_heads",
+    "reader": "linear",
+    "why": "sub_score_head",
+}
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
 
-COUNT, WIDTH, EPSILON, RANGE = whole(1, 256), whole(1, 1 << 16), number(0.0, 1.0), array(number(-1e4, 1e4), 2, 2)
-FIELDS = {  # of TokenNetConfig as a file of weights carries it
+COUNT, WIDTH, EPSILON = whole(1, 256), whole(1, 1 << 16), number(0.0, 1.0)
+FIELDS = {  # of TokenNetConfig in a weights file
     "vision": {
         **{name: whole(1, 1 << 14) for name in ("height", "width", "patch")},
         **dict.fromkeys(("frames", "layers", "heads"), COUNT),
@@ -41,7 +53,7 @@ FIELDS = {  # of TokenNetConfig as a file of weights carries it
         "stem": array(WIDTH, 0, 8),
         "norm_eps": EPSILON,
     },
-    "blocks": {
+    "transformer": {
         **dict.fromkeys(("layers", "heads", "kv_heads"), COUNT),
         **dict.fromkeys(("width", "head_dim", "ffn", "action_ffn"), WIDTH),
         "rope_theta": number(1.0, 1e12),
@@ -54,20 +66,17 @@ FIELDS = {  # of TokenNetConfig as a file of weights carries it
     "words": array(text(most=100), 0, 1 << 20),
     "ego_scale": array(number(1e-6, 1e6), 3, 3),
     "route_at_m": array(number(0.0, 1e4), 0, 1000),
-    "bin_m": number(1e-3, 100.0),
-    "bins": whole(3, 100_000),
-    "x_range_m": RANGE,
-    "y_range_m": RANGE,
+    "layout": LAYOUT,
     "goal_hidden": WIDTH,
 }
 
 
-class CheckpointError(Exception):
-    """Weights cannot be used; the message says which file, why and what was expected."""
+class CheckpointError(UserError):
+    """Weights cannot be used; the message names the file, the reason and what was expected."""
 
 
 def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> str:
-    """Write weights (as `dtype`) and card; returns the file's SHA-256. A reader never sees half a file."""
+    """Writes weights (as `dtype`) and card, atomically; returns the file's SHA-256."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in net.state_dict().items()}
@@ -76,6 +85,9 @@ def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch
     digest = hashlib.sha256(content).hexdigest()
     card = {
         "format": FORMAT,
+        "kind": "token",
+        "capabilities": token_capabilities(net.config.layout, True),
+        "training_domain": RENDERED,
         "file": path.name,
         "sha256": digest,
         "bytes": len(content),
@@ -101,38 +113,50 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     if digest != sha256.lower():
         raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
     tensors, metadata = read_tensors(path)
-    if FORMAT not in metadata:
+    if FORMAT not in metadata and any(former in metadata for former in FORMER_FORMATS):
+        tensors = {present_name(name): value for name, value in tensors.items()}
+    elif FORMAT not in metadata:
         raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {FORMAT}")
-    config = _config(path, metadata[FORMAT])
+    config = _config(path, _config_text(metadata))
     with torch.device("meta"):  # shapes are compared before memory is taken for them
         check_shapes(TokenNet(config), tensors, path)
     net = TokenNet(config)
-    fill(net, tensors, path)
+    copy_parameters(net, tensors, path)
     return net.eval()
 
 
 def random_net(path: str | Path, seed: int) -> TokenNet:
-    """The network of weights, or of a card of exported graphs, as training begins: random weights from a seed.
+    """The network of a weights file, or of a card of exported graphs, with random weights from a seed.
 
-    In float32 on the CPU, ready for inference. Raises CheckpointError for a file that does not tell its configuration.
+    In float32 on the CPU, ready for inference. Raises CheckpointError for a file without its configuration.
     """
     path = Path(path)
     if path.name == CARD:
         try:
             config = json.dumps(GraphCard.read(path).model["config"])
         except (GraphError, KeyError) as fault:
-            raise CheckpointError(f"{path} does not tell the network's configuration: {fault}") from None
+            raise CheckpointError(f"{path} lacks the network's configuration: {fault}") from None
     else:
         _, metadata = read_tensors(path)
-        config = metadata.get(FORMAT, "{}")
+        config = _config_text(metadata)
     net = TokenNet(_config(path, config))
     net.initialise(torch.Generator().manual_seed(seed))
     return net.eval()
 
 
+def present_name(name: str) -> str:
+    """The present dotted name of a parameter in a weights file or training state of the former format."""
+    return ".".join(FORMER_PARAMETERS.get(part, part) for part in name.split("."))
+
+
+def _config_text(metadata: Mapping[str, str]) -> str:
+    """The configuration in a file's metadata, as JSON; an empty object where there is none."""
+    return next((metadata[name] for name in (FORMAT, *FORMER_FORMATS) if metadata.get(name)), "{}")
+
+
 def _config(path: Path, content: str) -> TokenNetConfig:
     try:
-        values = json_of(content)
+        values = upgrade_config(parse_json(content))
         check_fields(values, FIELDS)
         return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
     except DocumentError as fault:
@@ -149,27 +173,37 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     given = {
         name: _dataclass_of(hints[name], value)
         if dataclasses.is_dataclass(hints[name])
-        else (tuple(value) if isinstance(value, list) else value)
+        else _value_of(hints[name], value)
         for name, value in values.items()
     }
     return kind(**given)
 
 
-def opened(path: Path) -> Any:
-    """A safetensors file, as `safe_open` gives it. Raises OSError for what is no regular file, and SafetensorError."""
-    open_limited(path, MODEL_BYTES).close()  # the library would wait for the writer of a pipe
+def _value_of(kind: Any, value: Any) -> Any:
+    """A list as the tuple that it is in a dataclass, its objects as dataclasses."""
+    if not isinstance(value, list):
+        return value
+    of_entry = get_args(kind)[0]
+    return tuple(_dataclass_of(of_entry, each) if dataclasses.is_dataclass(of_entry) else each for each in value)
+
+
+def open_safetensors(path: Path) -> Any:
+    """A safetensors file, as `safe_open` returns it. Raises OSError for what is not a regular file, and
+    SafetensorError.
+    """
+    open_limited(path, MODEL_BYTES).close()  # the library would block on a pipe without a writer
     return safe_open(path, "pt")
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with opened(path) as file:
+        with open_safetensors(path) as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as fault:
         raise CheckpointError(f"{path} is not a safetensors file: {fault}") from None
 
 
-def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+def copy_parameters(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
     """Copy tensors into the parameters of the same names; all must be there, none too many, all shapes equal."""
     own = check_shapes(net, tensors, source)
     broken = [name for name in own if not torch.isfinite(tensors[name]).all()]

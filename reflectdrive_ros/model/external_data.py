@@ -1,9 +1,9 @@
-"""Which files beside an ONNX graph hold weights of it, read from the graph's bytes without the library `onnx`.
+"""Finds the external weight files of an ONNX graph from its bytes, without the library `onnx`.
 
-    external_files(step_onnx)        # {"step.weights"}; empty for a graph that has all its weights inside
+    external_files(step_onnx)        # {"step.weights"}; empty for a graph with embedded weights
 
-Only messages that can hold a tensor are walked through; the numbers are the fields' in onnx.proto. A tensor tells the
-file in `external_data`, an entry with the key `location`; a runtime follows it wherever it leads.
+Only messages that can hold a tensor are parsed; the numbers are field numbers of onnx.proto. A tensor names its file in
+`external_data`, an entry with the key `location`; a runtime opens whatever path it holds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INNER: dict[str, dict[int, str]] = {
     "SparseTensorProto": {1: TENSOR, 2: TENSOR},
     TENSOR: {13: ENTRY},
 }
-DEEPEST = 64  # messages inside each other; a graph in a branch of a graph takes three
+DEEPEST = 64  # nesting of messages; a graph in a branch of a graph takes three
 
 
 class OnnxError(ValueError):

@@ -1,5 +1,5 @@
-"""The transformer block of Qwen3 (RMSNorm, rotary positions, q/k norms, grouped heads, SwiGLU), with a second,
-narrower FFN for action tokens. Parameters are named as Hugging Face names them, so that its weights load unchanged.
+"""The transformer layer of Qwen3 (RMSNorm, rotary positions, q/k norms, grouped heads, SwiGLU), with a second, narrower
+FFN for action tokens. Parameter names are Hugging Face's, so that its weights load unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Tables = tuple[Tensor, Tensor]  # cosines, sines of positions, each (N, head_dim
 
 
 @dataclass(frozen=True)
-class BlockConfig:
+class TransformerConfig:
     """Measures of the language model's blocks."""
 
     width: int = 256
@@ -45,7 +45,7 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()  # squares overflow and vanish in half precision
-        # a power, a root and a quotient: the form that ONNX Runtime and TensorRT take for one operation
+        # power, root and quotient: ONNX Runtime and TensorRT fuse this form into one operator
         return self.weight * (wide / (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()).to(x.dtype)
 
 
@@ -57,18 +57,18 @@ def rotary_tables(positions: int, head_dim: int, theta: float) -> Tables:
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Queries or keys (.., N, head_dim) turned by their positions' tables (N, head_dim)."""
     half = x.shape[-1] // 2
     swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
     return x * cos.to(x.dtype) + swapped * sin.to(x.dtype)
 
 
-def attended(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """(.., N, head_dim) what queries (.., N, head_dim) see in values (.., K, head_dim); mask (N, K) is added.
+def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """(.., N, head_dim) attention of queries (.., N, head_dim) over values (.., K, head_dim); mask (N, K) is added to
+    the logits.
 
-    To learn on a CPU it is written out: torch's fused kernel takes longer for the gradient than products of matrices
-    that the processor has units for.
+    Written out for training on CPUs: the gradient of torch's fused kernel takes longer there than matrix products.
     """
     if not (queries.requires_grad and queries.device.type == "cpu"):
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
@@ -80,7 +80,7 @@ def attended(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None 
 
 
 class Attention(nn.Module):
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
         width, head = config.width, config.head_dim
@@ -94,36 +94,39 @@ class Attention(nn.Module):
     def keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> KeysValues:
         """(.., kv_heads, N, head_dim) each, of x (.., N, width)."""
         keys = self.k_norm(self._heads(self.k_proj(x))).transpose(-3, -2)
-        return rotate(keys, cos, sin), self._heads(self.v_proj(x)).transpose(-3, -2)
+        return apply_rotary(keys, cos, sin), self._heads(self.v_proj(x)).transpose(-3, -2)
 
     def attend(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (B, N, width) looks at keys and values (B, kv_heads, K, head_dim); mask (N, K) is added to what it sees."""
-        shared = self.config.heads // self.config.kv_heads
-        return self._joined(attended(self._rows(x, cos, sin), keys, values, mask.repeat(shared, 1)))
-
-    def attend_beside(self, x: Tensor, past: KeysValues, own: KeysValues, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (B, R, N, width) looks at all of past (B, kv_heads, P, ..) and of its own (B, R, kv_heads, N, ..).
-
-        One softmax over both, which are multiplied apart: the past is copied neither for a block nor beside its own.
-        The queries' tables hold the softmax's scale.
+        """Attention of x (B, N, width) over keys and values (B, kv_heads, K, head_dim); mask (N, K) is added to the
+        logits.
         """
-        rows, length = self._rows(x, cos, sin), past[0].shape[2]
+        shared = self.config.heads // self.config.kv_heads
+        return self._project_output(attention(self._grouped_queries(x, cos, sin), keys, values, mask.repeat(shared, 1)))
+
+    def attend_cached(self, x: Tensor, past: KeysValues, own: KeysValues, cos: Tensor, sin: Tensor) -> Tensor:
+        """Attention of x (B, R, N, width) over the cache (B, kv_heads, P, ..) and over its own keys (B, R, kv_heads, N,
+        ..).
+
+        One softmax over both, with separate products: the cache is not copied per sequence and not concatenated. The
+        queries are scaled in advance.
+        """
+        rows, length = self._grouped_queries(x, cos, sin), past[0].shape[2]
         keys, values = (part[:, None] for part in past)
         own_keys, own_values = own
         scores = torch.cat([rows @ keys.transpose(-2, -1), rows @ own_keys.transpose(-2, -1)], -1)
         weights = scores.float().softmax(-1).to(x.dtype)
-        return self._joined(weights[..., :length] @ values + weights[..., length:] @ own_values)
+        return self._project_output(weights[..., :length] @ values + weights[..., length:] @ own_values)
 
-    def _rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _grouped_queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Queries (.., kv_heads, shared * N, head_dim) of x (.., N, width).
 
-        Heads that share keys stand below each other, as more rows: nothing is copied for them.
+        Heads that share keys are additional rows, so that keys are not copied.
         """
-        queries = rotate(self.q_norm(self._heads(self.q_proj(x))).transpose(-3, -2), cos, sin)
+        queries = apply_rotary(self.q_norm(self._heads(self.q_proj(x))).transpose(-3, -2), cos, sin)
         return torch.unflatten(queries, -3, (self.config.kv_heads, -1)).flatten(-3, -2)
 
-    def _joined(self, seen: Tensor) -> Tensor:
-        """(.., N, width) of what each row of `_rows` has seen."""
+    def _project_output(self, seen: Tensor) -> Tensor:
+        """(.., N, width) from the attention output of each row of `_grouped_queries`."""
         shared = self.config.heads // self.config.kv_heads
         by_head = torch.unflatten(seen, -2, (shared, -1)).flatten(-4, -3)
         return self.o_proj(by_head.transpose(-3, -2).flatten(-2))  # type: ignore[no-any-return]
@@ -143,10 +146,10 @@ class GatedMlp(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class DecoderLayer(nn.Module):
     """Shared self-attention; the prompt's tokens then pass the full FFN, the action tokens their own."""
 
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.input_layernorm = RmsNorm(config.width, config.norm_eps)
         self.self_attn = Attention(config)
@@ -157,10 +160,10 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, prompt: int, mask: Tensor, cos: Tensor, sin: Tensor, skip: int = 0
     ) -> tuple[Tensor, KeysValues]:
-        """Tokens (B, N, width), the first `prompt` of them the prompt's, after one block; and their keys, values.
+        """One layer for tokens (B, N, width), the first `prompt` of them the prompt's; also returns keys and values.
 
-        mask (N, N) is 0 where one sees another and hugely negative elsewhere. The first `skip` tokens are only looked
-        at: the result is (B, N - skip, width).
+        mask (N, N) is 0 where attention is allowed and very negative elsewhere. The first `skip` tokens are only keys:
+        the result is (B, N - skip, width).
         """
         normed = self.input_layernorm(x)
         own = self.self_attn.keys_values(normed, cos, sin)
@@ -174,9 +177,9 @@ class Block(nn.Module):
         ]
         return x + torch.cat(parts, 1), own
 
-    def beside(self, x: Tensor, past: KeysValues, of_keys: Tables, of_queries: Tables) -> Tensor:
+    def forward_cached(self, x: Tensor, past: KeysValues, key_tables: Tables, query_tables: Tables) -> Tensor:
         """Action tokens (B, R, N, width) after one block, each seeing the prompt's keys and values and its own N."""
         normed = self.input_layernorm(x)
-        own = self.self_attn.keys_values(normed, *of_keys)
-        x = x + self.self_attn.attend_beside(normed, past, own, *of_queries)
+        own = self.self_attn.keys_values(normed, *key_tables)
+        x = x + self.self_attn.attend_cached(normed, past, own, *query_tables)
         return x + self.action_mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]

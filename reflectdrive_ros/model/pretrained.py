@@ -1,14 +1,14 @@
-"""Beginnings from public weights: a Qwen3 language model and a SigLIP2 visual encoder, as Hugging Face stores them.
+"""Initialisation from public weights: a Qwen3 language model and a SigLIP2 vision encoder in Hugging Face's format.
 
-    net = TokenNet(base())
+    net = TokenNet(base_config())
     net.initialise(generator)
     load_qwen3(net, "path/of/Qwen3-0.6B-Base")
     load_siglip(net, "path/of/siglip2-base-patch16-256")
 
-The prompt is causal, so the language model's weights mean what they meant. The action FFN begins as the channels of the
-full FFN whose gates are strongest. What is new here (projector, action tables and heads) keeps its random beginning.
-A network with words of its own begins with what the language model knows of those that it has in one piece.
-Weights that lack something, bring something unknown or belong to other measures are refused, and named.
+The prompt is causal, as in the language model. The action FFN starts with the channels of the full FFN that have the
+largest gates. New parts (projector, action tables and heads) keep their random initialisation. A network with its own
+vocabulary takes the embeddings of the words that are single tokens of the language model. Missing, unknown or
+differently shaped weights are refused by name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from ..documents import FILE_NAME, anything, check_fields, maybe, named, read_json
-from .checkpoint import CheckpointError, fill, read_tensors
-from .layers import Block
+from .checkpoint import CheckpointError, copy_parameters, read_tensors
+from .layers import DecoderLayer
 from .token.net import TokenNet
 
-WITHIN = "\u0120"  # what stands before a word of a sentence, in place of the space
+WORD_START = "\u0120"  # what stands before a word of a sentence, in place of the space
 SIGLIP_DEFAULTS = {  # what its configuration leaves out
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -40,13 +40,13 @@ SIGLIP_DEFAULTS = {  # what its configuration leaves out
 
 
 def load_qwen3(net: TokenNet, folder: str | Path) -> None:
-    """Fill the language model's weights from a folder with config.json and safetensors. Raises CheckpointError."""
+    """Loads the language model's weights from a folder with config.json and safetensors. Raises CheckpointError."""
     folder = Path(folder)
-    told, want = _configuration(folder), net.config.blocks
-    rope_theta = told.get("rope_theta", (told.get("rope_parameters") or {}).get("rope_theta"))
+    found, want = _configuration(folder), net.config.transformer
+    rope_theta = found.get("rope_theta", (found.get("rope_parameters") or {}).get("rope_theta"))
     _must_agree(
         folder,
-        {**told, "rope_theta": rope_theta},
+        {**found, "rope_theta": rope_theta},
         {
             "model_type": "qwen3",
             "hidden_size": want.width,
@@ -61,55 +61,55 @@ def load_qwen3(net: TokenNet, folder: str | Path) -> None:
         },
     )
     tensors = {name.removeprefix("model."): value for name, value in _tensors(folder).items()}
-    tensors.pop("lm_head.weight", None)  # the embedding once more; no words are spoken here
+    tensors.pop("lm_head.weight", None)  # equals the embedding; this network generates no text
     if net.config.words and "embed_tokens.weight" in tensors:
-        tensors["embed_tokens.weight"] = _own_words(net, tensors["embed_tokens.weight"], folder)
+        tensors["embed_tokens.weight"] = _vocabulary_embeddings(net, tensors["embed_tokens.weight"], folder)
     parts = torch.nn.ModuleDict({"embed_tokens": net.embed_tokens, "layers": net.layers, "norm": net.norm})
-    # the action FFN is ours: it begins with the network's present weights, then takes the strongest channels
+    # the action FFN is not part of Qwen3: it keeps its initialisation, then takes the strongest channels
     own = {name: value for name, value in parts.state_dict().items() if ".action_mlp." in name}
     unexpected_own = sorted(set(own) & set(tensors))
     if unexpected_own:
         raise CheckpointError(f"{folder} has unexpected {', '.join(unexpected_own)}")
-    fill(parts, {**tensors, **own}, folder)
+    copy_parameters(parts, {**tensors, **own}, folder)
     for layer in net.layers:
-        strongest_channels(cast(Block, layer))
+        init_action_mlp(cast(DecoderLayer, layer))
 
 
-def _own_words(net: TokenNet, table: Tensor, folder: Path) -> Tensor:
+def _vocabulary_embeddings(net: TokenNet, table: Tensor, folder: Path) -> Tensor:
     """The embeddings of a network's own words, taken from the language model's where its vocabulary has them."""
     path = folder / "vocab.json"
     try:
         pieces = read_json(path)
-        found = [pieces.get(f"{WITHIN}{word}", pieces.get(word)) for word in net.config.words]
+        found = [pieces.get(f"{WORD_START}{word}", pieces.get(word)) for word in net.config.words]
         rows = net.embed_tokens.weight.detach().clone()
         for place, piece in enumerate(found):
             if piece is not None:
                 rows[place] = table[piece]
     except (OSError, ValueError, TypeError, AttributeError, IndexError) as fault:
-        raise CheckpointError(f"{path} is no vocabulary of the weights beside it: {fault}") from None
+        raise CheckpointError(f"{path} is not the vocabulary of the weights beside it: {fault}") from None
     return rows
 
 
-def strongest_channels(block: Block) -> None:
-    """The action FFN becomes those channels of the full FFN whose gate weights have the largest norm, in order."""
+def init_action_mlp(layer: DecoderLayer) -> None:
+    """Sets the action FFN to the channels of the full FFN whose gate weights have the largest norm, in order."""
     with torch.no_grad():
-        norms = block.mlp.gate_proj.weight.norm(dim=1)
-        kept = norms.topk(block.action_mlp.gate_proj.weight.shape[0]).indices.sort().values
-        block.action_mlp.gate_proj.weight.copy_(block.mlp.gate_proj.weight[kept])
-        block.action_mlp.up_proj.weight.copy_(block.mlp.up_proj.weight[kept])
-        block.action_mlp.down_proj.weight.copy_(block.mlp.down_proj.weight[:, kept])
+        norms = layer.mlp.gate_proj.weight.norm(dim=1)
+        kept = norms.topk(layer.action_mlp.gate_proj.weight.shape[0]).indices.sort().values
+        layer.action_mlp.gate_proj.weight.copy_(layer.mlp.gate_proj.weight[kept])
+        layer.action_mlp.up_proj.weight.copy_(layer.mlp.up_proj.weight[kept])
+        layer.action_mlp.down_proj.weight.copy_(layer.mlp.down_proj.weight[:, kept])
 
 
 def load_siglip(net: TokenNet, folder: str | Path) -> None:
     """Fill the visual encoder from a folder with config.json and safetensors; the text tower and the pooling head
     that may be there are left out. Raises CheckpointError."""
     folder = Path(folder)
-    told, want = _configuration(folder), net.config.vision
+    found, want = _configuration(folder), net.config.vision
     if want.stem or want.frames != 1 or want.height != want.width:
-        raise CheckpointError(f"{folder} is for square pictures one by one and without a stem; vision is {want}")
+        raise CheckpointError(f"{folder} is for single square images without a stem; vision is {want}")
     _must_agree(
         folder,
-        {**SIGLIP_DEFAULTS, **(told.get("vision_config") or told)},
+        {**SIGLIP_DEFAULTS, **(found.get("vision_config") or found)},
         {
             "hidden_size": want.channels,
             "intermediate_size": want.ffn,
@@ -127,22 +127,22 @@ def load_siglip(net: TokenNet, folder: str | Path) -> None:
             continue
         inside = name.removeprefix("vision_model.").removeprefix("embeddings.").removeprefix("encoder.")
         tensors[inside] = value
-    fill(net.vision, tensors, folder)
+    copy_parameters(net.vision, tensors, folder)
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = read_json(folder / "config.json")
-        check_fields(told, {"vision_config": maybe(named(anything)), "rope_parameters": maybe(named(anything))})
-        return told
+        found: dict[str, Any] = read_json(folder / "config.json")
+        check_fields(found, {"vision_config": maybe(named(anything)), "rope_parameters": maybe(named(anything))})
+        return found
     except (OSError, ValueError) as fault:
         raise CheckpointError(f"{folder / 'config.json'} cannot be read: {fault}") from None
 
 
-def _must_agree(folder: Path, told: Mapping[str, Any], want: Mapping[str, Any]) -> None:
+def _must_agree(folder: Path, found: Mapping[str, Any], want: Mapping[str, Any]) -> None:
     for name, value in want.items():
-        if told.get(name) != value:
-            raise CheckpointError(f"{folder / 'config.json'}: {name} is {told.get(name)!r}, expected {value!r}")
+        if found.get(name) != value:
+            raise CheckpointError(f"{folder / 'config.json'}: {name} is {found.get(name)!r}, expected {value!r}")
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
@@ -151,9 +151,9 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     names = ["model.safetensors"]
     if os.path.exists(index):
         try:
-            told = read_json(index)
-            check_fields(told, {"weight_map": named(FILE_NAME)})
-            names = sorted(set(told["weight_map"].values()))
+            found = read_json(index)
+            check_fields(found, {"weight_map": named(FILE_NAME)})
+            names = sorted(set(found["weight_map"].values()))
         except (OSError, ValueError) as fault:
             raise CheckpointError(f"{index} is no index of tensors: {fault}") from None
     tensors: dict[str, Tensor] = {}

@@ -1,8 +1,8 @@
-"""Pictures to prompt tokens: a ViT shaped and named as SigLIP2's, a 2 x 2 pixel shuffle, a projector.
+"""Images to prompt tokens: a ViT with SigLIP2's structure and names, a 2 x 2 pixel shuffle, a projector.
 
-The small model puts a few strided convolutions before the patches: they learn edges from few pictures, and cost less
-than layers of attention. And it looks at both instants of a camera at once, as one picture of six channels: what moved
-shows in the first layer, and there is half as much to encode and half as long a prompt.
+The small model has a few strided convolutions before the patch embedding: they learn edges from few images, and cost
+less than attention layers. It encodes both instants of a camera as one image of six channels: motion is visible in the
+first layer, and there are half as many images and prompt tokens.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..domain import Array
-from .layers import attended
+from .layers import attention
 
 SHUFFLE = 2  # patches per side that become one token
 
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """Measures of the visual encoder and of the pictures it takes."""
+    """Configuration of the vision encoder and its input images."""
 
     height: int = 144  # px
     width: int = 288  # px
     patch: int = 24  # px
-    frames: int = 2  # instants of a camera that are encoded as one picture; SigLIP2 takes 1
+    frames: int = 2  # instants of a camera that are encoded as one image; SigLIP2 takes 1
     stem: tuple[int, ...] = (16, 32)  # channels of strided convolutions before the patches; SigLIP2 has none
     channels: int = 128
     layers: int = 7
@@ -48,7 +48,7 @@ class VisionConfig:
 
     @property
     def tokens(self) -> int:
-        """Prompt tokens of one picture."""
+        """Prompt tokens of one image."""
         rows, columns = self.grid
         return rows * columns // SHUFFLE**2
 
@@ -66,7 +66,7 @@ class VisionAttention(nn.Module):
         q, k, v = (
             proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return self.out_proj(attended(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.out_proj(attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
 class VisionMlp(nn.Module):
@@ -112,14 +112,14 @@ class VisionEncoder(nn.Module):
     def forward(self, views: Tensor) -> Tensor:
         """Views (N, frames, H, W, 3) uint8 -> features (N, rows * columns, channels).
 
-        Larger pictures than its own are averaged down to them.
+        Larger images than its own are averaged down to them.
         """
         weight = self.patch_embedding.weight
         size = self.config.height, self.config.width
         whole = views
         if views.shape[2:4] != size:
-            whole = torch.unflatten(shrunk(views.flatten(0, 1), *size), 0, views.shape[:2])
-        channels = whole.permute(0, 1, 4, 2, 3).flatten(1, 2)  # of the oldest picture first
+            whole = torch.unflatten(area_resize(views.flatten(0, 1), *size), 0, views.shape[:2])
+        channels = whole.permute(0, 1, 4, 2, 3).flatten(1, 2)  # of the oldest image first
         pixels = (channels.to(weight.dtype) / 127.5 - 1.0).contiguous()
         x = self.patch_embedding(self.stem(pixels)).flatten(2).transpose(1, 2) + self.position_embedding.weight
         for layer in self.layers:
@@ -127,24 +127,24 @@ class VisionEncoder(nn.Module):
         return self.post_layernorm(x)  # type: ignore[no-any-return]
 
 
-def shrunk(images: Tensor, height: int, width: int) -> Tensor:
-    """Pictures (N, H, W, C) averaged over areas, whole values as cameras give: float32 (N, height, width, C).
+def area_resize(images: Tensor, height: int, width: int) -> Tensor:
+    """Images (N, H, W, C) of whole values, averaged over areas: float32 (N, height, width, C).
 
-    What OpenCV's INTER_AREA does on the host, as two products with matrices, which run wherever the network runs;
-    TensorRT's Resize does not average.
+    Equals OpenCV's INTER_AREA on the host, as two matrix products on the network's device; TensorRT's Resize does not
+    average.
     """
     pixels = images.float()
     for size in (height, width):  # rows; turned over, columns; turned back
         across, channels = pixels.shape[2:]
-        shares = torch.from_numpy(area_shares(pixels.shape[1], size)).to(pixels.device)
+        shares = torch.from_numpy(area_weights(pixels.shape[1], size)).to(pixels.device)
         pixels = torch.unflatten(shares @ pixels.flatten(2), 2, (across, channels)).transpose(1, 2)
     return pixels.round()
 
 
-def resized_patches(weight: Tensor, side: int) -> Tensor:
-    """Patch embedding (C, I, S, S) for patches of `side` x `side`: the same answer to the same patch enlarged.
+def resize_patch_embedding(weight: Tensor, side: int) -> Tensor:
+    """Patch embedding (C, I, S, S) for patches of `side` x `side` with the same output for the same patch enlarged.
 
-    The smallest weights that do so (FlexiViT, arXiv 2212.08013, section 3.4).
+    The solution of smallest norm (FlexiViT, arXiv 2212.08013, section 3.4).
     """
     before = weight.shape[-1]
     each = torch.eye(before * before).view(-1, 1, before, before)
@@ -154,7 +154,7 @@ def resized_patches(weight: Tensor, side: int) -> Tensor:
     return patches
 
 
-def area_shares(before: int, after: int) -> Array:
+def area_weights(before: int, after: int) -> Array:
     """(after, before) float32: how much each of `before` pixels of a line counts in each of `after`, fewer, ones."""
     edges = np.arange(after + 1) * before / after
     pixels = np.arange(before)

@@ -1,4 +1,4 @@
-// What the report and the live page draw alike: the plan in a camera picture, and the road from above.
+// What the report and the live page draw alike: the plan in a camera image, and the road from above.
 // Poses are [x, y, heading] in the map; a frame holds ego, v, plan [[x, y, heading, speed], ..], dt and agents.
 const $ = id => document.getElementById(id);
 const VERDICTS = [["OK", "--good"], ["LATE", "--warn"], ["UNSAFE", "--bad"], ["INFEASIBLE", "--odd"]];
@@ -69,11 +69,11 @@ function swept(frame) {
 const wholeSecond = time => time !== null && time > 0 && Math.abs(time - Math.round(time)) < 1e-3;
 
 // -------------------------------------------------------------------------------------------------------------- cameras
-function distortion(d) {  // what the lens does to a point of the ideal picture, as OpenCV's plumb_bob and rational models
+function distortion(d) {  // what the lens does to a point of the ideal image, as OpenCV's plumb_bob and rational models
   if (!d.length) return (x, y) => [x, y];
   const [k1, k2, p1, p2, k3 = 0, k4 = 0, k5 = 0, k6 = 0] = d;
   const radial = q => (1 + q * (k1 + q * (k2 + q * k3))) / (1 + q * (k4 + q * (k5 + q * k6)));
-  let limit = 0.02;  // far outside the picture the polynomial turns back and would fold things into it: held from there on
+  let limit = 0.02;  // far outside the image the polynomial turns back and would fold things into it: held from there on
   while (limit < 9 && Math.sqrt(limit + 0.02) * radial(limit + 0.02) > Math.sqrt(limit) * radial(limit)) limit += 0.02;
   return (x, y) => {
     const q = x * x + y * y;
@@ -94,8 +94,8 @@ function clipNear(points, near) {  // polygon of camera points (x right, y down,
   });
   return kept;
 }
-// the plan as a ribbon on the road of a picture w px wide; cam holds width, k, distortion, camera_from_ego and ego
-function paintPlanInPicture(g, w, cam, frame, roadHeight, boxes) {
+// the plan as a ribbon on the road of an image w px wide; cam holds width, k, distortion, camera_from_ego and ego
+function paintPlanInImage(g, w, cam, frame, roadHeight, boxes) {
   const ribbon = swept(frame), k = cam.k, m = cam.camera_from_ego, scale = w / cam.width;
   const lens = ([x, y]) => {  // map point on the road -> camera axes
     const [ex, ey] = into(cam.ego, x, y), z = roadHeight;

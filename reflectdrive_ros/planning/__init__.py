@@ -1,4 +1,4 @@
-"""Recipes: each planner is one function that reads like its paper."""
+"""The planners by name. Each is one function that follows its paper."""
 
 from __future__ import annotations
 
@@ -8,27 +8,32 @@ from dataclasses import asdict, dataclass
 from ..config import Config, ConfigError, DecodingConfig
 from ..domain import Observation, Trajectory
 from . import constant_velocity, reflectdrive, reflectdrive2, route_follower
-from .planner import Planner, Tools
+from .planner import Planner, PlannerContext
 
 PLANNERS: dict[str, Planner] = {
     "constant_velocity": constant_velocity.plan,
     "route_follower": route_follower.plan,
 }
-BLIND = ("constant_velocity", "route_follower")  # they look at no picture, so none need be drawn or read for them
-LEARNED: dict[str, Planner] = {  # they have a network, which needs a model's weights
+CAMERA_FREE = ("constant_velocity", "route_follower")  # they use no images, so none need be rendered or read
+VECTOR_PLANNERS: frozenset[str] = frozenset()  # they read lanes, history, lights and stop lines; others pay nothing
+LEARNED: dict[str, Planner] = {  # they need the weights of a network
     "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,
 }
-PROPOSALS: dict[str, Callable[[Observation, Tools], tuple[Trajectory, ...]]] = {  # to all goals, nothing repaired
+PROPOSALS: dict[
+    str, Callable[[Observation, PlannerContext], tuple[Trajectory, ...]]
+] = {  # to all goals, without repair
     "reflectdrive": reflectdrive.proposals,
     "reflectdrive2": reflectdrive2.proposals,
 }
-TO_DRAFT = {"reflectdrive2": reflectdrive2.to_draft}  # of those whose first draft hangs on the scene alone
+PREFETCHABLE_DRAFTS = {
+    "reflectdrive2": reflectdrive2.draft_inputs
+}  # planners whose first draft depends on the scene alone
 
 
-def planner_named(config: Config) -> Planner:
-    """The recipe that a configuration asks for. Raises ConfigError naming those there are, or what it needs."""
-    known = planners(config)
+def get_planner(config: Config) -> Planner:
+    """The configured planner. Raises ConfigError naming the known planners, or what is missing."""
+    known = available_planners(config)
     if config.planner in known:
         return known[config.planner]
     if config.planner in LEARNED:
@@ -38,23 +43,20 @@ def planner_named(config: Config) -> Planner:
     raise ConfigError(f"planner is '{config.planner}', expected one of {', '.join((*PLANNERS, *LEARNED))}")
 
 
-def planners(config: Config) -> dict[str, Planner]:
-    """The recipes that can plan with a configuration: what has learned needs a model's weights."""
+def available_planners(config: Config) -> dict[str, Planner]:
+    """The planners that can run with a configuration: learned ones need model weights."""
     return {**PLANNERS, **LEARNED} if config.model.file else dict(PLANNERS)
 
 
 @dataclass(frozen=True)
 class ReflectDriveDecoding(DecodingConfig):
-    """`decoding` with the goals and the guidance of `reflectdrive`.
-
-    Graphs need not have just these goals built in: the recipe chooses of those that the network gives.
-    """
+    """`decoding` with number and spacing of the goals and the guidance of `reflectdrive`."""
 
     guidance: float = 0.0  # weight of classifier-free guidance
 
 
-def decoding_of(config: Config) -> DecodingConfig:
-    """How the configured planner wants its network to decode."""
+def decoding_config(config: Config) -> DecodingConfig:
+    """Decoding settings of the configured planner."""
     if config.planner != "reflectdrive":
         return config.decoding
     wanted = config.reflectdrive

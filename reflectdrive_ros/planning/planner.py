@@ -1,13 +1,14 @@
-"""The seams of planning: what a recipe is given and what it returns.
+"""Types of planning: state and context of a planner, and the network that it calls.
 
-A planner is one function `(state, observation, tools) -> (state, plan)`. Its memory goes in and comes out; nothing is
-shared behind its back. What it cannot do it says with a PlanningError, one sentence, and the engine sends a safe plan.
+A planner is a function `(state, observation, planner_context) -> (state, plan)` without hidden state. It raises
+PlanningError, with one sentence as its message, if it cannot plan; the engine then publishes the stop plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,121 +16,176 @@ import numpy as np
 from ..config import Config
 from ..domain import Array, Observation, Plan, TokenTrace
 from ..features import InputSpec, ModelInputs, model_inputs
-from ..tokens import Codebook
+from ..scoring.safety import SafetyContext
+from ..tokens import Round, TokenLayout
 
 
 class PlanningError(Exception):
-    """A planner cannot plan; the message says why."""
+    """A planner cannot plan; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class PlannerState:
-    """What a recipe remembers between steps."""
+    """State of a planner between steps."""
 
     previous: Plan | None = None
-    lite_run: int = 0  # lite steps since the last full one
-    memory: object = None  # what one recipe remembers beyond that, in a type of its own; told of if it is Remarks
+    lite_steps_since_full: int = 0
+    memory: object = None  # state of one recipe, in its own type; StepNotes are published
 
 
 @runtime_checkable
-class Remarks(Protocol):
-    """What a memory has to say of the step that left it."""
+class StepNotes(Protocol):
+    """Memory that reports on the step that left it."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on inputs that were not used as they came."""
+        """Sentences on inputs that were replaced, cut or ignored."""
         ...
 
     @property
     def full_step_reason(self) -> str:
-        """Why the step was a full one; empty where it was not."""
+        """Why the step was a full one; empty after a lite step."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Prefilled:
-    """What a network knows of a scene before the first draft."""
+    """Result of the prefill: the encoded scene and the goals."""
 
-    context: Any  # the network's own; goes back to it with each step
-    blocks: Array  # (K, 16) int32 ids, one block per goal: its last pair, the rest masked; the likeliest first
+    context: Any  # prefix with KV cache, opaque; passed back to the network in each step
+    actions: Array  # (K, T) int32 ids, an action sequence per goal: its goal, the rest masked; most probable first
     goal_log_probs: Array  # (K,)
-    real: Array  # (K,) bool; a block that is not real repeats the first
+    valid: Array  # (K,) bool; an invalid sequence is padding and repeats the first
 
 
-def trace_of(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, codebook: Codebook) -> TokenTrace:
-    """Of the draft and each edit round: ids and probabilities (1, 16) each. `known`: None where no goal was sought."""
+def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, layout: TokenLayout) -> TokenTrace:
+    """Trace of the draft and of each edit round, ids and probabilities (1, T) each.
+
+    `known` is None if the step selected no goal.
+    """
     ids, confidence = (np.concatenate(part) for part in zip(*rounds, strict=True))
     if known is None:
         return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
-    goals = known.blocks[known.real][:, -2:]
-    chosen = int(np.argmax((goals == ids[0, -2:]).all(axis=1)))  # neither draft nor edits change the goal
-    return TokenTrace(codebook.to_values(goals), np.exp(known.goal_log_probs[known.real]), chosen, ids, confidence)
+    goals, goal = known.actions[known.valid], list(layout.goal)
+    chosen = int(np.argmax((goals[:, goal] == ids[0, goal]).all(axis=1)))  # neither draft nor edits change the goal
+    return TokenTrace(layout.decode_goal(goals), np.exp(known.goal_log_probs[known.valid]), chosen, ids, confidence)
 
 
 class Network(Protocol):
-    """A token network on some backend. Arrays go in and come out; what lies between stays on its device."""
+    """A token network on some backend. Inputs and outputs are arrays; the context stays on its device."""
 
     @property
     def inputs(self) -> InputSpec:
-        """What it takes."""
+        """Specification of the input arrays."""
         ...
 
     @property
-    def codebook(self) -> Codebook:
-        """What its ids mean."""
+    def layout(self) -> TokenLayout:
+        """Meaning of the tokens."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the network can do beyond drafts: some of goals, edit, refine, guidance, as its card says."""
         ...
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        """Read the scene and decide where to go."""
+        """Encode the scene and predict the goals. Capability goals."""
         ...
 
     def prefill(self, inputs: ModelInputs) -> Any:
-        """Read the scene alone, for who knows where to go: the context that `prefill_goal` would give."""
+        """Encode the scene only, if the goal is known: the context that `prefill_goal` would give."""
         ...
 
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
-        """One round on blocks (M, 16): write the `limit` most confident masked ids of each, or edit what is written.
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        """One decoding round on action sequences (M, T).
 
-        Returns the blocks, and the probability (M, 16) of each id, 0 where it is still the mask.
+        Without `edit` it writes the `limit` most confident masked ids of each; with `edit` it edits the written ids
+        (AutoEdit). Returns the sequences and the probability (M, T) of each id, 0 where it is masked.
         """
         ...
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        """`step` that writes, once for each of at least one of `limits`, all rounds of a block at a stretch."""
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        """`step` without `edit` for each of `limits` (at least one)."""
+        ...
+
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        """The context of the same scene with a text of padding only. Capability guidance."""
+        ...
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        """As `step` writing masked ids, by logits u + (weight + 1) (c - u): c with the text, u without.
+
+        Capability guidance.
+        """
         ...
 
 
-def in_turn(network: Network, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-    """`Network.draft` of who has nothing better: one step after another, all blocks in each."""
-    first, *others = limits
-    blocks, confidence = network.step(context, blocks, first, False)
-    for limit in others:
-        blocks, confidence = network.step(context, blocks, limit, False)
-    return blocks, confidence
+def draft_sequentially(network: Network, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+    """`Network.draft` as one `step` call per round, for backends without a fused implementation."""
+    return run_rounds(partial(network.step, context), actions, tuple(map(Round, limits)))
 
 
-def no_hurry() -> float:
+def run_rounds(
+    step: Callable[[Array, int, bool], tuple[Array, Array]], actions: Array, rounds: Sequence[Round]
+) -> tuple[Array, Array]:
+    """Sequences (M, T) after decoding rounds, and the probability of each id; `step` is `Network.step` of a scene."""
+    confidence = np.zeros(actions.shape)
+    for limit, edit in rounds:
+        actions, confidence = step(actions, limit, edit)
+    return actions, confidence
+
+
+def prefill_sequences(network: Network, inputs: ModelInputs) -> Prefilled:
+    """`prefill_goal` or, of a network without the capability goals, one sequence of masks."""
+    if "goals" in network.capabilities:
+        return network.prefill_goal(inputs)
+    masked = np.full((1, network.layout.length), network.layout.mask_id, np.int32)
+    return Prefilled(network.prefill(inputs), masked, np.zeros(1), np.ones(1, bool))
+
+
+def no_deadline() -> float:
+    """Share of the deadline used, if there is no deadline: 0."""
     return 0.0
 
 
 @dataclass(frozen=True)
-class Tools:
-    """What a recipe may use."""
+class PlannerContext:
+    """Configuration, network, clock and checks of a planner."""
 
     config: Config
-    network: Network | None = None  # of planners that have learned
-    inputs_of: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
-    spent: Callable[[], float] = no_hurry  # share of the deadline that is gone
+    network: Network | None = None  # of learned planners
+    make_inputs: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
+    deadline_used: Callable[[], float] = no_deadline  # elapsed share of the deadline, 0 at the start of the step
+    safety: SafetyContext | None = None  # of the step's observation
+
+    def safety_context(self, observation: Observation) -> SafetyContext:
+        """The SafetyContext of the step, or a new one if the caller shares none for this observation."""
+        if self.safety is not None and self.safety.observation is observation:
+            return self.safety
+        return SafetyContext(observation, self.config)
 
 
-def what_it_sees(recipe: str, observation: Observation, tools: Tools) -> tuple[Network, ModelInputs]:
-    """The network of a recipe that has learned, and what it is given. Raises PlanningError where one is missing."""
-    if tools.network is None:
+def network_inputs(
+    recipe: str, observation: Observation, planner_context: PlannerContext, needs: frozenset[str]
+) -> tuple[Network, ModelInputs]:
+    """The network and its inputs.
+
+    Raises PlanningError if there is no network, if it lacks a capability that the recipe `needs`, or if an input cannot
+    be used.
+    """
+    network = planner_context.network
+    if network is None:
         raise PlanningError(f"{recipe} has no network: set model.file and model.sha256 to its weights")
+    if missing := needs - network.capabilities:
+        has = ", ".join(sorted(network.capabilities)) or "none"
+        raise PlanningError(f"{recipe} needs the capability {min(missing)} of its network, whose card has {has}")
     try:
-        return tools.network, tools.inputs_of(observation, tools.network.inputs)
+        return network, planner_context.make_inputs(observation, network.inputs)
     except ValueError as fault:
         raise PlanningError(str(fault)) from None
 
 
-Planner = Callable[[PlannerState, Observation, Tools], tuple[PlannerState, Plan]]
+Planner = Callable[[PlannerState, Observation, PlannerContext], tuple[PlannerState, Plan]]

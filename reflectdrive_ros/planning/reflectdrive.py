@@ -1,84 +1,85 @@
-"""ReflectDrive: several goals, a plan to each, the best by the score, and repair where it is unsafe.
+"""ReflectDrive: drafts to several goals, selection by the driving score, repair of an unsafe plan.
 
-    goals by top-k without near doubles; the way to each written in five rounds (inpainting)
-    the best of them by safety, then by the driving score
-    while it is unsafe: check, search, anchor, redraw (`repair`)
+    goals by top-k with non-maximum suppression; a draft to each in five rounds (inpainting)
+    the best by safety, then by the driving score
+    while it is unsafe: check, search, anchor, redraft (`repair`)
 
-Every step plans anew, from the pictures of the moment. Where neither objects nor drivable space are known there is
-nothing to choose or to repair by: the likeliest goal is driven to, which is the paper's model without reflective
-inference. Paper: Discrete Diffusion for Reflective Vision-Language-Action Models (ReflectDrive); horizon 4 s, 8 points.
+Every step is a full one. If neither objects nor drivable space are known, plans can be neither scored nor repaired: the
+most probable goal is used, which is the model of the paper without reflective inference. Paper: Discrete Diffusion for
+Reflective Vision-Language-Action Models (ReflectDrive); horizon 4 s, 8 waypoints.
 
-Classifier-free guidance asks the network twice, the second time with a blank instruction, and moves away from what the
-blank one says. It needs a `GuidedNetwork`, that is two methods more than `Network` has, and a network that has learned
-what a blank instruction means: in training a share of scenes (the usual one is a tenth) must come with a text that is
-all padding. With a network without the methods, as exported graphs are, a step with guidance is a PlanningError.
+Classifier-free guidance runs the network twice, with and without the text. It needs the capability guidance, which
+weights have in torch and graphs have if they were exported with it, and a training that dropped the text of a share of
+the scenes (usually a tenth). Without that capability guidance raises PlanningError.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..features import ModelInputs
-from .planner import Network, PlannerState, PlanningError, Prefilled, Tools, trace_of, what_it_sees
-from .postprocess.waypoints import driven, shares, trajectories
-from .repair import mended
-from .safety import Known, check_of, judged, looked_at
+from ..scoring.safety import safety_check
+from ..tokens import decoding_rounds, draft_schedule
+from .assessment import assess, evaluate
+from .planner import (
+    Network,
+    PlannerContext,
+    PlannerState,
+    PlanningError,
+    Prefilled,
+    network_inputs,
+    run_rounds,
+    token_trace,
+)
+from .postprocess.waypoints import postprocess, trajectories
+from .repair import repair_plan
 
-
-@runtime_checkable
-class GuidedNetwork(Protocol):
-    """What classifier-free guidance asks of a `Network` beyond itself."""
-
-    def blank(self, inputs: ModelInputs) -> Any:
-        """The context of the same scene with a text that is all padding."""
-        ...
-
-    def guided_step(self, context: Any, blank: Any, blocks: Array, limit: int, weight: float) -> tuple[Array, Array]:
-        """As `Network.step` writing masked ids, by logits u + (weight + 1) (c - u): c with the text, u without."""
-        ...
+NEEDS = frozenset({"goals"})  # capabilities of its network
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What the last step leaves behind, to be told."""
+    """Report of the last step."""
 
     notes: tuple[str, ...]
     full_step_reason: str = ""
 
 
-def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
-    settings = tools.config.reflectdrive
-    network, inputs = what_it_sees("reflectdrive", observation, tools)
+def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+    settings = planner_context.config.reflectdrive
+    network, inputs = network_inputs("reflectdrive", observation, planner_context, NEEDS)
     scene = network.prefill_goal(inputs)
-    against = Known.of(observation, tools.config)
+    safety_context = planner_context.safety_context(observation)
 
-    goals = apart(scene, network, settings)[: settings.goals if against.anything else 1]
-    blocks, confidence = written(goals, scene, inputs, network, settings)
-    points = network.codebook.decode(blocks)
-    smooth = driven(points, observation.ego, network.codebook.bin_m, against.road)
+    goals = scene.actions[scene.valid][: settings.goals if safety_context.can_check else 1]
+    actions, confidence = draft_plans(goals, scene, inputs, network, settings)
+    points = network.layout.decode(actions)
+    smooth = postprocess(points, observation.ego, network.layout.codebook.bin_m, safety_context.road)
     order, scores = [0], tuple[float, ...]()
-    if len(blocks) > 1:
-        found = judged(against, looked_at(against, smooth))
-        order = sorted(range(len(blocks)), key=lambda place: (found.key(place), -place), reverse=True)
+    if len(actions) > 1:
+        found = assess(safety_context, evaluate(safety_context, smooth))
+        order = sorted(range(len(actions)), key=lambda place: (found.key(place), -place), reverse=True)
         scores = tuple((found.safety.worst * found.quality)[order].tolist())
 
     best = order[0]
-    ids, sent, repairs = blocks[best], smooth[best], 0
-    if settings.repair and against.anything:
-        mend = mended(ids, points[best], observation, scene.context, tools, against)
-        ids, sent, repairs = mend.ids, mend.points, mend.iterations
+    ids, sent, repairs = actions[best], smooth[best], 0
+    if settings.repair and safety_context.can_check:
+        repaired = repair_plan(ids, points[best], scene.context, planner_context, safety_context)
+        ids, sent, repairs = repaired.ids, repaired.points, repaired.iterations
         if repairs and scores:
-            again = judged(against, looked_at(against, sent[None]))
+            again = assess(safety_context, evaluate(safety_context, sent[None]))
             scores = (float(again.safety.worst[0] * again.quality[0]), *scores[1:])
     first, *others = trajectories(
-        np.stack([sent, *smooth[order[1:]]]), observation.ego.speed_mps, tools.config.output.dt_s, against.road
+        np.stack([sent, *smooth[order[1:]]]),
+        observation.ego.speed_mps,
+        planner_context.config.output.dt_s,
+        safety_context.road,
     )
-    made = Plan(
+    result = Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,
         first,
@@ -86,50 +87,43 @@ def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[P
         tuple(others),
         scores,
         ids,
-        trace=trace_of([(blocks[[best]], confidence[[best]])], scene, network.codebook),
+        trace=token_trace([(actions[[best]], confidence[[best]])], scene, network.layout),
     )
-    made = replace(made, check=check_of(made, against, repairs))
-    return PlannerState(made, 0, Memory(inputs.notes, "every step plans anew")), made
+    result = replace(result, check=safety_check(result, safety_context, repairs))
+    return PlannerState(result, 0, Memory(inputs.notes, "every step is a full step")), result
 
 
-def proposals(observation: Observation, tools: Tools) -> tuple[Trajectory, ...]:
-    """The ways to all goals that keep their distance, the likeliest first: none is left out or repaired.
+def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
+    """Plans to all goals after non-maximum suppression, most probable first, without selection or repair.
 
     Raises PlanningError as `plan` does.
     """
-    settings = tools.config.reflectdrive
-    network, inputs = what_it_sees("reflectdrive", observation, tools)
+    settings = planner_context.config.reflectdrive
+    network, inputs = network_inputs("reflectdrive", observation, planner_context, NEEDS)
     scene = network.prefill_goal(inputs)
-    blocks, _ = written(apart(scene, network, settings)[: settings.goals], scene, inputs, network, settings)
-    road = Known.of(observation, tools.config).road
-    points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
-    return trajectories(points, observation.ego.speed_mps, tools.config.output.dt_s, road)
+    actions, _ = draft_plans(scene.actions[scene.valid][: settings.goals], scene, inputs, network, settings)
+    road = planner_context.safety_context(observation).road
+    points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
+    return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
 
 
-def apart(scene: Prefilled, network: Network, settings: ReflectDriveConfig) -> Array:
-    """Blocks (K, 16) of the likeliest goals that keep their distance, the likeliest first."""
-    blocks = scene.blocks[scene.real]
-    goals_m = network.codebook.to_values(blocks[:, -2:])
-    kept = list[int]()
-    for place, goal_m in enumerate(goals_m):
-        if all(np.hypot(*(goal_m - goals_m[other])) >= settings.goal_spacing_m - 1e-3 for other in kept):
-            kept.append(place)
-    return np.asarray(blocks[kept])
-
-
-def written(
-    blocks: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
+def draft_plans(
+    actions: Array, scene: Prefilled, inputs: ModelInputs, network: Network, settings: ReflectDriveConfig
 ) -> tuple[Array, Array]:
-    """Ids (K, 16) with the way to each goal written, in equal shares, larger ones first; and their probabilities.
+    """Ids (K, T) drafted to each goal in rounds of equal size, larger ones first; and their probabilities.
 
-    Raises PlanningError where guidance is asked for and the network is no GuidedNetwork.
+    Raises PlanningError if guidance is set and the network lacks that capability.
     """
     if settings.guidance == 0:
-        return network.draft(scene.context, blocks, shares(settings.draft_rounds))
-    if not isinstance(network, GuidedNetwork):
-        raise PlanningError("reflectdrive.guidance is set, but the network gives no logits: set it to 0")
-    blank = network.blank(inputs)
-    confidence = np.zeros(blocks.shape)
-    for share in shares(settings.draft_rounds):
-        blocks, confidence = network.guided_step(scene.context, blank, blocks, share, settings.guidance)
-    return blocks, confidence
+        return network.draft(scene.context, actions, draft_schedule(len(network.layout.free), settings.draft_rounds))
+    if "guidance" not in network.capabilities:
+        raise PlanningError(
+            f"reflectdrive.guidance is {settings.guidance}, but the network lacks the capability guidance: set it to "
+            "0, export the graphs with --guidance, or set model.file to the weights (.safetensors)"
+        )
+    unconditional = network.unconditional(inputs)
+
+    def step(ids: Array, limit: int, _: bool) -> tuple[Array, Array]:
+        return network.guided_step(scene.context, unconditional, ids, limit, settings.guidance)
+
+    return run_rounds(step, actions, decoding_rounds(len(network.layout.free), settings.draft_rounds, 0))

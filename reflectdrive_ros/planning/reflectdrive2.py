@@ -1,18 +1,16 @@
-"""ReflectDrive-2: decide a goal, draft the way there, reflect on the draft token by token.
+"""ReflectDrive-2 (arXiv 2605.04647): select goals, draft a plan to each, edit the selected plan token by token.
 
-A full step reads the scene, chooses goals, drafts in three rounds and edits in three. A lite step takes the last plan
-instead: the part already driven falls away, the rest is brought into today's ego frame and into tokens, its open end is
-masked, one round drafts that end and one edits. Full and lite alternate; whatever makes the last plan doubtful makes
-the next step a full one. Between steps the plan is kept in metres: only what the network changed is rounded, and the
-jolts of rounding are taken out (`smoothing`), a start that no engine gives is slowed down (`pace`), and what is sent is
-driven comfortably where that is possible (`comfort`).
+A full step encodes the scene, selects goals, drafts in three rounds and edits in three (AutoEdit). A lite step reuses
+the last plan: it is transformed to the current ego frame, its last waypoints are masked, one round drafts them and one
+round edits. Full and lite steps alternate; `find_full_step_reason` lists what forces a full step. Between steps the
+plan is kept in metres; only tokens that the network changed are quantised. Horizon 4 s, 8 waypoints.
 
-Where objects or drivable space are known, the plan is checked, and repaired only if it is unsafe (`repair`).
+Post-processing (`postprocess`) removes the quantisation noise, limits acceleration and relaxes the speed profile to the
+comfort limits. If agents or drivable space are known, the plan is checked and repaired if it is unsafe (`repair`).
 
-With others or drivable space known, all goals are drafted and those that the driving score finds safe and smooth are
-kept. Among these, or all where nothing is known, the car goes to the nearest of those about as likely as the likeliest
-(the paper takes the likeliest). The one plan that is to be driven is edited; the drafts of others stand beside it.
-Paper: ReflectDrive-2 (arXiv 2605.04647); horizon 4 s, 8 points.
+Goal selection: if agents or drivable space are known, all goals are drafted and those with the best driving score
+without progress are kept. Of these the nearest goal whose log-probability is within a margin of the best is selected;
+the paper selects the most probable. Only the selected plan is edited; the other drafts are published as candidates.
 """
 
 from __future__ import annotations
@@ -24,132 +22,139 @@ from typing import Any
 import numpy as np
 
 from .. import geometry, kinematics
-from ..config import ReflectDrive2Config, ScoringConfig
+from ..config import ReflectDrive2Config
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
-from ..scoring import metrics, prediction
-from ..scoring.frenet import RoadFrame, poses_on_road
-from ..scoring.scorer import Scene, ScoreCard, joined, judge, score, total
-from ..scoring.simulate import simulate
-from ..tokens import Codebook
-from .planner import Network, PlannerState, Prefilled, Tools, no_hurry, trace_of, what_it_sees
-from .postprocess.comfort import calmed
-from .postprocess.waypoints import FREE, HORIZON_S, POINT_DT_S, POINTS, driven, shares, trajectories
-from .repair import mended
-from .safety import Known, check_of
+from ..scoring.safety import SafetyContext, safety_check
+from ..tokens import TokenLayout, draft_schedule
+from .assessment import CandidateScores, score_candidates, simulated_states
+from .planner import Network, PlannerContext, PlannerState, Prefilled, network_inputs, no_deadline, token_trace
+from .postprocess.comfort import relax_profile
+from .postprocess.waypoints import HORIZON_S, POINT_DT_S, postprocess, trajectories
+from .repair import repair_plan
 
+NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
 STANDING_MPS = 0.3
-STANDING_M = 0.1  # a goal that is nearer is to stand at once
-GENTLE_MPS2 = 1.5  # doubt is no reason to brake harder
-LATE = 0.6  # share of the deadline
-FORECAST_S = 5.0  # what the score looks at
-EQUAL = 1e-3  # scores closer than this are
+STANDING_M = 0.1  # a closer goal means an immediate stop
+GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
+MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
+MAX_JUMP_M = 1.0  # largest difference between the map pose and the extrapolated one
+EDIT_DEADLINE_SHARE = 0.6  # share of the deadline after which no further AutoEdit round begins
+SAME_SCORE = 1e-3  # scores that differ by less count as equal
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What the last step leaves behind, beside its plan."""
+    """State between steps, beside the last plan."""
 
     ego: EgoState
     command: Command
-    confidence: float  # mean probability of the plan's ids
-    notes: tuple[str, ...]  # sentences on inputs that were not used as they came
-    full_step_reason: str = ""  # why the step was a full one
+    confidence: float  # mean probability of the token ids of the plan
+    notes: tuple[str, ...]  # sentences on inputs that were replaced, cut or ignored
+    full_step_reason: str = ""  # empty after a lite step
 
 
-def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
-    settings = tools.config.reflectdrive2
-    network, inputs = what_it_sees("reflectdrive2", observation, tools)
-    full_step_reason = doubts(state, observation, settings)
+def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+    settings = planner_context.config.reflectdrive2
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
+    full_step_reason = find_full_step_reason(state, observation, settings)
     known: Prefilled | None = None
     if full_step_reason or state.previous is None:
         known = network.prefill_goal(inputs)
         context = known.context
-        begun, log_probs = goals_to_draft(known, observation, tools)
-        blocks, confidence = drafted(network, context, begun, settings)
-        points = network.codebook.decode(blocks)
-        kind, lite_run, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
+        goal_actions, log_probs = goals_to_draft(known, observation, planner_context)
+        actions, confidence = draft_actions(network, context, goal_actions, settings)
+        points = network.layout.decode(actions)
+        kind, lite_steps_since_full, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
     else:
-        context, log_probs = network.prefill(inputs), np.zeros(1)  # there is one goal, and nothing to choose
-        blocks, confidence, points = continued(network, context, carried_points(state.previous, observation))
-        kind, lite_run, edit_rounds = StepKind.LITE, state.lite_run + 1, settings.lite_edit_rounds
+        context, log_probs = network.prefill(inputs), np.zeros(1)  # a single goal
+        actions, confidence, points = lite_draft(
+            network, context, carried_points(state.previous, observation, network.layout.points)
+        )
+        kind, lite_steps_since_full, edit_rounds = (
+            StepKind.LITE,
+            state.lite_steps_since_full + 1,
+            settings.lite_edit_rounds,
+        )
 
-    against = Known.of(observation, tools.config)
-    road = against.road
-    ways = driven(points, observation.ego, network.codebook.bin_m, road)
-    choice = ranked(ways, log_probs, observation, road, tools)
+    safety_context = planner_context.safety_context(observation)
+    road = safety_context.road
+    ways = postprocess(points, observation.ego, network.layout.codebook.bin_m, road)
+    choice = rank_candidates(ways, log_probs, safety_context)
     best, others = choice.order[0], choice.order[1:]
 
-    rounds = edited(network, context, blocks[[best]], confidence[[best]], edit_rounds, tools.spent)
+    rounds = edit_actions(
+        network, context, actions[[best]], confidence[[best]], edit_rounds, planner_context.deadline_used
+    )
     (ids,), (confidence_of_ids,) = rounds[-1]
-    reflected = reflected_points(points[best], blocks[best], ids, network.codebook)
-    if settings.repair and against.anything:
-        as_judged = choice.states(best) if np.array_equal(ids, blocks[best]) else None
-        found = mended(ids, reflected, observation, context, tools, against, as_judged)
+    edited = edited_points(points[best], actions[best], ids, network.layout)
+    if settings.repair and safety_context.can_check:
+        best_states = choice.states(best) if np.array_equal(ids, actions[best]) else None
+        found = repair_plan(ids, edited, context, planner_context, safety_context, best_states)
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
-        same = np.array_equal(ids, blocks[best])
-        way = ways[best] if same else driven(reflected, observation.ego, network.codebook.bin_m, road)
+        same = np.array_equal(ids, actions[best])
+        way = ways[best] if same else postprocess(edited, observation.ego, network.layout.codebook.bin_m, road)
         states, repairs = None, 0
-    sent = calmed(way, observation.ego, against)
-    if sent is not way and choice.card is not None:
-        states = simulate(poses_on_road(sent[None], road), against.scene.motion, tools.config.vehicle)[0]
+    sent = relax_profile(way, safety_context)
+    if sent is not way and choice.scored is not None:
+        (states,) = simulated_states(safety_context, sent[None])
     choice = choice.with_first(states) if repairs or sent is not way else choice
 
     sent_plan, *candidates = trajectories(
-        np.stack([sent, *ways[others]]), observation.ego.speed_mps, tools.config.output.dt_s, road
+        np.stack([sent, *ways[others]]), observation.ego.speed_mps, planner_context.config.output.dt_s, road
     )
-    made = Plan(
+    result = Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,
         sent_plan,
         kind,
         tuple(candidates),
-        choice.scores(tools.config.scoring),
+        choice.scores,
         ids,
-        trace=trace_of(rounds, known, network.codebook),
+        trace=token_trace(rounds, known, network.layout),
     )
-    made = replace(made, check=check_of(made, against, repairs))
+    result = replace(result, check=safety_check(result, safety_context, repairs))
     memory = Memory(
         observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, full_step_reason
     )
-    return PlannerState(made, lite_run, memory), made
+    return PlannerState(result, lite_steps_since_full, memory), result
 
 
-def doubts(state: PlannerState, observation: Observation, settings: ReflectDrive2Config) -> str:
-    """Why the last plan is not to be edited but made anew; empty when it may be edited."""
+def find_full_step_reason(state: PlannerState, observation: Observation, settings: ReflectDrive2Config) -> str:
+    """Why the next step must be a full one, as one sentence; empty if the last plan may be edited."""
     last, memory, ego = state.previous, state.memory, observation.ego
     if last is None or not isinstance(memory, Memory):
         return "there is no plan to edit"
-    if state.lite_run >= settings.lite_steps_per_full:
-        return "it is a full step's turn"
+    if state.lite_steps_since_full >= settings.lite_steps_per_full:
+        return "a full step is due"
     if observation.command is not memory.command:
         return f"the command changed from {memory.command.name} to {observation.command.name}"
     elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
-    if not 0.0 < elapsed_s <= settings.max_gap_s:
-        return f"{elapsed_s:.2f} s went by since the last plan"
+    if not 0.0 < elapsed_s <= MAX_GAP_S:
+        return f"{elapsed_s:.2f} s since the last plan"
     if abs(memory.ego.speed_mps) < STANDING_MPS <= abs(ego.speed_mps):
         return "the car starts"
     if memory.confidence < settings.low_confidence:
         return f"the last plan has a confidence of {memory.confidence:.2f}"
-    jump_m = distance(driven_on(memory.ego, elapsed_s), ego.map_from_ego)
-    if jump_m > settings.max_jump_m:
+    jump_m = distance(extrapolate_pose(memory.ego, elapsed_s), ego.map_from_ego)
+    if jump_m > MAX_JUMP_M:
         return f"localisation jumped by {jump_m:.1f} m"
-    deviation_m = distance(planned_place(last, elapsed_s), ego.map_from_ego)
+    deviation_m = distance(planned_position(last, elapsed_s), ego.map_from_ego)
     if deviation_m > settings.max_deviation_m:
         return f"the car is {deviation_m:.1f} m from where the last plan has it"
     return ""
 
 
-def driven_on(ego: EgoState, elapsed_s: float) -> Array:
-    """(3,) map pose of a car that keeps its speed, acceleration and curvature."""
+def extrapolate_pose(ego: EgoState, elapsed_s: float) -> Array:
+    """(3,) map pose after `elapsed_s` at constant acceleration and curvature."""
     if abs(ego.speed_mps) < STANDING_MPS:
         return ego.map_from_ego
     along_m = ego.speed_mps * elapsed_s + 0.5 * ego.acceleration_mps2 * elapsed_s**2
     return geometry.compose(ego.map_from_ego, kinematics.arc(ego.yaw_rate_rps / ego.speed_mps, np.array([along_m]))[0])
 
 
-def planned_place(plan: Plan, elapsed_s: float) -> Array:
-    """(2,) m, map: where a plan has the car some time after its stamp; straight between its poses, which are near."""
+def planned_position(plan: Plan, elapsed_s: float) -> Array:
+    """(2,) m, map frame: position in the plan `elapsed_s` after its stamp, interpolated linearly."""
     times_s, poses = np.append(0.0, plan.trajectory.times_s), kinematics.with_origin(plan.trajectory.poses)
     place = np.array([np.interp(elapsed_s, times_s, poses[:, axis]) for axis in (0, 1)])
     return np.asarray(geometry.transform_points(plan.map_from_ego, place))
@@ -159,86 +164,92 @@ def distance(a: Array, b: Array) -> float:
     return float(np.hypot(*(a[:2] - b[:2])))
 
 
-def judged(observation: Observation) -> bool:
-    """Whether there is anything to choose a goal by: someone to hit or somewhere to leave, and a way to get on."""
-    seen = observation.others is not None or observation.drivable is not None
-    return seen and len(geometry.distinct_points(observation.route)) >= 2
+def can_score(observation: Observation) -> bool:
+    """Whether candidates can be scored: agents or drivable space are known, and there is a route."""
+    known = observation.others is not None or observation.drivable is not None
+    return known and len(geometry.distinct_points(observation.route)) >= 2
 
 
-def careful(goals: Array, log_probs: Array, among: Array, ego: EgoState, settings: ReflectDrive2Config) -> int:
-    """Which of goals (K, 2) to drive to, `among` (K,) bool those that may be: the nearest of those that are about as
-    likely as the likeliest.
+def select_goal(goals: Array, log_probs: Array, among: Array, ego: EgoState, settings: ReflectDrive2Config) -> int:
+    """Index of the goal to drive to, among goals (K, 2) with log-probabilities (K,); `among` (K,) bool are allowed.
 
-    Who is in doubt how far to go goes less far, but for no goal that asks for more than gentle braking unless it is the
-    likeliest. A car that stands takes the likeliest, or doubt would hold it for ever.
+    It is the nearest goal whose log-probability is within `goal_logprob_margin` of the best, unless it requires braking
+    of more than GENTLE_MPS2. A standing vehicle takes the most probable goal, otherwise it might never start.
     """
     allowed = np.where(among, log_probs, -np.inf)
     if abs(ego.speed_mps) < STANDING_MPS:
         return int(np.argmax(allowed))
-    away_m = np.hypot(*goals.T)
-    gentle = braking_mps2(away_m, ego.speed_mps) <= GENTLE_MPS2
-    likely = (allowed >= allowed.max() - settings.careful_nats) & (gentle | (allowed == allowed.max()))
-    return int(np.argmin(np.where(likely, away_m, np.inf)))
+    distance_m = np.hypot(*goals.T)
+    gentle = braking_mps2(distance_m, ego.speed_mps) <= GENTLE_MPS2
+    likely = (allowed >= allowed.max() - settings.goal_logprob_margin) & (gentle | (allowed == allowed.max()))
+    return int(np.argmin(np.where(likely, distance_m, np.inf)))
 
 
 def braking_mps2(away_m: Array, speed_mps: float) -> Array:
-    """(K,) how hard a car brakes, evenly, that is no further than `away_m` (K,) when the plan ends, at rest or not."""
+    """(K,) constant deceleration with which the vehicle covers `away_m` (K,) within the horizon, at most to a stop."""
     stopping = speed_mps**2 / (2.0 * np.maximum(away_m, STANDING_M))
     slowing = 2.0 * (HORIZON_S * speed_mps - away_m) / HORIZON_S**2
     return np.asarray(np.where(away_m < 0.5 * HORIZON_S * speed_mps, stopping, slowing))
 
 
-def goals_to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, Array]:
-    """Blocks (M, 16) that hold a goal, and its log-probabilities (M,): all where something can judge them, else one."""
-    settings = tools.config.reflectdrive2
-    if settings.choose and judged(observation):
-        return known.blocks[known.real], known.goal_log_probs[known.real]
-    assert tools.network is not None
-    places = tools.network.codebook.decode(known.blocks[:, FREE:])[:, 0]
-    chosen = careful(places, known.goal_log_probs, known.real, observation.ego, settings)
-    return known.blocks[[chosen]], known.goal_log_probs[[chosen]]
+def goals_to_draft(known: Prefilled, observation: Observation, planner_context: PlannerContext) -> tuple[Array, Array]:
+    """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if they can be scored,
+    else one."""
+    settings = planner_context.config.reflectdrive2
+    if settings.score_goals and can_score(observation):
+        return known.actions[known.valid], known.goal_log_probs[known.valid]
+    assert planner_context.network is not None
+    places = planner_context.network.layout.decode_goal(known.actions)
+    chosen = select_goal(places, known.goal_log_probs, known.valid, observation.ego, settings)
+    return known.actions[[chosen]], known.goal_log_probs[[chosen]]
 
 
-def to_draft(known: Prefilled, observation: Observation, tools: Tools) -> tuple[Array, list[int]]:
-    """What a full step drafts, and in which rounds: the scene alone decides, so it may be drafted ahead."""
-    return goals_to_draft(known, observation, tools)[0], shares(tools.config.reflectdrive2.draft_rounds)
+def draft_inputs(
+    known: Prefilled, observation: Observation, planner_context: PlannerContext
+) -> tuple[Array, tuple[int, ...]]:
+    """Token sequences that a full step drafts and the tokens per round. The prefill determines them, so the draft can
+    be prefetched."""
+    assert planner_context.network is not None
+    free = len(planner_context.network.layout.free)
+    limits = draft_schedule(free, planner_context.config.reflectdrive2.draft_rounds)
+    return goals_to_draft(known, observation, planner_context)[0], limits
 
 
-def proposals(observation: Observation, tools: Tools) -> tuple[Trajectory, ...]:
-    """The drafts to all goals that the network names, the likeliest first: none is left out, edited or repaired.
+def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
+    """Drafts to all goals of the network, most probable first, without selection, editing or repair.
 
     Raises PlanningError as `plan` does.
     """
-    config = tools.config
-    network, inputs = what_it_sees("reflectdrive2", observation, tools)
+    config = planner_context.config
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
     known = network.prefill_goal(inputs)
-    blocks, _ = drafted(network, known.context, known.blocks[known.real], config.reflectdrive2)
-    road = Known.of(observation, config).road
-    points = driven(network.codebook.decode(blocks), observation.ego, network.codebook.bin_m, road)
+    actions, _ = draft_actions(network, known.context, known.actions[known.valid], config.reflectdrive2)
+    road = planner_context.safety_context(observation).road
+    points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
 
 
-def drafted(network: Network, context: Any, blocks: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
-    """Ids (M, 16) and their probabilities, drafted from blocks (M, 16) that hold a goal."""
-    return network.draft(context, blocks, shares(settings.draft_rounds))
+def draft_actions(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
+    """Ids (M, T) and their probabilities, drafted from sequences (M, T) that hold a goal."""
+    return network.draft(context, actions, draft_schedule(len(network.layout.free), settings.draft_rounds))
 
 
-def edited(
+def edit_actions(
     network: Network,
     context: Any,
-    blocks: Array,
+    actions: Array,
     confidence: Array,
     rounds: int,
-    spent: Callable[[], float] = no_hurry,
+    deadline_used: Callable[[], float] = no_deadline,
 ) -> list[tuple[Array, Array]]:
-    """Drafts (M, 16) and their probabilities, then both after each of at most so many rounds of edits: where one
-    changes nothing, the next would not either.
+    """The draft (M, T) with its probabilities, then both after each round of edits.
 
-    Who is late begins no further one: it is worth little, and time is needed for a repair.
+    Stops after `rounds` rounds, when a round changes nothing (the next would not either), or when more than
+    EDIT_DEADLINE_SHARE of the deadline is used, to leave time for the repair.
     """
-    found = [(blocks, confidence)]
+    found = [(actions, confidence)]
     for _ in range(rounds):
-        if spent() > LATE:
+        if deadline_used() > EDIT_DEADLINE_SHARE:
             break
         before = found[-1][0]
         found.append(network.step(context, before, 0, True))
@@ -247,83 +258,65 @@ def edited(
     return found
 
 
-def reflected_points(points: Array, before: Array, after: Array, codebook: Codebook) -> Array:
-    """(8, 2) points of a block (16,) after edits: as they were where an id has stayed, from the codebook elsewhere."""
-    return np.where((after == before).reshape(POINTS, 2), points, codebook.decode(after))
+def edited_points(points: Array, before: Array, after: Array, layout: TokenLayout) -> Array:
+    """(P, 2) points of edited ids (T,): unchanged where the ids are unchanged, else decoded from the codebook."""
+    return np.where((after == before).reshape(points.shape), points, layout.decode(after))
 
 
-def carried_points(last: Plan, observation: Observation) -> Array:
-    """(8, 2) the last plan at 0.5 .. 4 s from now in today's ego frame; NaN where it does not tell."""
+def carried_points(last: Plan, observation: Observation, count: int) -> Array:
+    """(P, 2) `count` points of the last plan, 0.5 s apart from now on, current ego frame; NaN beyond its end."""
     elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
-    times_s = elapsed_s + POINT_DT_S * np.arange(1, POINTS + 1)
-    told = times_s <= last.trajectory.horizon_s + 1e-6
-    poses = kinematics.resample(last.trajectory, np.minimum(times_s[told], last.trajectory.horizon_s))
+    times_s = elapsed_s + POINT_DT_S * np.arange(1, count + 1)
+    covered = times_s <= last.trajectory.horizon_s + 1e-6
+    poses = kinematics.resample(last.trajectory, np.minimum(times_s[covered], last.trajectory.horizon_s))
     now_from_then = geometry.compose(geometry.invert(observation.ego.map_from_ego), last.map_from_ego)
-    points = np.full((POINTS, 2), np.nan)
-    points[told] = geometry.transform_points(now_from_then, poses[:, :2])
+    points = np.full((count, 2), np.nan)
+    points[covered] = geometry.transform_points(now_from_then, poses[:, :2])
     return points
 
 
-def continued(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
-    """One block from carried points (8, 2), its open end drafted: ids (1, 16), probabilities, points (1, 8, 2)."""
-    codebook = network.codebook
-    told = np.isfinite(carried)
-    before = np.where(told, codebook.to_ids(np.where(told, carried, 0.0)), codebook.mask_id).reshape(1, 2 * POINTS)
-    blocks, confidence = network.step(context, before.astype(np.int32), int((~told).sum()), False)
-    return blocks, confidence, np.where(told, carried, codebook.decode(blocks))
+def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
+    """Draft the masked end of carried points (P, 2): ids (1, T), probabilities, points (1, P, 2)."""
+    layout = network.layout
+    known = np.isfinite(carried)
+    before = np.where(known.reshape(-1), layout.encode(np.where(known, carried, 0.0)), layout.mask_id)[None]
+    actions, confidence = network.step(context, before.astype(np.int32), int((~known).sum()), False)
+    return actions, confidence, np.where(known, carried, layout.decode(actions))
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """Plans of a step in the order of their worth, and what it was judged by; one alone is not judged."""
+class RankedCandidates:
+    """Plans of a step in order of preference, with their scores; a single plan is not scored."""
 
-    order: Array  # (M,) places, the one to drive first
-    scene: Scene | None = None
-    card: ScoreCard | None = None  # of the plans in their own order
+    order: Array  # (M,) indices, the selected plan first
+    scored: CandidateScores | None = None  # of the plans, in the order of the input
 
-    def scores(self, config: ScoringConfig) -> tuple[float, ...]:
-        """The driving score of each, in this order; none of one alone. Nobody else has driven here, so progress is
-        shared out among them."""
-        return () if self.card is None else tuple(total(shared_out(self.card), config)[self.order].tolist())
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """Driving score of each plan, in `order`; empty for a single plan. Progress is relative to the best of them."""
+        return () if self.scored is None else tuple(self.scored.scores[self.order].tolist())
 
     def states(self, place: int) -> Array | None:
-        """(1, 41, 11) what the score's car makes of a plan, where it is known."""
-        return None if self.card is None else self.card.states[[place]]
+        """(1, 41, 11) simulated states of a plan, if they are known."""
+        return None if self.scored is None else self.scored.card.states[[place]]
 
-    def with_first(self, states: Array | None) -> Choice:
-        """With another plan in place of the first, driven as `states` (41, 11)."""
-        if self.card is None or self.scene is None or states is None:
+    def with_first(self, states: Array | None) -> RankedCandidates:
+        """The first plan replaced by one with simulated states (41, 11), its score recomputed."""
+        if self.scored is None or states is None:
             return self
-        mended = judge(self.scene, states[None])
-        return Choice(np.arange(len(self.order)), self.scene, joined([mended, self.card.of(self.order[1:])]))
+        return RankedCandidates(np.arange(len(self.order)), self.scored.with_first(states, self.order[1:]))
 
 
-def ranked(points: Array, log_probs: Array, observation: Observation, road: RoadFrame | None, tools: Tools) -> Choice:
-    """Points (M, 8, 2) in the order of their worth.
+def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> RankedCandidates:
+    """Order plans of points (M, P, 2) by preference.
 
-    The driving score without its progress says which are safe and smooth; among equals the network's goals decide
-    (`careful`), for it has seen lights and brakes that the score knows nothing of.
+    The first is chosen by `select_goal` among the plans with the best driving score without progress: the goal
+    probabilities include traffic lights and brake lights, which the score does not know. The rest follow by score.
     """
     if len(points) == 1:
-        return Choice(np.zeros(1, int))
-    scene = scene_of(observation, road, tools)
-    card = score(scene, poses_on_road(points, road))
-    worth = total(replace(card, ep=np.ones(len(card))), tools.config.scoring)
-    equal = worth >= worth.max() - EQUAL
-    first = careful(points[:, -1], log_probs, equal, observation.ego, tools.config.reflectdrive2)
-    order = np.argsort(-total(shared_out(card), tools.config.scoring), kind="stable")
-    return Choice(np.concatenate([[first], order[order != first]]), scene, card)
-
-
-def scene_of(observation: Observation, road: RoadFrame | None, tools: Tools) -> Scene:
-    """What the driving score is told: others as they are forecast, the road as it is known."""
-    forecast, others = None, observation.others
-    if others is not None:
-        forecast = prediction.forecast(others, road, POINT_DT_S, round(FORECAST_S / POINT_DT_S))
-    return Scene.of_observation(observation, forecast, vehicle=tools.config.vehicle)
-
-
-def shared_out(card: ScoreCard) -> ScoreCard:
-    """The card with its progress measured by who gets furthest of these."""
-    farthest = float((card.progress_m * card.multiplier).max())
-    return replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
+        return RankedCandidates(np.zeros(1, int))
+    scored = score_candidates(known, points)
+    equal = scored.scores_without_progress >= scored.scores_without_progress.max() - SAME_SCORE
+    first = select_goal(points[:, -1], log_probs, equal, known.observation.ego, known.config.reflectdrive2)
+    order = np.argsort(-scored.scores, kind="stable")
+    return RankedCandidates(np.concatenate([[first], order[order != first]]), scored)

@@ -1,6 +1,6 @@
-"""Baseline: along the route, slower in curves, behind whoever is ahead (Intelligent Driver Model).
+"""Baseline: follow the route, slower in curves, behind the lead vehicle (Intelligent Driver Model).
 
-It sees no pictures. It stays for comparison: a camera planner that does not beat it has learned little.
+It uses no images. It is a reference: a camera planner should score higher.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import IdmConfig, VehicleConfig
 from ..domain import Agents, Array, Observation, Plan, Trajectory
-from .planner import PlannerState, PlanningError, Tools
+from .planner import PlannerContext, PlannerState, PlanningError
 
 PATH_STEP_M = 0.5
 THINNED_M = 4.0  # spacing at which others are first compared with the path
 MERGE_TIME_S = 3.0  # an offset from the route is brought to zero over the distance of this time ..
 MERGE_MIN_M = 10.0  # .. and over at least this distance
-ANTICIPATION_S = 2.0  # who will come into our path is reacted to this long before
+ANTICIPATION_S = 2.0  # the planner reacts this long before an agent enters the path
 AGENT_STEP_S = 0.5  # others are looked up this often and interpolated between
 CURVE_LOOKAHEAD_BRAKING_MPS2 = 1.5  # begins to slow down for a curve early enough for this
 SETTLE_S = 0.5  # a speed above what the curve allows is brought down within about this time
 OFF_ROUTE_M = 30.0  # further away there is no route to follow
 
 
-def plan(state: PlannerState, observation: Observation, tools: Tools) -> tuple[PlannerState, Plan]:
-    config = tools.config
-    path, room_m = path_to_route(observation, config.output.horizon_s)
+def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+    config = planner_context.config
+    path, route_left_m = path_to_route(observation, config.output.horizon_s)
     distances = follow(
-        path, room_m, observation, config.idm, config.vehicle, config.output.dt_s, config.output.horizon_s
+        path, route_left_m, observation, config.idm, config.vehicle, config.output.dt_s, config.output.horizon_s
     )
     poses = geometry.sample(path, distances)
     along = geometry.arc_lengths(path)
@@ -50,7 +50,7 @@ def path_to_route(observation: Observation, horizon_s: float) -> tuple[Array, fl
     reach = float(np.clip(fastest * horizon_s + MERGE_MIN_M, MERGE_MIN_M, max(ahead, 2 * PATH_STEP_M)))
     along = np.append(np.arange(0.0, reach, PATH_STEP_M), reach)
 
-    # A cubic takes the lateral offset and the heading error at the car to zero on the route.
+    # A cubic reduces the lateral offset and the heading error at the car to zero on the route.
     merge = max(MERGE_MIN_M, MERGE_TIME_S * observation.ego.speed_mps)
     middle = geometry.sample(route, start + along)
     slope = float(np.tan(np.clip(geometry.wrap(-middle[0, 2]), -0.8, 0.8)))
@@ -65,7 +65,7 @@ def path_to_route(observation: Observation, horizon_s: float) -> tuple[Array, fl
 
 def follow(
     path: Array,
-    room_m: float,
+    route_left_m: float,
     observation: Observation,
     idm: IdmConfig,
     vehicle: VehicleConfig,
@@ -83,14 +83,14 @@ def follow(
     distances = np.empty(steps)
     for k in range(steps):
         gap = lead_rear[:, k] - (distance + front_m)
-        # someone whose rear is level with our seats is beside or behind us, not ahead
+        # an agent whose rear is level with our rear axle is beside or behind us, not ahead
         ahead = in_path[:, k] & (gap > beside)
-        soon = distance + SETTLE_S * speed  # the speed wanted there is aimed at now: following it lags as much
+        soon = distance + SETTLE_S * speed  # the speed limit there applies now, because following it has the same lag
         desired = allowed[min(int(soon / PATH_STEP_M), len(allowed) - 1)]
         wanted = kinematics.idm_acceleration(
             speed,
             desired,
-            np.append(gap[ahead], room_m - distance),  # the end of the route is a wall
+            np.append(gap[ahead], route_left_m - distance),  # the end of the route is a wall
             np.append(lead_speed[ahead, k], 0.0),
             max_acceleration_mps2=idm.max_acceleration_mps2,
             comfortable_braking_mps2=idm.comfortable_braking_mps2,
@@ -124,7 +124,7 @@ def curve_speeds(path: Array, along: Array, max_lateral_mps2: float, limit_mps: 
 
 
 def near_path(path: Array, poses: Array, sizes: Array, vehicle: VehicleConfig) -> Array:
-    """(A,) whether an agent (poses (A, T, 3)) ever comes so close to the path that a closer look is worth it."""
+    """(A,) whether an agent (poses (A, T, 3)) ever comes close enough to the path for an exact test."""
     thinned = path[:: max(1, round(THINNED_M / PATH_STEP_M)), :2]
     apart = np.hypot(*(poses[:, :, None, :2] - thinned).transpose(3, 0, 1, 2)).min(axis=(1, 2))
     return np.asarray(apart < THINNED_M + 0.5 * np.hypot(*sizes.T) + vehicle.width_m)
@@ -133,9 +133,10 @@ def near_path(path: Array, poses: Array, sizes: Array, vehicle: VehicleConfig) -
 def others_on_path(
     path: Array, agents: Agents | None, idm: IdmConfig, vehicle: VehicleConfig, dt_s: float, steps: int
 ) -> tuple[Array, Array, Array]:
-    """For each agent (A) and interval (T): arc length of its rear, its speed along the path, whether it is in our way.
+    """For each agent (A) and interval (T): arc length of its rear, its speed along the path, whether it blocks the
+    path.
 
-    Unknown agents (None) count as an empty road here; that nothing was checked is said in the diagnostics.
+    Unknown agents (None) count as an empty road here; the diagnostics report that nothing was checked.
     """
     if agents is None or len(agents) == 0:
         return np.zeros((0, steps)), np.zeros((0, steps)), np.zeros((0, steps), bool)
@@ -157,7 +158,7 @@ def others_on_path(
     ]
     blocked = in_path[:, np.minimum((times_s / AGENT_STEP_S).round().astype(int), len(coarse) - 1)]
     rear, speeds = (table.reshape(len(poses), steps) for table in interpolated)
-    # Who will come into the path is waited for where it comes in, some time before it does.
+    # The planner stops before the place where an agent will enter the path, some time in advance.
     notice = round(ANTICIPATION_S / dt_s)
     for row in np.flatnonzero(blocked.any(axis=1) & ~blocked[:, 0]):
         entry = int(np.argmax(blocked[row]))

@@ -1,4 +1,4 @@
-"""Bags in folders: which paths are bags, what to call what is made of each."""
+"""Bags in folders: which paths are bags, and the names of their results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from ..ros.bag import SUFFIXES, BagError
 from .plan_measures import PLANS_FILE
 
-MAX_ENTRIES = 50_000  # files and folders that are looked at for bags
+MAX_ENTRIES = 50_000  # files and folders that are searched for bags
 
 
 def is_bag(path: Path) -> bool:
-    """Whether a path looks like a bag: a storage file, or a folder with one or with a bag's metadata."""
-    if os.path.isfile(path):  # says no to names that Path.is_file raises for
+    """Whether a path is a bag by its files: a storage file, or a folder with one or with a bag's metadata."""
+    if os.path.isfile(path):  # False also for names for which Path.is_file raises
         return path.suffix in SUFFIXES.values()
     return os.path.isdir(path) and any(
         entry.name == "metadata.yaml" or entry.suffix in SUFFIXES.values() for entry in path.iterdir()
@@ -50,7 +50,7 @@ def _find_bags(path: Path, top: Path, seen: list[int]) -> list[Path]:
                 found.append(entry)
             elif not entry.is_symlink() and not (entry / PLANS_FILE).exists():
                 found += _find_bags(entry, top, seen)
-        except (PermissionError, FileNotFoundError):  # the latter: it has vanished meanwhile
+        except (PermissionError, FileNotFoundError):  # FileNotFoundError: it was removed meanwhile
             continue
     return found
 

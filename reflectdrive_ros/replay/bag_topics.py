@@ -1,4 +1,4 @@
-"""Which topic of a bag feeds which input of the planner: by type, and by name where several topics have the type."""
+"""Maps topics of a bag to inputs of the planner: by type, and by name if several topics have the type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPIC_KEYWORDS = {
     "drivable": "drivable",
     "obstacles": "obstacle",
 }
-IMAGE_TOPIC_NAME = ("tf_static", "instruction")  # others of these types are something else: /tf, any text
+IMAGE_TOPIC_NAME = ("tf_static", "instruction")  # other topics of these types are not used: /tf, any text
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class TopicMapping:
 
 
 def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, driven_route: bool) -> TopicMapping:
-    """The topic of each input that `config` asks for.
+    """The topic of each input that `config` requires.
 
-    `pairs` are KEY=NAME given by a person, or KEY= for an input that the planner is to do without; with `driven_route`
-    the route does not come from the bag. Raises BagError that names every input without a topic and every one for which
-    several topics stand, with the options that settle it.
+    `pairs` are KEY=NAME from the command line, or KEY= for an input that is left out; with `driven_route` the route
+    does not come from the bag. Raises BagError that names every input without a topic or with several candidates, with
+    the options to choose from.
     """
     asked = _asked(pairs)
     type_of = {topic.name: topic.type_name for topic in reader.topics if topic.count}
@@ -94,7 +94,7 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
 
 
 def ambiguous_choices(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A sentence for each input that one of several topics was taken for (`Mapped.details`)."""
+    """One sentence for each input with several candidate topics, from its entry of the details."""
     return [
         f"{key}: {entry['name']} is used; the bag also has {', '.join(entry['others'])} of this type: "
         f"--topic {key}={entry['others'][0]} would use that"
@@ -108,13 +108,13 @@ def _asked(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, name = pair.partition("=")
         if not equals:
-            raise BagError(f"--topic {pair}: expected KEY=NAME; {pair}= makes the planner do without this input")
+            raise BagError(f"--topic {pair}: expected KEY=NAME; {pair}= leaves this input out")
         found[key] = name
     return found
 
 
 def _fitted(config: Config, type_of: Mapping[str, str], asked: Mapping[str, str], *, driven_route: bool) -> Config:
-    """The settings that say which message types to expect, as the named topics have them, or else the bag."""
+    """The message-type settings that fit the named topics, or else the bag."""
     have = set(type_of.values())
     images = {type_of.get(name) for key, name in asked.items() if key.startswith("image:")} & {IMAGE, COMPRESSED}
     if images == {IMAGE} or (not images and COMPRESSED not in have and IMAGE in have):
@@ -171,12 +171,14 @@ def _missing(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
 
 
 def _advice(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
-    """Ways out other than naming a topic."""
+    """Alternatives to naming a topic."""
     have = set(type_of.values())
     if entry.key == "route":
         other = next((kind for kind, name in topics.ROUTE_TYPES.items() if name != entry.type and name in have), None)
-        told = [f"  --setting inputs.route_type={other}   (the bag has a {topics.ROUTE_TYPES[other]})"] if other else []
-        return [*told, "  --route driven   (to follow the path that was driven, in hindsight)"]
+        choices = (
+            [f"  --setting inputs.route_type={other}   (the bag has a {topics.ROUTE_TYPES[other]})"] if other else []
+        )
+        return [*choices, "  --route driven   (to follow the path that was driven, in hindsight)"]
     if entry.key == "map":
         return ["  --setting inputs.lanelet_map=FILE   (the map's .osm file)"]
     if entry.key == "tf_static" or ":" in entry.key:
@@ -185,7 +187,9 @@ def _advice(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
 
 
 def known_sources(reader: BagReader) -> dict[str, str]:
-    """The bag's map and objects, where it has them: plans are scored against them, whether or not the planner asked."""
+    """The bag's map and objects, if it has them: plans are scored against them, whether or not the planner uses
+    them.
+    """
     found = {}
     for key, kinds in (("map", (topics.MAP_TYPE,)), ("objects", tuple(topics.OBJECT_TYPES.values()))):
         for kind in kinds:

@@ -83,7 +83,7 @@ class ReplayChunks:
             DecimatingBuffer[ReplayFrame](FRAMES_MAX),
             DecimatingBuffer[tuple[int, Array]](PATH_MAX),
         )
-        self._pictured = DecimatingBuffer[int](IMAGES_MAX)  # indices of plans
+        self._imaged = DecimatingBuffer[int](IMAGES_MAX)  # indices of plans
         self._measures: list[PlanMeasures] = []
         self._timings: dict[str, list[Array]] = {}
 
@@ -97,9 +97,9 @@ class ReplayChunks:
         self._close(None)
         timings = {stage: np.concatenate(parts) for stage, parts in self._timings.items()}
         path = sorted(dict(self._path.kept).items())
-        kept = set(self._pictured.kept)
+        kept = set(self._imaged.kept)
         frames = [
-            frame if number in kept else replace(frame, pictures=())
+            frame if number in kept else replace(frame, images=())
             for number, frame in zip(range(0, self._plans, self._frames.stride), self._frames.kept, strict=True)
         ]
         return replace(
@@ -131,11 +131,11 @@ class ReplayChunks:
             return
         shown = {}
         for k, plan in enumerate(plans):
-            self._pictured.add(self._plans + k)
+            self._imaged.add(self._plans + k)
             stamp_ns = front_image_stamp_ns(plan) if self._drawn else None
-            if (self._plans + k) % self._pictured.stride == 0 and stamp_ns is not None:
+            if (self._plans + k) % self._imaged.stride == 0 and stamp_ns is not None:
                 shown[k] = stamp_ns
-        pictures = self._cameras.pictures(part, shown) if shown else {}
+        images = self._cameras.images(part, shown) if shown else {}
         stamps = sorted(egos)
         path = replace(
             self._empty,
@@ -144,7 +144,7 @@ class ReplayChunks:
         )
         seen = read_sightings(part, self._config, lambda stamps_ns: interpolate_driven_path(path, stamps_ns))
         seen.sort(key=lambda sighting: sighting.stamp_ns)
-        frames = build_frames(plans, egos, pictures, seen, part, self._config)
+        frames = build_frames(plans, egos, images, seen, part, self._config)
         self._plans += len(frames)
         for frame in frames:
             self._frames.add(frame)

@@ -1,12 +1,12 @@
-"""Whether two replays of the same bags differ: paired differences, with blocks of plans as the independent pieces.
+"""Statistical comparison of two replays of the same bags: paired differences, with blocks of plans as independent
+units.
 
-Consecutive plans see nearly the same and err alike, so 6000 of them are far fewer observations than 6000. Blocks are
-resampled and flipped instead: whole bags where there are enough, else stretches of at least BLOCK_S within bags. The
-interval is the percentile bootstrap with its ends moved out for few blocks (Hesterberg 2015, "What Teachers Should Know
-About the Bootstrap", section 5.3: the plain one holds too little of the truth); the p-value is that of sign flips. A
-difference counts as shown where both say so. With errors that are remembered for 2 s and no true difference, that is
-claimed in 5 to 6 of 100 comparisons of whole bags and in 6 to 8 of stretches, whose neighbours know a little of each
-other; taking plans for independent it would be more than 50.
+Errors of consecutive plans are correlated, so 6000 plans are far fewer than 6000 observations. Blocks are resampled and
+sign-flipped instead: whole bags if there are enough, else segments of at least BLOCK_S within bags. The interval is the
+percentile bootstrap, widened for few blocks (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section
+5.3: the plain one covers too little); the p-value is that of sign flips. A difference is reported as shown if both
+agree. With errors correlated over 2 s and no true difference, that happens in 5 to 6 of 100 comparisons of whole bags
+and in 6 to 8 of segments, whose neighbours are correlated; with plans as independent units it would be more than 50.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Difference:
 
 
 def pair_stamps(stamps_a_ns: Array, stamps_b_ns: Array) -> tuple[Array, Array]:
-    """Indices (P,) into both of plans that belong together: each the other's nearest, within half an interval.
+    """Indices (P,) into both of matching plans: each is the other's nearest, within half an interval.
 
-    The interval is the shorter of the two medians between consecutive plans. Stamps are (N,), (M,) int64; pairs come in
-    the order of time.
+    The interval is the shorter of the two medians between consecutive plans. Stamps are (N,), (M,) int64; pairs are in
+    order of time.
     """
     none = np.zeros(0, np.int64)
     if not len(stamps_a_ns) or not len(stamps_b_ns):
@@ -104,7 +104,9 @@ def difference(a: Array, b: Array, blocks: Array, generator: np.random.Generator
 
 
 def _interval(sums: Array, counts: Array, generator: np.random.Generator) -> tuple[float, float]:
-    """Where the mean over plans lies, by resampling blocks with their sums (K,) and numbers of plans (K,)."""
+    """Confidence interval of the mean over plans, by resampling blocks with their sums (K,) and numbers of
+    plans (K,).
+    """
     many = len(sums)
     means = []
     for size in _portions(many):
@@ -116,7 +118,7 @@ def _interval(sums: Array, counts: Array, generator: np.random.Generator) -> tup
 
 
 def _flipped(sums: Array, generator: np.random.Generator) -> float:
-    """How often blocks whose signs are random differ at least as much as these do."""
+    """Share of random sign flips of blocks whose difference is at least as large."""
     many = len(sums)
     seen = abs(sums.sum()) * (1.0 - 1e-12)  # sums of the same numbers in another order differ in the last digit
     if many <= EXACT_BLOCKS_MAX:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..domain import Array
-from ..ros.inputs import InputStatus, Level
+from ..ros.inputs.channel import InputStatus, Level
 
 MESSAGES_MAX = 20  # reported per kind
 OnDiagnostics = Callable[[Iterable[InputStatus]], None]  # receives the diagnostics of a step without a plan
@@ -70,9 +70,10 @@ class ReplayCounters:
                     self._diagnostics.setdefault((line.level, line.name), MessageCounter()).add(line.message)
 
     def details(self) -> dict[str, Any]:
-        """The hash; per input what arrived, was lost, came twice, came late or was refused, as the last diagnostics
-        tell; plans by the kind of step, why steps were full and what was noted; warnings and errors of the diagnostics
-        with the number of steps that had them, errors and the most frequent first."""
+        """The hash of the plans; per input the counts received, lost, duplicate, late and refused, from the last
+        diagnostics; plans by step type, reasons of full steps and notes; warnings and errors of the diagnostics with
+        the number of steps that had them, errors and the most frequent first.
+        """
         counters = ("received", "lost", "duplicates", "out_of_order", "refused")
         last = () if self._last is None else self._last.statuses
         counting = [line for line in last if "received" in line.values]
@@ -117,5 +118,5 @@ class MessageCounter:
         return {self._whole(words): count for words, count in self._counts.most_common(MESSAGES_MAX)}
 
     def _whole(self, words: tuple[str, ...]) -> str:
-        told = [low if low == high else f"{low} to {high}" for low, high in self._ranges[words]]
-        return "".join(part for pair in zip(words, [*told, ""], strict=True) for part in pair)
+        ranges = [low if low == high else f"{low} to {high}" for low, high in self._ranges[words]]
+        return "".join(part for pair in zip(words, [*ranges, ""], strict=True) for part in pair)

@@ -1,22 +1,22 @@
-"""Golden replays: recorded observations through the engine must give the plans they gave before.
+"""Golden replays: recorded observations must give the stored plans again.
 
-A golden holds, for every plan of a replay, its stamp, what became of it and where it leads; times are left out, they
-are this machine's. What may differ by how much stands in one table. A golden is changed on purpose only: `reflectdrive
-replay BAG --golden FILE --update-golden`, after looking at report.html, with the reason in the commit message.
+A golden holds, for every plan of a replay, its stamp, verdict, source and poses; times depend on the machine and are
+left out. One table holds the tolerances. A golden is changed on purpose only: `reflectdrive replay BAG --golden FILE
+--update-golden`, after reading report.html, with the reason in the commit message.
 """
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..documents import read_arrays
 from ..domain import Array
-from ..files import MEGABYTE, read_limited
+from ..errors import UserError
+from ..files import MEGABYTE
 from .record import ReplayRecord
 
 TOLERANCES = {  # field: largest difference; the arithmetic of other processors differs in the last digits
@@ -31,14 +31,14 @@ MAX_BYTES = 256 * MEGABYTE
 POINT_STRIDE = 5  # each fifth point of a plan: half a second apart
 
 
-class GoldenError(Exception):
-    """A golden is missing, does not fit, or may not be written; the message says what to do."""
+class GoldenError(UserError):
+    """A golden is missing, does not fit, or may not be written; the message names what to do."""
 
 
 def check_name(golden: Path) -> None:
-    """Raises GoldenError for a folder and for a name without .npz, which numpy would add when writing."""
+    """Raises GoldenError for a folder and for a name without .npz, which numpy would append."""
     if golden.suffix != ".npz" or golden.is_dir():
-        raise GoldenError(f"--golden {golden} is no golden's name: give a file whose name ends in .npz")
+        raise GoldenError(f"--golden {golden} is not a golden: give a file whose name ends in .npz")
 
 
 def fields(record: ReplayRecord) -> dict[str, Array]:
@@ -63,22 +63,18 @@ def fields(record: ReplayRecord) -> dict[str, Array]:
 def read(golden: Path) -> dict[str, Array]:
     """The arrays of a golden. Raises GoldenError when it does not exist or cannot be read."""
     try:
-        content = io.BytesIO(read_limited(golden, MAX_BYTES))
-        unpacked = sum(member.file_size for member in zipfile.ZipFile(content).infolist())
-        if unpacked > MAX_BYTES:
-            raise ValueError(f"it unpacks to more than {MAX_BYTES} bytes")
-        with np.load(content, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in TOLERANCES}
+        found = read_arrays(golden, MAX_BYTES)
+        arrays = {name: found[name] for name in TOLERANCES}
         if wrong := [
             name for name, values in arrays.items() if values.dtype.kind not in "if" or not np.isfinite(values).all()
         ]:
-            raise ValueError(f"{', '.join(wrong)} holds what is no finite number")
+            raise ValueError(f"{', '.join(wrong)} holds a value that is not finite")
         return arrays
     except FileNotFoundError:
         raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None
-    except Exception as fault:  # zip and numpy raise many kinds for damaged content
+    except (OSError, ValueError, KeyError) as fault:
         why = getattr(fault, "strerror", None) or fault
-        raise GoldenError(f"golden {golden} cannot be read ({why}): make it anew with --update-golden") from None
+        raise GoldenError(f"golden {golden} cannot be read ({why}): write it again with --update-golden") from None
 
 
 def differences(record: ReplayRecord, golden: Path) -> list[str]:
@@ -110,7 +106,7 @@ def compare_arrays(now: Mapping[str, Array], before: Mapping[str, Array], tolera
 
 
 def write(record: ReplayRecord, golden: Path, whole: bool) -> None:
-    """Write the golden. Raises GoldenError unless the whole bag ran: half a golden would pass half a test."""
+    """Writes the golden. Raises GoldenError unless the whole bag was replayed."""
     if not whole:
         raise GoldenError("a golden is only written from a replay of the whole bag through the engine")
     golden.parent.mkdir(parents=True, exist_ok=True)

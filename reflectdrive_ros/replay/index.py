@@ -1,6 +1,6 @@
-"""The page and the table of many replays: one row per bag, the total, and a way to each report.
+"""Index page and table of many replays: one row per bag, the total, and a link to each report.
 
-Like the report it is one file that fetches nothing; the reports it leads to lie in the folders beside it.
+Like the report it is one file without external resources; the linked reports are in the folders beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Numbers = Mapping[str, Any]
 
 
 def cells(numbers: Numbers) -> list[str]:
-    """The numbers of a bag, or of all, under COLUMNS from the third on; "-" for what is unknown."""
+    """The numbers of a bag, or of all, under COLUMNS from the third on; "-" if unknown."""
     latency = numbers["latency_ms"].get("total", {})
     return [
         str(numbers["plans"]),
@@ -116,5 +116,5 @@ def _bar(counts: Mapping[str, int]) -> str:
 
 
 def url_path(name: str) -> str:
-    """A folder's name as part of an address: whatever means something there, such as # or a space, is escaped."""
+    """A folder's name as part of a URL: reserved characters such as # or a space are escaped."""
     return Path("/", name).as_uri().removeprefix("file:///")

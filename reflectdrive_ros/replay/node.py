@@ -1,7 +1,7 @@
 """A bag through the real node: its own process, Fast DDS in between, recorded time on /clock.
 
 The same harness serves the replay, the demo, the bench and the tests: it isolates itself on a free ROS domain of this
-machine, uses the DDS profile that does not lose pictures, and ends every process it began, whatever happens.
+machine, uses the DDS profile that does not lose images, and ends every process it began, whatever happens.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from rosgraph_msgs.msg import Clock
 from ..config import Config
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagReader
-from ..ros.inputs import InputStatus, Level
-from ..ros.node import profile, start_ros
-from ..ros.processes import isolated_environment, resolved, running_node, sending
+from ..ros.inputs.channel import InputStatus, Level
+from ..ros.node import qos_profile, start_ros
+from ..ros.processes import full_topic_name, isolated_environment, running_node, sender_qos
 from ..ros.topics import message_class
 from .counters import OnDiagnostics, PublishedPlan
 
-MATCH_TIMEOUT_S = 30.0  # a loaded machine takes its time to start a process
-LAST_PLAN_S = 1.0  # what the node still answers after the last message
+MATCH_TIMEOUT_S = 30.0  # a loaded machine may take long to start a process
+LAST_PLAN_S = 1.0  # time in which the node may still publish after the last message
 CLOCK_PERIOD_S = 0.01
 REPLAYED = ("trajectory", "status", "debug", "diagnostics")
-REQUIRED_PARTS = {"trajectory", "status"}  # what a plan does not go without
-PENDING_MAX = 100  # plans whose parts may still be on their way: ten seconds of them
+REQUIRED_PARTS = {"trajectory", "status"}  # required messages of a plan
+PENDING_MAX = 100  # plans whose messages may be incomplete: ten seconds of them
 
 
 class Harness:
-    """Our side of the conversation: publishers for the node's inputs, everything it publishes collected.
+    """The harness' side of the connection: publishers for the node's inputs, and all messages that the node publishes.
 
-    It is kept in `received`, by key and with the time of arrival, or given to `keep(key, time, message)`.
+    They are stored in `received`, by key and with the time of arrival, or passed to `keep(key, time, message)`.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class Harness:
         self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
         self._keep = keep or (lambda key, at_s, message: self.received[key].append((at_s, message)))
         self.inputs = {
-            entry.key: self.node.create_publisher(message_class(entry.type), resolved(entry.name), sending(entry.qos))
+            entry.key: self.node.create_publisher(
+                message_class(entry.type), full_topic_name(entry.name), sender_qos(entry.qos)
+            )
             for entry in topics.inputs(config)
             if entry.key in keys
         }
@@ -71,7 +73,7 @@ class Harness:
         for topic in topics.OUTPUTS:
             if topic.key in heard:
                 self.node.create_subscription(
-                    message_class(topic.type), resolved(topic.name), self._collecting(topic.key), 100
+                    message_class(topic.type), full_topic_name(topic.name), self._collecting(topic.key), 100
                 )
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
@@ -89,13 +91,15 @@ class Harness:
         return collect
 
     def wait_for_node(self, process: subprocess.Popen, log: Path) -> None:
-        """Until the node listens to every input and we hear it. Raises BagError with its last words when it dies."""
+        """Waits until the node subscribes to every input and its outputs are matched. Raises BagError with its last
+        output if it ends.
+        """
         until = time.perf_counter() + MATCH_TIMEOUT_S
         while time.perf_counter() < until:
             if process.poll() is not None:
                 last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
                 raise BagError(f"the node ended with code {process.returncode}: {last}")
-            heard = self.node.count_publishers(resolved("~/output/trajectory")) > 0
+            heard = self.node.count_publishers(full_topic_name("~/output/trajectory")) > 0
             if heard and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
                 return
             time.sleep(0.05)
@@ -112,7 +116,7 @@ class Harness:
 
 
 class PlannerOutputs(Node):
-    """Keeps what the planner says."""
+    """Collects the planner's outputs."""
 
     KEYS = ("trajectory", "status", "debug", "diagnostics")
 
@@ -121,15 +125,17 @@ class PlannerOutputs(Node):
         self.kept: dict[str, list[tuple[float, Any]]] = {key: [] for key in self.KEYS}
         for topic in topics.OUTPUTS:
             if topic.key in self.kept:
-                qos = profile(topic.qos)
+                qos = qos_profile(topic.qos)
                 qos.depth = 100
-                self.create_subscription(message_class(topic.type), resolved(topic.name), self._keeping(topic.key), qos)
+                self.create_subscription(
+                    message_class(topic.type), full_topic_name(topic.name), self._keeping(topic.key), qos
+                )
 
     def _keeping(self, key: str) -> Any:
         return lambda message: self.kept[key].append((time.perf_counter(), message))
 
     def sent(self) -> list[PublishedPlan]:
-        """Every plan with what was said of it, by stamp."""
+        """Every plan with its status and diagnostics, by stamp."""
         statuses = {convert.stamp_ns(m.header): m for _, m in self.kept["status"]}
         debugs = {convert.stamp_ns(m.header): m for _, m in self.kept["debug"]}
         said = [(at, diagnostics_of(m)) for at, m in self.kept["diagnostics"]]
@@ -140,9 +146,9 @@ class PlannerOutputs(Node):
                 stages = (
                     {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
                 )
-                # what is said next knows of this plan; what was said before it may be from before the first picture
+                # a later message belongs to this plan; an earlier one may be from before the first image
                 lines = next((lines for when, lines in said if when >= at), said[-1][1] if said else ())
-                points = outputs.points_of(trajectory)
+                points = outputs.points_from_message(trajectory)
                 found.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines))
         return [found[stamp] for stamp in sorted(found)]
 
@@ -158,11 +164,11 @@ def replay_node(
     errors: Console,
     unsent: OnDiagnostics,
 ) -> Iterator[Any]:
-    """Play the bag to the node in recorded time; then every plan it sent, with what it said of it, by their stamps.
+    """Plays the bag to the node in recorded time; then returns every published plan with its status, by stamp.
 
-    `unsent` hears the diagnostics that came while no plan was sent.
-    `route`: a nav_msgs/Path to send beforehand instead of the bag's own. What the node sends waits in a file until the
-    bag is over: to measure plans meanwhile would take the processor from the node.
+    `unsent` receives the diagnostics of steps without a plan. `route`: a nav_msgs/Path to send beforehand instead of
+    the bag's own. The node's messages are spooled to a file until the bag has ended, because measuring plans meanwhile
+    would compete with the node for the processor.
     """
     log = out / "node.log"
     with tempfile.TemporaryFile(dir=out) as file:
@@ -182,7 +188,7 @@ def replay_node(
 
 
 class MessageSpool:
-    """Messages in a file, in the order in which they came: those of a long drive do not fit into memory."""
+    """Messages in a file, in order of arrival: those of a long drive do not fit into memory."""
 
     HEAD = struct.Struct("<BdI")  # place of the key in REPLAYED, time of arrival, bytes
 
@@ -206,10 +212,10 @@ class MessageSpool:
 def assemble_plans(
     heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int], unsent: OnDiagnostics
 ) -> Iterator[Any]:
-    """Plans with what was said of them, by their stamps, from messages in the order in which they came.
+    """Plans with their status and diagnostics, by stamp, from messages in order of arrival.
 
-    `bag_ns` tells the bag's time of a time of arrival. `unsent` hears diagnostics with no trajectory since the last
-    ones. A plan without a status is left out.
+    `bag_ns` converts a time of arrival to the bag's time. `unsent` receives diagnostics with no trajectory since the
+    last ones. A plan without a status is left out.
     """
     waiting: dict[int, dict[str, Any]] = {}  # by stamp: the parts of a plan
     said: tuple[InputStatus, ...] = ()
@@ -220,7 +226,7 @@ def assemble_plans(
         if parts.keys() >= REQUIRED_PARTS:
             debug = parts.get("debug")
             stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
-            points = outputs.points_of(parts["trajectory"])
+            points = outputs.points_from_message(parts["trajectory"])
             yield PublishedPlan(stamp, points, parts["status"], stages, parts["said"], parts["at_ns"])
 
     for key, at_s, message in heard:

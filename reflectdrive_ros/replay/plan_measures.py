@@ -1,7 +1,7 @@
-"""What is known of each plan of a replay, kept beside the report as `plans.csv` so that two replays can be compared.
+"""Measures of each plan of a replay, stored as `plans.csv` beside the report so that two replays can be compared.
 
-One row per plan. A cell is empty where a measure has no meaning: a plan that reaches past the end of the recording has
-no error, the first plan no shift.
+One row per plan. A cell is empty if a measure is undefined: a plan that reaches past the end of the recording has no
+error, the first plan no shift.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array, PlanSource, Verdict, checked
+from ..domain import Array, PlanSource, Verdict, check_array
+from ..errors import UserError
 from ..files import MEGABYTE, read_limited
 
 PLANS_FILE = "plans.csv"
+SUMMARY_BYTES = 256 * MEGABYTE  # of a summary.json
 SCORES = ("nc", "dac", "ttc", "ep", "pdms")
 MEASURES = ("ade_m", "fde_m", "lateral_shift_m", "comfortable", "latency_ms", *SCORES)
 DIGITS = 6
 MAX_BYTES = 1024 * MEGABYTE
 
 
-class MeasuresError(ValueError):
-    """A file of measures cannot be used; the message says which and why."""
+class MeasuresError(UserError, ValueError):
+    """A file of measures cannot be used; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ class PlanMeasures:
     verdict: Array  # (N,) int64 Verdict
     source: Array  # (N,) int64 PlanSource
     latency_ms: Array  # (N,) of the engine's step
-    nc: Array  # (N,) parts of the driving score, 0..1, where the bag tells who was there and what is road
+    nc: Array  # (N,) sub-scores of the driving score, 0..1, if the bag has objects and a map
     dac: Array
     ttc: Array
     ep: Array
@@ -51,7 +53,7 @@ class PlanMeasures:
     def __post_init__(self) -> None:
         count = len(self.stamp_ns)
         for name in ("stamp_ns", "verdict", "source"):
-            kept = checked("PlanMeasures", name, getattr(self, name), (count,), np.int64)
+            kept = check_array("PlanMeasures", name, getattr(self, name), (count,), np.int64)
             object.__setattr__(self, name, kept)
         for name in MEASURES:
             values = np.asarray(getattr(self, name), float)
@@ -77,10 +79,10 @@ def drop_before(measures: PlanMeasures, first: int) -> PlanMeasures:
 
 
 def numbers(measures: PlanMeasures) -> dict[str, Any]:
-    """Counts, means and percentiles over all plans, ready for JSON; None where no plan has the measure.
+    """Counts, means and percentiles over all plans, ready for JSON; None if no plan has the measure.
 
     `interventions_share` is the share of the plans that were not the planner's own. `scored` has means of the driving
-    score and its parts in percent.
+    score and its sub-scores in percent.
     """
     compared = np.isfinite(measures.fde_m)
     return {
@@ -99,7 +101,7 @@ def numbers(measures: PlanMeasures) -> dict[str, Any]:
 
 
 def latency(measures: PlanMeasures) -> dict[str, dict[str, float | None]]:
-    """p50, p99 and maximum of the engine's step, as a summary tells them of each stage."""
+    """p50, p99 and maximum of the engine's step, in the form of a summary's stages."""
     values = measures.latency_ms
     return {"total": {name: _percentile(values, at) for name, at in (("p50", 50), ("p99", 99), ("max", 100))}}
 
@@ -144,7 +146,7 @@ def _cell(name: str, value: Any) -> str:
 
 
 def read_measures(path: Path) -> PlanMeasures:
-    """What `write_measures` wrote. Raises MeasuresError naming the file, and what is wrong with it."""
+    """Reads the output of `write_measures`. Raises MeasuresError naming the file and the fault."""
     names = [entry.name for entry in fields(PlanMeasures)]
     try:
         content = read_limited(path, MAX_BYTES).decode()

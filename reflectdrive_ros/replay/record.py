@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import geometry
 from ..config import VehicleConfig
-from ..domain import Array, EgoState, PlanSource, StepKind, Verdict, checked
+from ..domain import Array, EgoState, PlanSource, StepKind, Verdict, check_array
 from ..scoring import metrics
 from ..scoring.scorer import motion_of
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS, simulate
@@ -47,9 +47,9 @@ class ReplayImage:
 
     def __post_init__(self) -> None:
         if len(self.distortion) not in (0, 4, 5, 8) or not np.isfinite(self.distortion).all():
-            raise ValueError(f"ReplayPicture.distortion is {self.distortion}, expected 0, 4, 5 or 8 finite numbers")
+            raise ValueError(f"ReplayImage.distortion is {self.distortion}, expected 0, 4, 5 or 8 finite numbers")
         for name, shape in (("pixels_from_camera", (3, 3)), ("camera_from_ego", (4, 4))):
-            object.__setattr__(self, name, checked("ReplayPicture", name, getattr(self, name), shape))
+            object.__setattr__(self, name, check_array("ReplayImage", name, getattr(self, name), shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class ReplayFrame:
     agent_poses: Array = field(default_factory=lambda: np.zeros((0, 3)))  # (A, 3) box centres
     agent_sizes: Array = field(default_factory=lambda: np.zeros((0, 2)))  # (A, 2) length m, width m
     agent_kinds: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (A,) AgentKind
-    pictures: tuple[ReplayImage, ...] = ()  # left to right; empty for planners without cameras
+    images: tuple[ReplayImage, ...] = ()  # left to right; empty for planners without cameras
     diagnostics: tuple[Diagnostic, ...] = ()
     acceleration_mps2: float = 0.0  # of the ego, along its heading; 0 where unknown
     yaw_rate_rps: float = 0.0  # of the ego
@@ -85,7 +85,7 @@ class ReplayFrame:
             ("agent_sizes", (count, 2), np.float64),
             ("agent_kinds", (count,), np.int64),
         ):
-            object.__setattr__(self, name, checked("ReplayFrame", name, getattr(self, name), shape, dtype))
+            object.__setattr__(self, name, check_array("ReplayFrame", name, getattr(self, name), shape, dtype))
         if not np.isfinite(self.speed_mps):
             raise ValueError(f"ReplayFrame.speed_mps is {self.speed_mps}, expected a finite number")
         if not self.dt_s > 0:
@@ -111,10 +111,10 @@ class DriveRecord:
     numbers: Mapping[str, Any]  # of the drive; "world" in the summary
 
     def __post_init__(self) -> None:
-        rings = tuple(checked("DriveRecord", "rings", ring, (None, 2)) for ring in self.rings)
+        rings = tuple(check_array("DriveRecord", "rings", ring, (None, 2)) for ring in self.rings)
         object.__setattr__(self, "rings", rings)
-        object.__setattr__(self, "scores", checked("DriveRecord", "scores", self.scores, (None,)))
-        stamps = checked("DriveRecord", "score_stamps_ns", self.score_stamps_ns, (len(self.scores),), np.int64)
+        object.__setattr__(self, "scores", check_array("DriveRecord", "scores", self.scores, (None,)))
+        stamps = check_array("DriveRecord", "score_stamps_ns", self.score_stamps_ns, (len(self.scores),), np.int64)
         object.__setattr__(self, "score_stamps_ns", stamps)
 
 
@@ -134,21 +134,21 @@ class ReplayRecord:
     bag: str
     frames: Sequence[ReplayFrame]  # by stamp; of a long replay a regular subset
     route: Array  # (L, 3) map frame, the last one; (0, 3) when there was none
-    driven_path: Array  # (M, 3) map frame: where the recorded car really went
+    driven_path: Array  # (M, 3) map frame: path of the recorded car
     driven_stamps_ns: Array  # (M,) int64, rising
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
-    road_height_m: float = 0.0  # of the road in the ego frame; 0 where base_link lies on the road, as Autoware has it
+    road_height_m: float = 0.0  # height of the road in the ego frame; 0 if base_link is on the road, as in Autoware
     details: Mapping[str, Any] = field(default_factory=dict)
     routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3) with the stamp from which on it led; may be empty
     drive: DriveRecord | None = None  # of a closed loop
-    scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of `replay_scores.SCORES`, or nothing
+    scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of `replay_scores.SCORES`, or empty
     counted: AllPlans | None = None  # of all plans, where the frames are only some of them
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "route", checked("ReplayRecord", "route", self.route, (None, 3)))
-        driven = checked("ReplayRecord", "driven_path", self.driven_path, (None, 3))
+        object.__setattr__(self, "route", check_array("ReplayRecord", "route", self.route, (None, 3)))
+        driven = check_array("ReplayRecord", "driven_path", self.driven_path, (None, 3))
         object.__setattr__(self, "driven_path", driven)
-        stamps = checked("ReplayRecord", "driven_stamps_ns", self.driven_stamps_ns, (len(driven),), np.int64)
+        stamps = check_array("ReplayRecord", "driven_stamps_ns", self.driven_stamps_ns, (len(driven),), np.int64)
         if (np.diff(stamps) <= 0).any():
             raise ValueError("ReplayRecord.driven_stamps_ns does not rise")
         object.__setattr__(self, "driven_stamps_ns", stamps)
@@ -255,8 +255,9 @@ def _shift(before: ReplayFrame, after: ReplayFrame) -> float | None:
 
 
 def _comfortable(frames: Sequence[ReplayFrame], vehicle: VehicleConfig) -> Array:
-    """(N,) 1 where the car that follows a plan stays within the score's bounds of comfort, 0 where not; NaN for a plan
-    that ends before the score does."""
+    """(N,) 1 if the car that follows a plan stays within the score's comfort bounds, else 0; NaN for a plan that is
+    shorter than the score's horizon.
+    """
     flags = np.full(len(frames), np.nan)
     long = [k for k, frame in enumerate(frames) if len(frame.plan_poses) * frame.dt_s >= HORIZON_S - 1e-6]
     for first in range(0, len(long), SIMULATION_BATCH):

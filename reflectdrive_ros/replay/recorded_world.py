@@ -16,13 +16,13 @@ import numpy as np
 
 from ..config import Config
 from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, Verdict
-from ..ros import convert
+from ..ros import convert, image_decoding
 from ..ros.bag import BagReader, DamagedMessage
 from ..ros.convert import BadMessage
-from ..ros.inputs import InputStatus
-from ..ros.lanelet_file import from_file
+from ..ros.inputs.channel import InputStatus
+from ..ros.lanelet_file import load_map
 from ..ros.lanelet_map import LaneletMap
-from ..ros.map_drivable import MapSpace
+from ..ros.map_drivable import MapDrivableArea
 from ..ros.vector_map import VectorMap
 from .record import Diagnostic, ReplayFrame, ReplayImage
 from .scores import MAX_SIGHTING_AGE_NS, Sighting
@@ -67,7 +67,7 @@ class BagSlice:
 def build_frames(
     sent: Sequence[PlanOutput],
     egos: Mapping[int, EgoState],
-    pictures: Mapping[int, tuple[ReplayImage, ...]],
+    images: Mapping[int, tuple[ReplayImage, ...]],
     seen: Sequence[Sighting],
     part: BagSlice,
     config: Config,
@@ -78,7 +78,7 @@ def build_frames(
     frames = []
     for k, item in enumerate(sent):
         ego = replace(egos[stamps[k]], acceleration_mps2=accelerations[k])
-        frames.append(_frame(item, ego, agents[k], pictures.get(k, ())))
+        frames.append(_frame(item, ego, agents[k], images.get(k, ())))
     return frames
 
 
@@ -95,13 +95,13 @@ def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Arr
 
 
 def find_map(whole: BagSlice, config: Config) -> LaneletMap | None:
-    """The map of the configured file, else the newest of the bag; None if there is none that can be read."""
+    """The map of the configured file, else the newest of the bag; None if none can be read."""
     if config.inputs.lanelet_map:
-        return from_file(config.inputs)
+        return load_map(config.inputs)
     received = VectorMap(config.output.map_frame, InlineExecutor())
     for _, message in whole.messages("map"):
         received.put(message)
-    with suppress(BadMessage):  # the diagnostics report it, where it was asked for
+    with suppress(BadMessage):  # the diagnostics report it, if it was requested
         return received.newest()
     return None
 
@@ -110,7 +110,7 @@ def drivable_grids(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], Driva
     """A function that returns the drivable area around a frame; None without a map."""
     if lanelets is None:
         return lambda frame: None
-    known = MapSpace(lanelets, InlineExecutor())
+    known = MapDrivableArea(lanelets, InlineExecutor())
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)
@@ -131,7 +131,7 @@ class InlineExecutor(Executor):
         return done
 
 
-def _frame(item: PlanOutput, ego: EgoState, agents: Agents, pictures: tuple[ReplayImage, ...]) -> ReplayFrame:
+def _frame(item: PlanOutput, ego: EgoState, agents: Agents, images: tuple[ReplayImage, ...]) -> ReplayFrame:
     points, status = item.points, item.status
     headings = 2.0 * np.arctan2(points["qz"], points["qw"])
     return ReplayFrame(
@@ -149,7 +149,7 @@ def _frame(item: PlanOutput, ego: EgoState, agents: Agents, pictures: tuple[Repl
         agent_poses=agents.poses,
         agent_sizes=agents.sizes,
         agent_kinds=agents.kinds,
-        pictures=pictures,
+        images=images,
         diagnostics=tuple(Diagnostic(s.name, int(s.level), s.message) for s in item.statuses),
         acceleration_mps2=ego.acceleration_mps2,
         yaw_rate_rps=ego.yaw_rate_rps,
@@ -223,7 +223,7 @@ class BagCameras:
         for _, message in whole.messages("tf_static"):
             self._transforms.update(convert.static_transforms(message))
 
-    def pictures(self, part: BagSlice, shown: Mapping[int, int]) -> dict[int, tuple[ReplayImage, ...]]:
+    def images(self, part: BagSlice, shown: Mapping[int, int]) -> dict[int, tuple[ReplayImage, ...]]:
         """Downscaled images by plan index. `shown`: plan index -> stamp of its front image."""
         if not shown:
             return {}
@@ -246,17 +246,17 @@ class BagCameras:
                 continue
             try:
                 height = round(IMAGE_WIDTH * lens.height / max(lens.width, 1))
-                pixels, _ = convert.pixels(message, name, IMAGE_WIDTH, height)
+                pixels, _ = image_decoding.pixels(message, name, IMAGE_WIDTH, height)
                 camera_from_ego = convert.camera_from_ego(self._transforms, name, message.header.frame_id)
             except BadMessage:
                 continue
             jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 75])[1]
-            picture = ReplayImage(
+            image = ReplayImage(
                 name, stamp_ns, jpeg.tobytes(), lens.width, lens.height, lens.matrix, camera_from_ego, lens.distortion
             )
-            best.update({i: (float(apart[i]), picture) for i in near})
+            best.update({i: (float(apart[i]), image) for i in near})
         keys = list(shown)
-        return {keys[i]: picture for i, (_, picture) in best.items()}
+        return {keys[i]: image for i, (_, image) in best.items()}
 
 
 def front_image_stamp_ns(item: PlanOutput) -> int | None:

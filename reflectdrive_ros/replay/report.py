@@ -1,8 +1,8 @@
-"""One page that shows a whole replay: bird's-eye view, pictures with the plan drawn in, latencies, diagnostics.
+"""One page that shows a whole replay: bird's-eye view, images with the plan drawn in, latencies, diagnostics.
 
-The page is one file without links to anything outside: it opens from a mail, from a build server, or on the vehicle.
-Its looks and behaviour are in `report.html`, what it draws like the live page in `drawing.js`; here the record becomes
-the data that is put into it.
+The page is one file without external resources: it can be mailed, and opened on a build server or on the vehicle.
+Layout and behaviour are in `report.html`, drawing shared with the live page in `drawing.js`; this module converts the
+record to the page's data.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .record import DriveRecord, ReplayFrame, ReplayImage, ReplayRecord, interpo
 
 IMAGE_WIDTH = 480  # px; wider ones are scaled down
 JPEG_QUALITY = 75
-ROAD_M = 130.0  # of a world's road, what is nearer than this to the path driven is shown
-IMAGES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th picture, so that the page still opens
+ROAD_M = 130.0  # part of a world's road that is shown: closer than this to the driven path
+IMAGES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th image, so that the page still opens
 
 
 def write_report(record: ReplayRecord, path: str | Path) -> None:
@@ -33,7 +33,7 @@ def write_report(record: ReplayRecord, path: str | Path) -> None:
     content = json.dumps(_content(record), separators=(",", ":"), allow_nan=False)
     page = pages.page("report.html")
     title = html.escape(f"reflectdrive {'demo' if record.drive else 'replay'}: {record.planner} on {record.bag}")
-    # nothing inside the data may end the script element that holds it
+    # no data may close the script element that holds it
     page = page.replace("__DATA__", content.replace("<", "\\u003c"), 1).replace("__TITLE__", title, 1)
     Path(path).write_text(page, encoding="utf-8", errors="surrogateescape")
 
@@ -41,14 +41,14 @@ def write_report(record: ReplayRecord, path: str | Path) -> None:
 def _content(record: ReplayRecord) -> dict[str, Any]:
     """The page's data. Times are seconds from the first plan (from the first odometry where there is none)."""
     frames, numbers = record.frames, summary(record)
-    pictures, shown = _image_sets(record)
+    images, shown = _image_sets(record)
     statuses = list(dict.fromkeys(status.name for frame in frames for status in frame.diagnostics))
     begin = frames[0].stamp_ns if frames else int(record.driven_stamps_ns[0]) if len(record.driven_stamps_ns) else 0
     origin = [str(numbers[key]) for key in ("date", "device", "command") if numbers.get(key)]
     if numbers.get("commit"):
         origin.append(f"commit {str(numbers['commit'])[:10]}")
     if len(frames) < numbers["plans"]:
-        origin.append(f"{len(frames)} of {numbers['plans']} plans are drawn, evenly; the numbers are of all")
+        origin.append(f"{len(frames)} of {numbers['plans']} plans are drawn, evenly spaced; the numbers are of all")
     vehicle = record.vehicle
     return {
         "planner": record.planner,
@@ -69,8 +69,8 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
             "p": _rounded(record.driven_path, 3),
         },
         "statuses": statuses,
-        "pictures": pictures,
-        "frames": [_frame(frame, begin, statuses, picture) for frame, picture in zip(frames, shown, strict=True)],
+        "images": images,
+        "frames": [_frame(frame, begin, statuses, image) for frame, image in zip(frames, shown, strict=True)],
     }
 
 
@@ -95,7 +95,7 @@ def _world(record: ReplayRecord, drive: DriveRecord, numbers: dict[str, Any], be
 
 
 def _near(driven: Array, ring: Array) -> bool:
-    """Whether a ring may come into view: its box against the points of the path."""
+    """Whether a ring may be in view: its bounding box against the points of the path."""
     low, high = ring.min(axis=0), ring.max(axis=0)
     gap = np.maximum(np.maximum(low - driven[:, :2], driven[:, :2] - high), 0.0)
     return bool((np.hypot(gap[:, 0], gap[:, 1]) < ROAD_M).any())
@@ -118,7 +118,7 @@ def drive_rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     overall = numbers["latency_ms"].get("overall")
     if overall:
-        rows.append(("picture to plan, p50 / p99", f"{overall['p50']:.1f} / {overall['p99']:.1f} ms"))
+        rows.append(("image to plan, p50 / p99", f"{overall['p50']:.1f} / {overall['p99']:.1f} ms"))
     return rows
 
 
@@ -130,7 +130,7 @@ def _slowest(latencies: dict[str, dict[str, float]]) -> str:
     return max(latencies, key=lambda stage: latencies[stage]["p50"], default="")
 
 
-def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], picture: int | None) -> dict[str, Any]:
+def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: int | None) -> dict[str, Any]:
     said = {status.name: [int(status.level), status.message] for status in frame.diagnostics}
     clock = datetime.fromtimestamp(frame.stamp_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     return {
@@ -155,53 +155,53 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], picture: 
             )
         ],
         "diagnostics": [said.get(name) for name in statuses],
-        "picture": picture,
+        "image": image,
     }
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 
 def _image_sets(record: ReplayRecord) -> tuple[list[dict[str, Any]], list[int | None]]:
-    """The sets of pictures that fit into the page, and for each frame the newest set that it may show."""
-    seen = [frame for frame in record.frames if frame.pictures]
+    """The sets of images that fit into the page, and for each frame the newest set that it may show."""
+    seen = [frame for frame in record.frames if frame.images]
     if not seen:
         return [], [None] * len(record.frames)
-    probe = sum(len(_jpeg(picture)) for picture in seen[len(seen) // 2].pictures) * 4 / 3
+    probe = sum(len(_jpeg(image)) for image in seen[len(seen) // 2].images) * 4 / 3
     stride = max(1, int(np.ceil(probe * len(seen) / IMAGES_MAX_BYTES)))
     kept = seen[::stride]
-    sets = [{"cameras": [_image(record, picture) for picture in frame.pictures]} for frame in kept]
+    sets = [{"cameras": [_image(record, image) for image in frame.images]} for frame in kept]
     stamps = np.array([frame.stamp_ns for frame in kept])
     newest = [int(np.searchsorted(stamps, frame.stamp_ns, side="right")) - 1 for frame in record.frames]
     return sets, [index if index >= 0 else None for index in newest]
 
 
-def _image(record: ReplayRecord, picture: ReplayImage) -> dict[str, Any]:
-    """One picture with the pose of the ego when it was taken: some way behind the pose that the plan starts from."""
+def _image(record: ReplayRecord, image: ReplayImage) -> dict[str, Any]:
+    """One image with the ego pose at its exposure, which is behind the pose at the start of the plan."""
     begin_ns = record.frames[0].stamp_ns
     if len(record.driven_path):
-        ego = interpolate_driven_path(record, np.array([picture.stamp_ns]))[0]
+        ego = interpolate_driven_path(record, np.array([image.stamp_ns]))[0]
     else:
-        nearest = min(record.frames, key=lambda frame: abs(frame.stamp_ns - picture.stamp_ns))
+        nearest = min(record.frames, key=lambda frame: abs(frame.stamp_ns - image.stamp_ns))
         ego = nearest.map_from_ego
     return {
-        "name": picture.name,
-        "t": round((picture.stamp_ns - begin_ns) * 1e-9, 4),
-        "width": picture.width,
-        "height": picture.height,
-        "k": _rounded(picture.pixels_from_camera.ravel(), 4),
-        "distortion": [float(value) for value in picture.distortion],
-        "camera_from_ego": _rounded(picture.camera_from_ego.ravel(), 6),
+        "name": image.name,
+        "t": round((image.stamp_ns - begin_ns) * 1e-9, 4),
+        "width": image.width,
+        "height": image.height,
+        "k": _rounded(image.pixels_from_camera.ravel(), 4),
+        "distortion": [float(value) for value in image.distortion],
+        "camera_from_ego": _rounded(image.camera_from_ego.ravel(), 6),
         "ego": _rounded(ego, 4),
-        "jpeg": base64.b64encode(_jpeg(picture)).decode("ascii"),
+        "jpeg": base64.b64encode(_jpeg(image)).decode("ascii"),
     }
 
 
-def _jpeg(picture: ReplayImage) -> bytes:
-    """The picture at most `IMAGE_WIDTH` wide; as it is where it is small, or no JPEG that can be read."""
-    pixels = cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR) if picture.jpeg else None
+def _jpeg(image: ReplayImage) -> bytes:
+    """The image at most `IMAGE_WIDTH` wide; unchanged if it is small, or not a readable JPEG."""
+    pixels = cv2.imdecode(np.frombuffer(image.jpeg, np.uint8), cv2.IMREAD_COLOR) if image.jpeg else None
     if pixels is None or pixels.shape[1] <= IMAGE_WIDTH:
-        return picture.jpeg
+        return image.jpeg
     height = round(pixels.shape[0] * IMAGE_WIDTH / pixels.shape[1])
     small = cv2.resize(pixels, (IMAGE_WIDTH, height), interpolation=cv2.INTER_AREA)
     return bytes(cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1])

@@ -1,10 +1,10 @@
-"""The checks that Autoware's planning validator makes of a trajectory, and how far plans stay from its limits.
+"""The checks of Autoware's planning validator, and the margins of plans to its limits.
 
-Read from the source of `autoware_planning_validator_trajectory_checker` (thresholds of its shipped parameter file), not
-run against it. Shape checks look at the plan thinned to 1 m, as there. Two checks ask where the car is on the plan:
-Autoware's trajectory_processor puts the way already driven in front of a generator's plan before the validator sees it
-(`trajectory_extender`), so they are made of such an extended plan. Plans fed to the validator without it begin 0.1 s
-ahead of the car, which from 10 m/s on is more than it allows; `raw_forward_shift_m` tells.
+Implemented from the source of `autoware_planning_validator_trajectory_checker` (thresholds of its shipped parameter
+file), not compared by running it. Shape checks use the plan resampled to 1 m, as there. Two checks locate the car on
+the plan: Autoware's trajectory_processor prepends the path already driven before the validator (`trajectory_extender`),
+so these checks use such an extended plan. Without it a plan starts 0.1 s ahead of the car, which from 10 m/s on exceeds
+the limit; `raw_forward_shift_m` is that value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Margin:
 
     @property
     def share(self) -> float:
-        """How much of what is allowed was used; above 1 the validator complains."""
+        """Value divided by limit; above 1 the validator rejects the plan."""
         return self.worst / self.limit
 
     @property
@@ -51,12 +51,12 @@ LIMITS = {
     "steering_rate_radps": 10.0,
     "longitudinal_deviation_m": 1.0,
     "yaw_deviation_rad": 1.5708,
-    "missing_length_m": 0.0,  # what the plan is shorter than the way to brake at 3 m/s^2, less 2 m
+    "missing_length_m": 0.0,  # stopping distance at 3 m/s^2 less 2 m, minus the plan's length
     "lateral_shift_m": 0.5,
     "forward_shift_m": 1.0,
     "backward_shift_m": 0.1,
 }
-RAW_FORWARD_SHIFT = "raw_forward_shift_m"  # told, not judged: Autoware's extender comes before the validator
+RAW_FORWARD_SHIFT = "raw_forward_shift_m"  # for information: Autoware's extender precedes the validator
 
 
 def margins(frames: Sequence[ReplayFrame], wheel_base_m: float) -> dict[str, Margin]:
@@ -76,7 +76,7 @@ def margins(frames: Sequence[ReplayFrame], wheel_base_m: float) -> dict[str, Mar
 
 
 def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
-    """Checks of one plan by itself."""
+    """Checks of one plan."""
     poses, speeds = frame.plan_poses, frame.plan_speeds
     accelerations = np.append(np.diff(speeds) / frame.dt_s, 0.0)
     found = {
@@ -107,7 +107,7 @@ def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
 
 
 def check_position(frame: ReplayFrame, past: Array) -> dict[str, float]:
-    """Checks of where the car is on its plan, the way driven (P, 3) put in front."""
+    """Checks of the car's place on its plan, with the driven path (P, 3) prepended."""
     line = extend_line(past, frame.map_from_ego, frame.plan_poses)
     here = frame.map_from_ego
     (at,), _ = geometry.project(line, here[None, :2])
@@ -126,7 +126,9 @@ def check_position(frame: ReplayFrame, past: Array) -> dict[str, float]:
 
 
 def check_shift(before: ReplayFrame, frame: ReplayFrame, past: Array) -> dict[str, float]:
-    """Checks of a plan against the one before, at the car: sideways as they are, along with the way driven in front."""
+    """Checks of a plan against the one before, at the car: lateral as published, longitudinal with the driven path
+    prepended.
+    """
     here = frame.map_from_ego
     raw_old, raw_new = before.plan_poses, frame.plan_poses
     raw_along, lateral = deviation(raw_old[nearest_segment(raw_old, here)], raw_new[nearest_segment(raw_new, here)])
@@ -142,7 +144,7 @@ def check_shift(before: ReplayFrame, frame: ReplayFrame, past: Array) -> dict[st
 
 
 def extend_line(past: Array, here: Array, plan: Array) -> Array:
-    """(N, 3) the way driven (P, 3), the car's place (3,) and the plan (T, 3), standing points once."""
+    """(N, 3) the driven path (P, 3), the car's place (3,) and the plan (T, 3), without repeated points."""
     line = np.concatenate([past, here[None], plan])
     apart = np.hypot(*np.diff(line[:, :2], axis=0).T)
     kept: Array = line[np.concatenate([[True], apart > 1e-3])]
@@ -162,7 +164,7 @@ def nearest_segment(line: Array, here: Array) -> int:
 
 
 def deviation(pose: Array, point: Array) -> tuple[float, float]:
-    """How far a point lies ahead of a pose (3,), and to its left."""
+    """Distance of a point ahead of a pose (3,), and to its left."""
     dx, dy = point[:2] - pose[:2]
     cos, sin = np.cos(pose[2]), np.sin(pose[2])
     return float(cos * dx + sin * dy), float(cos * dy - sin * dx)

@@ -1,6 +1,6 @@
-"""Rosbag2 folders: written with the definitions of the installed messages, read with a sentence for every fault.
+"""Writes and reads rosbag2 folders; every fault of a bag is one sentence.
 
-Everything works on raw CDR bytes; a message object is made only where somebody asks for it.
+All functions work on raw CDR bytes; a message object is created only on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from rosbags.interfaces import Connection, Qos, QosDurability, QosHistory, QosLi
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from ..documents import DocumentError, anything, array, check_fields, named, read_yaml, text, yaml_of
+from ..documents import DocumentError, anything, array, check_fields, named, parse_yaml, read_yaml, text
+from ..errors import UserError
 from ..files import open_limited, shown
 from . import topics
 from .mcap_salvage import salvage
@@ -31,20 +32,20 @@ from .mcap_salvage import salvage
 STORAGES = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}
 SUFFIXES = {"mcap": ".mcap", "sqlite3": ".db3"}
 FOREVER = QosTime(9223372036, 854775807)
-BAG_BYTES = 1 << 44  # of the largest file of a bag, 16 TiB
+BAG_FILE_BYTES_MAX = 1 << 44  # of the largest file of a bag, 16 TiB
 METADATA = {
     "rosbag2_bagfile_information": {
         "storage_identifier": text(),
-        # without the folder that old recorders put in front, a file lies beside metadata.yaml
+        # without the leading folder that old recorders wrote, a file is beside metadata.yaml
         "relative_file_paths": array(text(r"(?!/)(?!(.*/)?\.\.(/|$))[^\0\ud800-\udfff]+", 1000), 1),
         "topics_with_message_count": array({"topic_metadata": named(anything)}),
     }
 }
-BEHIND = 8  # records that may wait to be written
+PENDING_WRITES_MAX = 8  # records that may wait to be written
 
 
-class BagError(ValueError):
-    """A bag cannot be read or written; the message is one sentence that says why and what to do."""
+class BagError(UserError, ValueError):
+    """A bag cannot be read or written; the message is one sentence with the reason and what to do."""
 
 
 class DamagedMessage(BagError):
@@ -157,9 +158,9 @@ def _qos(latched: bool) -> Qos:
 
 
 class BagWriter:
-    """Writes one bag; used as a context manager, it is closed and readable whatever ends the block.
+    """Writes one bag; used as a context manager, it is closed and readable however the block ends.
 
-    The file is touched by a thread of its own: Ctrl-C breaks into the main thread only, and so cuts no record in two.
+    A separate thread writes the file: Ctrl-C interrupts the main thread only, so no record is cut in two.
     """
 
     def __init__(self, path: str | Path, storage: str = "mcap", *, replace: bool = False) -> None:
@@ -170,13 +171,13 @@ class BagWriter:
         if self.path.exists():
             if not replace:
                 raise BagError(f"{self.path} exists already; choose another name or pass --force to replace it")
-            if not _looks_like_a_bag(self.path):
+            if not _holds_only_bag_files(self.path):
                 raise BagError(f"{self.path} is not a bag, so it is not replaced; choose another name")
             shutil.rmtree(self.path)
         self._writer = Writer(self.path, version=9, storage_plugin=STORAGES[storage])
         self._connections: dict[str, Connection] = {}
         self._hand = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bag-writer")
-        self._writing = deque[Future[None]]()  # records on their way to the file
+        self._writing = deque[Future[None]]()  # records that are not yet written
         self._torn = False  # a record is in the file only in part
 
     def __enter__(self) -> BagWriter:
@@ -193,15 +194,17 @@ class BagWriter:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # rosbags' own context manager throws away what is not flushed when the block fails; a recording must not
+        # rosbags' own context manager discards unflushed data when the block fails; a recording must keep it
         closing = self._hand.submit(self._storing, self._writer.close)
         self._hand.shutdown()
-        if kind is None:  # else what ended the block is the news
+        if kind is None:  # otherwise the exception of the block is raised
             self._wait_for_all_but(0)
             closing.result()
 
     def add_topic(self, name: str, type_name: str, *, latched: bool = False) -> None:
-        """Declares a topic; latched ones are offered as transient local. Declaring the same again does nothing."""
+        """Declares a topic; latched ones are offered as transient local. A second identical declaration does
+        nothing.
+        """
         if name not in self._connections:
             definition, digest = _definition(type_name)
             self._connections[name] = self._hand.submit(
@@ -215,18 +218,18 @@ class BagWriter:
             ).result()
 
     def write(self, topic: str, received_ns: int, message: Any) -> None:
-        """Adds a message object, or the CDR bytes of one, to a topic declared before.
+        """Adds a message object, or the CDR bytes of one, to a declared topic.
 
-        It is written while the caller goes on; what goes wrong is raised by a later call, or at the block's end.
+        Writing continues in the background; an error is raised by a later call, or at the end of the block.
         """
         if topic not in self._connections:
             raise BagError(f"topic {topic} was not declared in bag {self.path} before it was written")
         data = message if isinstance(message, (bytes, memoryview)) else serialize_message(message)
-        self._wait_for_all_but(BEHIND)
+        self._wait_for_all_but(PENDING_WRITES_MAX)
         self._writing.append(self._hand.submit(self._record, self._connections[topic], int(received_ns), data))
 
     def _record(self, connection: Connection, received_ns: int, data: bytes | memoryview) -> None:
-        """Nothing follows a record that could not be written whole."""
+        """After a record that could not be written completely, nothing more is written."""
         if not self._torn:
             self._torn = True
             self._storing(self._writer.write, connection, received_ns, data)
@@ -244,8 +247,8 @@ class BagWriter:
             self._writing.popleft().result()
 
 
-def _looks_like_a_bag(path: Path) -> bool:
-    """Whether a folder holds a bag and nothing else, so that replacing it destroys nothing else."""
+def _holds_only_bag_files(path: Path) -> bool:
+    """Whether a folder holds a bag and no other file, so that replacing it destroys nothing else."""
     if not path.is_dir():
         return False
     names = [entry.name for entry in path.iterdir()]
@@ -275,7 +278,7 @@ class _Salvaged:
                 yield BagMessage(found.topic, found.type_name, found.received_ns, found.data)
 
     def close(self) -> None:
-        """Nothing is held open between walks."""
+        """No file is open between iterations."""
 
 
 class _Indexed:
@@ -307,7 +310,7 @@ class _Indexed:
 
 
 class BagReader:
-    """Reads a bag folder, or a single .mcap or .db3 file. `notice` says what had to be recovered; usually empty.
+    """Reads a bag folder, or a single .mcap or .db3 file. `notice` lists what had to be recovered; usually empty.
 
     Raises BagError for a path that is missing, holds no bag, or is damaged beyond recovery.
     """
@@ -316,24 +319,24 @@ class BagReader:
         self.path = Path(path)
         self.notice = ""
         self._sources: list[_Indexed | _Salvaged] = []
-        if not os.path.exists(self.path):  # says no to names that Path.exists raises for
+        if not os.path.exists(self.path):  # False also for names for which Path.exists raises
             raise BagError(f"bag {shown(self.path)} does not exist")
         try:
             self._open()
         except BaseException:
             self.close()
             raise
-        self.topics = _merged([topic for source in self._sources for topic in source.topics])
+        self.topics = _merge_topics([topic for source in self._sources for topic in source.topics])
         self.message_count = sum(topic.count for topic in self.topics)
         self.start_ns = min(source.start_ns for source in self._sources)
         self.end_ns = max(source.end_ns for source in self._sources)
 
     def _open(self) -> None:
-        """All by the bag's metadata; where that fails, each file by its own index; else what can be recovered."""
-        files, unusable = _files_of(self.path)
+        """Opens all files by the bag's metadata; if that fails, each file by its own index; else recovers messages."""
+        files, unusable = _storage_files(self.path)
         for file in files:
             try:
-                open_limited(file, BAG_BYTES).close()
+                open_limited(file, BAG_FILE_BYTES_MAX).close()
             except OSError as fault:
                 raise BagError(f"bag {shown(self.path)} has a file {file.name!r}: {fault.strerror}") from None
         try:
@@ -352,7 +355,7 @@ class BagReader:
             self.notice += f" ({unusable})" * bool(unusable)
 
     def _open_damaged(self, file: Path, fault: Exception) -> None:
-        why = _in_a_line(fault)
+        why = _first_line(fault)
         if file.suffix != ".mcap":
             raise BagError(
                 f"bag {self.path} is damaged ({why}); try `sqlite3 {file.name} .recover`, or record it again as mcap"
@@ -382,7 +385,7 @@ class BagReader:
         return max(0, self.end_ns - self.start_ns) * 1e-9
 
     def require(self, type_name: str, topic: str | None = None) -> tuple[BagTopic, ...]:
-        """The topics of a type, or the one named. Raises BagError saying what the bag has instead."""
+        """The topics of a type, or the one named. Raises BagError with the topics that the bag has instead."""
         found = tuple(t for t in self.topics if t.type_name == type_name and topic in (None, t.name) and t.count)
         if not found:
             wanted = f"topic of type {type_name}" if topic is None else f"topic {topic} of type {type_name}"
@@ -393,10 +396,10 @@ class BagReader:
     def messages(
         self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
     ) -> Iterator[BagMessage]:
-        """Messages in the order received, of all topics or of those named, from start up to but without stop.
+        """Messages in the order received, of all topics or of those given, from `start` up to but without `stop`.
 
-        Raises BagError where a topic's type differs from the installed one (decoding it would give nonsense), and
-        where the bag turns out to be damaged.
+        Raises BagError if a topic's type differs from the installed one (decoding would give wrong values), and if the
+        bag is damaged.
         """
         names = {topic.name for topic in self.topics} if topics is None else set(topics)
         for topic in self.topics:
@@ -408,14 +411,14 @@ class BagReader:
                 for message in source.messages(names, start_ns, stop_ns):
                     yield message
                     count += 1
-        except Exception as fault:  # damage in the middle of a file, in whatever way the storage reader meets it
-            raise BagError(f"bag {self.path} is damaged after {count} messages ({_in_a_line(fault)})") from None
+        except Exception as fault:  # damage in the middle of a file: the storage reader raises various types
+            raise BagError(f"bag {self.path} is damaged after {count} messages ({_first_line(fault)})") from None
 
     def _check_same_type(self, topic: BagTopic) -> None:
         try:
             installed = type_hash(topic.type_name)
         except BagError:
-            return  # not installed: its raw bytes may be used, and decoding says what to install
+            return  # not installed: raw bytes may still be used, and decoding names the package to install
         if installed != topic.type_hash:
             raise BagError(
                 f"{topic.name} in bag {self.path} was recorded with another version of {topic.type_name} than the "
@@ -423,15 +426,15 @@ class BagReader:
             )
 
 
-def _in_a_line(fault: Exception) -> str:
+def _first_line(fault: Exception) -> str:
     return str(fault).splitlines()[0].rstrip(".") if str(fault) else type(fault).__name__
 
 
-def _files_of(path: Path) -> tuple[list[Path], str]:
-    """Storage files of a bag in the order of recording: as metadata.yaml names them, or as they lie there without it.
+def _storage_files(path: Path) -> tuple[list[Path], str]:
+    """Storage files of a bag in the order of recording: as metadata.yaml lists them, or by name without it.
 
-    The second value is why metadata.yaml cannot be used, empty where it can. Raises BagError for a storage that is
-    unknown, a file that is missing, and a path that holds no bag.
+    The second value is the reason why metadata.yaml cannot be used, else empty. Raises BagError for an unknown storage,
+    a missing file, and a path that holds no bag.
     """
     if path.is_file():
         return _files_without_metadata(path), ""
@@ -442,7 +445,7 @@ def _files_of(path: Path) -> tuple[list[Path], str]:
         for topic in information["topics_with_message_count"]:
             qos = topic["topic_metadata"].get("offered_qos_profiles")
             if isinstance(qos, str):  # YAML inside YAML, which rosbags will read
-                yaml_of(qos)
+                parse_yaml(qos)
     except FileNotFoundError:
         return _files_without_metadata(path), "it is missing"
     except OSError as fault:
@@ -466,7 +469,7 @@ def _files_without_metadata(path: Path) -> list[Path]:
     return sorted(files, key=lambda file: (len(file.name), file.name))  # bag_2 before bag_10
 
 
-def _merged(topics: list[BagTopic]) -> tuple[BagTopic, ...]:
+def _merge_topics(topics: list[BagTopic]) -> tuple[BagTopic, ...]:
     """One entry for each name and type, with the counts of all files added."""
     counts: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], BagTopic] = {}

@@ -1,9 +1,9 @@
-"""CDR bytes as a message whose fields are made when they are read.
+"""Lazy CDR messages: fields are decoded on access.
 
-rclpy's own deserialiser has three properties that a node on a car cannot accept: it holds Python's lock for 0.2 to 0.7
-s per MB of objects or poses, it allocates what a forged length asks for, and an error in it ends the executor. `read`
-walks the bytes once, checks every length against what is there, and makes nothing: 5 to 20 ms a MB. Arrays of numbers
-are views of the bytes, so a large image is not copied.
+rclpy's own deserialiser has three properties that a node on a vehicle cannot accept: it holds the GIL for 0.2 to 0.7 s
+per MB of objects or poses, it allocates what a forged length requests, and an error in it ends the executor. `read`
+walks the bytes once, checks every length against the available bytes and creates no objects: 5 to 20 ms per MB. Arrays
+of numbers are views of the bytes, so that a large image is not copied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .convert import BadMessage
 from .topics import message_class
 
 PADDING_MAX = 7  # bytes after the last field: alignment; more belong to another type
-HEAD = 4  # bytes of the encapsulation header; alignment counts from its end
+HEADER_BYTES = 4  # bytes of the encapsulation header; alignment counts from its end
 FORMATS = {
     "boolean": "?",
     "octet": "B",
@@ -40,18 +40,18 @@ FORMATS = {
 
 
 class TooLarge(BadMessage):
-    """A message may be whole, but to read it would hold up the node."""
+    """A message may be valid, but reading it would take too long for the node."""
 
 
-class Source:
+class Buffer:
     """The bytes of one message after their header."""
 
     __slots__ = ("data", "items_left", "little", "size")
 
     def __init__(self, content: bytes, items_max: int) -> None:
-        if len(content) < HEAD or content[0] != 0 or content[1] not in (0, 1):
-            raise BadMessage(f"{len(content)} bytes do not begin with the header of plain CDR")
-        self.data = memoryview(content)[HEAD:]
+        if len(content) < HEADER_BYTES or content[0] != 0 or content[1] not in (0, 1):
+            raise BadMessage(f"{len(content)} bytes do not start with the header of plain CDR")
+        self.data = memoryview(content)[HEADER_BYTES:]
         self.little = content[1] == 1
         self.size = len(self.data)
         self.items_left = items_max
@@ -64,91 +64,91 @@ class Source:
         return begin
 
 
-class Numbers:
+class Unpacker:
     """How numbers are unpacked, in both byte orders."""
 
     def __init__(self, formats: str) -> None:
         self.little, self.big = (struct.Struct(order + formats).unpack_from for order in "<>")
 
-    def of(self, source: Source, at: int) -> tuple[Any, ...]:
+    def of(self, source: Buffer, at: int) -> tuple[Any, ...]:
         return (self.little if source.little else self.big)(source.data, at)
 
 
-LENGTH = Numbers("I")  # of a sequence or a text
+LENGTH = Unpacker("I")  # of a sequence or a text
 
 
-def length(source: Source, at: int) -> tuple[int, int]:
+def read_length(source: Buffer, at: int) -> tuple[int, int]:
     """A length, and where its content begins."""
     at = source.run(at, 4, 4)
     return LENGTH.of(source, at)[0], at + 4
 
 
-class Part(Protocol):
-    """The layout of one type. Both methods are given an offset and give the offset after it."""
+class Layout(Protocol):
+    """Layout of one type. Both methods take an offset and return the offset after the value."""
 
     format: str  # of the numbers in it, as `struct` has it, where they are of one type
-    least: int  # bytes that one takes at least
+    least: int  # smallest size of a value in bytes
 
-    def end(self, source: Source, at: int) -> int:
-        """Raises BadMessage where the bytes do not hold one."""
+    def end(self, source: Buffer, at: int) -> int:
+        """Raises BadMessage if the bytes do not hold a value."""
         ...
 
-    def read(self, source: Source, at: int) -> tuple[Any, int]:
-        """Of bytes of which `end` has seen the whole message."""
+    def read(self, source: Buffer, at: int) -> tuple[Any, int]:
+        """Reads a value from bytes that `end` has checked."""
         ...
 
 
-class Number:
+class NumberLayout:
     def __init__(self, name: str) -> None:
         self.format = FORMATS[name]
         self.size = self.least = struct.calcsize("<" + self.format)
-        self._numbers = Numbers(self.format)
+        self._numbers = Unpacker(self.format)
 
-    def end(self, source: Source, at: int) -> int:
+    def end(self, source: Buffer, at: int) -> int:
         return source.run(at, self.size, self.size) + self.size
 
-    def read(self, source: Source, at: int) -> tuple[Any, int]:
+    def read(self, source: Buffer, at: int) -> tuple[Any, int]:
         at = -(-at // self.size) * self.size
         return self._numbers.of(source, at)[0], at + self.size
 
 
-class Text:
+class StringLayout:
     format, least = "", 4
 
-    def end(self, source: Source, at: int) -> int:
-        size, at = length(source, at)
+    def end(self, source: Buffer, at: int) -> int:
+        size, at = read_length(source, at)
         return source.run(at, 1, size) + size
 
-    def read(self, source: Source, at: int) -> tuple[str, int]:
-        size, at = length(source, at)
+    def read(self, source: Buffer, at: int) -> tuple[str, int]:
+        size, at = read_length(source, at)
         return bytes(source.data[at : at + size]).removesuffix(b"\0").decode("utf-8", errors="replace"), at + size
 
 
-class Many:
+class SequenceLayout:
     """A sequence, or an array where `count` is given."""
 
-    def __init__(self, element: Part, count: int | None = None) -> None:
+    def __init__(self, element: Layout, count: int | None = None) -> None:
         self._element, self._count = element, count
-        self._run = alike(element)
+        self._run = uniform_run(element)
         self.fixed = (self._run[0], count * self._run[1]) if count and self._run else None
         self.format, self.least = element.format, 4 if count is None else count * element.least
-        self._kinds = [np.dtype(order + self.format) for order in ("><" if isinstance(element, Number) else "")]
+        self._kinds = [np.dtype(order + self.format) for order in ("><" if isinstance(element, NumberLayout) else "")]
 
-    def _begin(self, source: Source, at: int) -> tuple[int, int, int | None]:
+    def _begin(self, source: Buffer, at: int) -> tuple[int, int, int | None]:
         """Number of elements, where the first is, and where the last ends if that is known without walking."""
-        count, at = length(source, at) if self._count is None else (self._count, at)
+        count, at = read_length(source, at) if self._count is None else (self._count, at)
         if count == 0 or self._run is None:
             return count, at, at if count == 0 else None
         align, size = self._run
         at = source.run(at, align, count * size)
         return count, at, at + count * size
 
-    def end(self, source: Source, at: int) -> int:
+    def end(self, source: Buffer, at: int) -> int:
         count, at, end = self._begin(source, at)
         if end is not None:
             return end
         if count * self._element.least > source.size - at:
-            raise BadMessage(f"it tells of {count} items in {source.size - at} bytes")
+            raise BadMessage(f"it declares {count} items in {source.size - at} bytes")
         source.items_left -= count
         if source.items_left < 0:
             raise TooLarge("it holds too many items")
@@ -156,7 +156,7 @@ class Many:
             at = self._element.end(source, at)
         return at
 
-    def read(self, source: Source, at: int) -> tuple[Any, int]:
+    def read(self, source: Buffer, at: int) -> tuple[Any, int]:
         count, at, end = self._begin(source, at)
         if self._kinds and end is not None:
             return np.frombuffer(source.data, self._kinds[source.little], count, at if count else 0), end
@@ -169,18 +169,18 @@ class Many:
         return made, at
 
 
-class Struct:
-    def __init__(self, name: str, fields: dict[str, Part]) -> None:
+class StructLayout:
+    def __init__(self, name: str, fields: dict[str, Layout]) -> None:
         self.name, self.fields = name, fields
         self.least = sum(part.least for part in fields.values())
-        self.steps = merged(fields.values())
-        self.run = alike(self)
+        self.steps = merge_runs(fields.values())
+        self.run = uniform_run(self)
         formats = [part.format for part in fields.values()] if self.run is not None else []
         self.format = formats[0] if len(set(formats)) == 1 else ""
-        leaf = self.run is not None and all(isinstance(part, Number) for part in fields.values())
-        self._numbers = Numbers("".join(formats)) if leaf else None
+        leaf = self.run is not None and all(isinstance(part, NumberLayout) for part in fields.values())
+        self._numbers = Unpacker("".join(formats)) if leaf else None
 
-    def end(self, source: Source, at: int) -> int:
+    def end(self, source: Buffer, at: int) -> int:
         for align, size, part in self.steps:
             if part is None:
                 at = -(-at // align) * align + size
@@ -190,13 +190,13 @@ class Struct:
                 at = part.end(source, at)
         return at
 
-    def read(self, source: Source, at: int) -> tuple[Message, int]:
+    def read(self, source: Buffer, at: int) -> tuple[Message, int]:
         if self.run is not None:
             at = -(-at // self.run[0]) * self.run[0]
             return Message(self, source, at), at + self.run[1]
         return Message(self, source, at), self.end(source, at)
 
-    def made(self, source: Source, at: int) -> dict[str, Any]:
+    def made(self, source: Buffer, at: int) -> dict[str, Any]:
         """The fields, one level deep."""
         if self._numbers is not None:
             return dict(zip(self.fields, self._numbers.of(source, at), strict=True))
@@ -211,11 +211,11 @@ class Message:
 
     __slots__ = ("__dict__", "_at", "_kind", "_source")
 
-    def __init__(self, kind: Struct, source: Source, at: int) -> None:
+    def __init__(self, kind: StructLayout, source: Buffer, at: int) -> None:
         self._kind, self._source, self._at = kind, source, at
 
     def __getattr__(self, name: str) -> Any:
-        """Reached while the fields have not been made, and for what is no field."""
+        """Called for fields that are not decoded yet, and for unknown names."""
         if name not in self._kind.fields:
             raise AttributeError(f"{self._kind.name} has no field '{name}'")
         self.__dict__ = made = self._kind.made(self._source, self._at)
@@ -225,7 +225,7 @@ class Message:
 class Items(Sequence[Any]):
     """Structures of one size each, made when they are read."""
 
-    def __init__(self, element: Any, source: Source, at: int, count: int) -> None:
+    def __init__(self, element: Any, source: Buffer, at: int, count: int) -> None:
         self._element, self._source, self._at, self._count = element, source, at, count
 
     def __len__(self) -> int:
@@ -238,17 +238,19 @@ class Items(Sequence[Any]):
         return Message(self._element, self._source, self._at + place * self._element.run[1])
 
     def numbers(self) -> NDArray[Any]:
-        """(N, K) all numbers of each, in the order of the definition; of structures whose numbers are of one type."""
+        """(N, K) all numbers of each element, in the order of the definition; of structures whose numbers have one
+        type.
+        """
         kind = np.dtype(("<" if self._source.little else ">") + self._element.format)
         size = self._element.run[1] // kind.itemsize
         return np.frombuffer(self._source.data, kind, self._count * size, self._at).reshape(self._count, size)
 
 
-def merged(parts: Any) -> tuple[tuple[int, int, Part | None], ...]:
+def merge_runs(parts: Any) -> tuple[tuple[int, int, Layout | None], ...]:
     """(alignment, bytes, None) of each run of numbers of one size, (0, 0, part) of what has no fixed size."""
-    steps: list[tuple[int, int, Part | None]] = []
+    steps: list[tuple[int, int, Layout | None]] = []
     for part in parts:
-        for align, size, variable in steps_of(part):
+        for align, size, variable in runs_of(part):
             if variable is None and steps and steps[-1][2] is None and steps[-1][0] == align:
                 steps[-1] = align, steps[-1][1] + size, None
             else:
@@ -256,55 +258,55 @@ def merged(parts: Any) -> tuple[tuple[int, int, Part | None], ...]:
     return tuple(steps)
 
 
-def steps_of(part: Part) -> tuple[tuple[int, int, Part | None], ...]:
-    if isinstance(part, Number):
+def runs_of(part: Layout) -> tuple[tuple[int, int, Layout | None], ...]:
+    if isinstance(part, NumberLayout):
         return ((part.size, part.size, None),)
-    if isinstance(part, Struct):
+    if isinstance(part, StructLayout):
         return part.steps
-    if isinstance(part, Many) and part.fixed is not None:
+    if isinstance(part, SequenceLayout) and part.fixed is not None:
         return ((*part.fixed, None),)
     return ((0, 0, part),)
 
 
-def alike(element: Part) -> tuple[int, int] | None:
+def uniform_run(element: Layout) -> tuple[int, int] | None:
     """(alignment, bytes) of an element that is one run of numbers of one size, so that many of them are too."""
-    steps = steps_of(element)
+    steps = runs_of(element)
     (align, size, variable) = steps[0]
     return (align, size) if len(steps) == 1 and variable is None else None
 
 
 @cache
-def part_of(kind: type) -> Struct:
+def message_layout(kind: type) -> StructLayout:
     """The layout of a message class."""
     names = kind.get_fields_and_field_types()  # type: ignore[attr-defined]
-    parts = map(_part, kind.SLOT_TYPES)  # type: ignore[attr-defined]
-    return Struct(f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}", dict(zip(names, parts, strict=True)))
+    parts = map(_field_layout, kind.SLOT_TYPES)  # type: ignore[attr-defined]
+    return StructLayout(f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}", dict(zip(names, parts, strict=True)))
 
 
-def _part(kind: Any) -> Part:
+def _field_layout(kind: Any) -> Layout:
     if isinstance(kind, definition.BasicType):
-        return Number(kind.typename)
+        return NumberLayout(kind.typename)
     if isinstance(kind, definition.AbstractString):
-        return Text()
+        return StringLayout()
     if isinstance(kind, definition.NamespacedType):
-        return part_of(message_class("/".join((*kind.namespaces, kind.name))))
+        return message_layout(message_class("/".join((*kind.namespaces, kind.name))))
     if isinstance(kind, definition.AbstractNestedType):
-        return Many(_part(kind.value_type), kind.size if isinstance(kind, definition.Array) else None)
+        return SequenceLayout(_field_layout(kind.value_type), kind.size if isinstance(kind, definition.Array) else None)
     raise TypeError(f"fields of type {type(kind).__name__} are not read")  # wide texts; no input has one
 
 
 def read(content: bytes, kind: type, items_max: int) -> Any:
     """The message of class `kind` in serialised bytes.
 
-    `items_max`: structures and texts in its sequences; they are walked one by one, 1 to 2 us each.
-    Raises BadMessage for bytes that are no such message, and TooLarge: one sentence.
+    `items_max`: limit of structures and texts in its sequences, which take 1 to 2 us each. Raises BadMessage for bytes
+    that are not such a message, and TooLarge: one sentence.
     """
-    part = part_of(kind)
+    part = message_layout(kind)
     try:
-        source = Source(content, items_max)
+        source = Buffer(content, items_max)
         spare = source.size - part.end(source, 0)
         if spare > PADDING_MAX:
-            raise BadMessage(f"{spare} bytes are left over")
+            raise BadMessage(f"{spare} bytes are left")
     except TooLarge:
         raise TooLarge(f"a message of more than {items_max} items is not read: send fewer") from None
     except BadMessage as fault:

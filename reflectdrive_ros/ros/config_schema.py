@@ -1,9 +1,9 @@
-"""The settings for editors and for people: a JSON schema and a page, both made from `config.py`.
+"""JSON schema and reference page of the settings, both generated from `config.py`.
 
     python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
     python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
 
-An editor with YAML support refuses a wrong key or value while it is typed, if the first line of the file says
+An editor with YAML support marks a wrong key or value if the first line of the file is
 `# yaml-language-server: $schema=<path to>/schema.json`.
 """
 
@@ -18,7 +18,7 @@ from ..config import MODEL_BACKENDS, Config, Setting, settings
 from ..planning import LEARNED, PLANNERS
 from .topics import OBJECT_TYPES, ROUTE_TYPES
 
-CHOICES = {  # settings that take one of a few words
+CHOICES = {  # settings with a fixed set of strings
     "planner": (*PLANNERS, *LEARNED),
     "inputs.route_type": tuple(ROUTE_TYPES),
     "inputs.objects_type": (*OBJECT_TYPES, "none"),
@@ -32,24 +32,24 @@ HEAD = """# Parameters
 
 Made from `reflectdrive_ros/config.py`; `python -m reflectdrive_ros.ros.config_schema page` prints it.
 Each is a key of the configuration file and a ROS parameter of the same name (`guard.max_speed_mps`). All are read-only
-while the node runs: change them and start it again. An unknown name, a wrong type or a value out of range ends the
-start with exit code 2 and one sentence. Besides these there is the parameter `config_file`, and ROS's `use_sim_time`.
-Parameters of Autoware's `vehicle_info.param.yaml` set `vehicle.*` where neither configuration file nor parameter does.
-Other parameters are ignored and named in the log where their first part (`a` of `a.b`) is neither a section below nor
-resembles one: launch trees give other nodes' parameters to all nodes.
+while the node runs: change them and restart the node. An unknown name, a wrong type or a value out of range ends the
+start with exit code 2 and one sentence. Further parameters are `config_file`, and ROS's `use_sim_time`.
+Parameters of Autoware's `vehicle_info.param.yaml` set `vehicle.*` unless the configuration file or a parameter does.
+Launch trees may give other nodes' parameters to all nodes: parameters whose first part (`a` of `a.b`) is not similar to
+a section below are ignored and named in the log.
 
-`config/reflectdrive.yaml` is the same as a file to copy from, `config/schema.json` the same for editors: begin your
-file with `# yaml-language-server: $schema=<path to>/schema.json`, and an editor with YAML support refuses what the
-node would refuse."""
+`config/reflectdrive.yaml` has the same settings as a file to copy from, `config/schema.json` as a JSON schema: with the
+first line `# yaml-language-server: $schema=<path to>/schema.json`, an editor with YAML support marks wrong keys and
+values."""
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def schema(config: Config) -> dict[str, Any]:
-    """JSON schema (draft 7) of a configuration file; the configuration given holds the defaults."""
+    """JSON schema (draft 7) of a configuration file; `config` holds the defaults."""
     made: dict[str, Any] = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "reflectdrive",
-        "description": "Settings of reflectdrive; what is left out has its default.",
+        "description": "Settings of reflectdrive; settings that are left out have their defaults.",
         **section(Config),
     }
     for leaf in settings(config):
@@ -95,8 +95,8 @@ def as_markdown(config: Config) -> str:
         name = leaf.name.split(".")[0] if "." in leaf.name else ""
         if name != present:
             present = name
-            summary = (type(getattr(config, name)).__doc__ if name else "What stands on its own.") or ""
-            lines += ["", f"## {name or 'At the top'}", summary.splitlines()[0], ""]
+            summary = (type(getattr(config, name)).__doc__ if name else "Settings outside of sections.") or ""
+            lines += ["", f"## {name or 'Top level'}", summary.splitlines()[0], ""]
             lines += ["| parameter | type | default | values | meaning |", "|---|---|---|---|---|"]
         lines.append(row(leaf))
     return "\n".join(lines) + "\n"

@@ -1,14 +1,12 @@
-"""Messages -> domain, pure functions. Each refuses a message that would mislead with a BadMessage: one sentence.
+"""Converts messages to domain types, by pure functions. An unusable message raises BadMessage: one sentence.
 
-They read attributes only, so they serve rclpy's messages and those of a bag alike. Speeds matter here: a planning step
-converts everything it uses, so loops over objects gather plain floats and leave the arithmetic to numpy.
+The functions read attributes only, so that they work for rclpy's messages and for those of a bag. A planning step
+converts everything it uses: loops over objects collect plain floats, and numpy does the arithmetic.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import cv2
@@ -17,11 +15,11 @@ import numpy as np
 from .. import geometry, kinematics
 from ..domain import AgentKind, Agents, Array, DrivableGrid, EgoState
 from ..scoring.drivable import REACH_M
-from . import raw_images, rotations
+from . import rotations
 
 
 class BadMessage(Exception):
-    """A message cannot be used; the text says what is wrong and what to do."""
+    """A message cannot be used; the text names the fault and what to do."""
 
 
 def stamp_ns(header: Any) -> int:
@@ -37,20 +35,20 @@ def require_frame(header: Any, frame: str, what: str) -> None:
         )
 
 
-# What no car does: sensors and estimators that fail give such numbers, and no planner is given them.
+# Values beyond these limits come from failing sensors or estimators and are not passed to planners.
 K_MAX_PX = 1e6  # of an intrinsic matrix; a telephoto lens on a large sensor has 1e5
-EGO_FASTEST_MPS = 100.0  # forward or in reverse
-EGO_SIDEWAYS_MPS = 8.0  # a slip angle of 15 degrees at 30 m/s; more is a twist in another frame than base_link
-EGO_YAW_RATE_RPS = 5.0  # a spin; full lock in a car park is 1.3
-EGO_ACCELERATION_MPS2 = 20.0  # twice what tyres give
-EGO_TILT_RAD = np.deg2rad(45.0)  # the steepest roads have 20 degrees
-EGO_FARTHEST_M = 2e7  # half way around the Earth, in any projection of it
+EGO_SPEED_MAX_MPS = 100.0  # forward or in reverse
+EGO_LATERAL_SPEED_MAX_MPS = 8.0  # a slip angle of 15 degrees at 30 m/s; more is a twist in another frame than base_link
+EGO_YAW_RATE_MAX_RPS = 5.0  # a spin; full lock in a car park is 1.3
+EGO_ACCELERATION_MAX_MPS2 = 20.0  # twice the limit of tyres
+EGO_TILT_MAX_RAD = np.deg2rad(45.0)  # the steepest roads have 20 degrees
+EGO_POSITION_MAX_M = 2e7  # half the circumference of the Earth, for any map projection
 
 
 def ego_state(message: Any, map_frame: str) -> EgoState:
     """nav_msgs/Odometry (pose in the map, twist in base_link); acceleration is added by the caller.
 
-    Raises BadMessage for what is not finite, and for what no car does.
+    Raises BadMessage for values that are not finite or not possible for a car.
     """
     require_frame(message.header, map_frame, "odometry")
     pose, twist = message.pose.pose, message.twist.twist
@@ -68,15 +66,15 @@ def ego_state(message: Any, map_frame: str) -> EgoState:
         raise BadMessage(f"odometry cannot be used: {fault}") from None
     tilt = float(np.arccos(np.clip(turn[2, 2], -1.0, 1.0)))
     for what, value, most, unit in (
-        ("a position", max(abs(at.x), abs(at.y)), EGO_FARTHEST_M, "m"),
-        ("a speed", speed, EGO_FASTEST_MPS, "m/s"),
-        ("a speed to the side", sideways, EGO_SIDEWAYS_MPS, "m/s"),
-        ("a yaw rate", yaw_rate, EGO_YAW_RATE_RPS, "rad/s"),
-        ("a tilt", np.rad2deg(tilt), np.rad2deg(EGO_TILT_RAD), "degrees"),
+        ("a position", max(abs(at.x), abs(at.y)), EGO_POSITION_MAX_M, "m"),
+        ("a speed", speed, EGO_SPEED_MAX_MPS, "m/s"),
+        ("a speed to the side", sideways, EGO_LATERAL_SPEED_MAX_MPS, "m/s"),
+        ("a yaw rate", yaw_rate, EGO_YAW_RATE_MAX_RPS, "rad/s"),
+        ("a tilt", np.rad2deg(tilt), np.rad2deg(EGO_TILT_MAX_RAD), "degrees"),
     ):
         if not abs(value) <= most:  # NaN is not either
             raise BadMessage(
-                f"odometry cannot be used: it tells of {what} of {value:.4g} {unit}, at most {most:g} is possible: "
+                f"odometry cannot be used: it has {what} of {value:.4g} {unit}, at most {most:g} is possible: "
                 "check localisation, and that the twist is in base_link"
             )
     return ego
@@ -87,10 +85,10 @@ def acceleration(message: Any) -> float:
     value = float(message.accel.accel.linear.x)
     if not np.isfinite(value):
         raise BadMessage("acceleration is NaN or infinite")
-    if abs(value) > EGO_ACCELERATION_MPS2:
+    if abs(value) > EGO_ACCELERATION_MAX_MPS2:
         raise BadMessage(
-            f"acceleration of {value:.4g} m/s^2 cannot be used, at most {EGO_ACCELERATION_MPS2:g} is possible: check "
-            "its sender"
+            f"acceleration of {value:.4g} m/s^2 cannot be used, at most {EGO_ACCELERATION_MAX_MPS2:g} is possible: "
+            "check its sender"
         )
     return value
 
@@ -107,124 +105,11 @@ def path_route(message: Any, map_frame: str, points_max: int) -> Array:
         raise BadMessage("the route holds NaN or infinity")
     points = geometry.distinct_points(points, closer_than=1e-3)
     if len(points) < 2:
-        raise BadMessage("the route stays on one spot: publish a path with at least two different points")
+        raise BadMessage("all points of the route are equal: publish a path with at least two different points")
     return np.concatenate([points, geometry.headings_along(points)[:, None]], axis=1)
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
-
-AS_RGB = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # newer than Ubuntu 24.04's OpenCV
-REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
-SPARE = 1.5  # of a picture that is decoded smaller, or halved, so many pixels at least are averaged into one, each way
-SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # of a JPEG's segments those that tell its size
-BARE_MARKERS = {0x01, *range(0xD0, 0xDA)}  # those without a length
-SEGMENTS_MAX = 256  # of a JPEG, before its size; thumbnails and colour profiles are a few
-SCAN = re.compile(b"\xff\xda")  # begins with it; within a scan no FF stands before a DA
-SCANS_MAX = 32  # of a JPEG: each is a pass over the whole image; progressive ones have about 10
-
-
-def raw_pixels(message: Any, name: str) -> Array:
-    """(H, W, 3) uint8 RGB of a sensor_msgs/Image."""
-    try:
-        return raw_images.rgb(message)
-    except ValueError as fault:
-        raise BadMessage(f"camera {name}: {fault}") from None
-
-
-def jpeg_pixels(message: Any, name: str, reduction: int = 1) -> Array:
-    """(H, W, 3) uint8 RGB of a sensor_msgs/CompressedImage (JPEG or PNG), or of a JPEG's 2, 4, 8 times reduced one."""
-    data = np.frombuffer(message.data, np.uint8)
-    if AS_RGB:  # the reduced grey's flag and the colour's together
-        flags = AS_RGB | (REDUCED[reduction] & ~cv2.IMREAD_COLOR if reduction > 1 else 0)
-    else:
-        flags = REDUCED[reduction] if reduction > 1 else cv2.IMREAD_COLOR
-    decoded = cv2.imdecode(data, flags) if len(data) else None
-    if decoded is None:
-        raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are not an image")
-    return np.asarray(decoded if AS_RGB else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
-
-
-def jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
-    """Width and height as a JPEG's head tells them; None where nothing does."""
-    at = 2
-    for _ in range(SEGMENTS_MAX):
-        if data[:2] != b"\xff\xd8" or at + 9 > len(data) or data[at] != 0xFF:
-            return None
-        marker = data[at + 1]
-        if marker in SIZE_MARKERS:
-            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
-        if marker == 0xFF:  # a byte that fills
-            at += 1
-        else:
-            at += 2 if marker in BARE_MARKERS else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
-
-
-def png_size(data: bytes | memoryview) -> tuple[int, int] | None:
-    """Width and height as a PNG's first chunk tells them; None for what is no PNG."""
-    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or len(data) < 24:
-        return None
-    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-
-
-def image_size(message: Any, name: str) -> tuple[int, int]:
-    """Width and height in px that an Image or CompressedImage tells, without decoding it.
-
-    Raises BadMessage for a compressed image that is neither JPEG nor PNG: OpenCV decodes more formats, but what their
-    headers promise is not checked here.
-    """
-    if hasattr(message, "encoding"):
-        return int(message.width), int(message.height)
-    data = memoryview(message.data)  # may be large: no copy is made
-    size = jpeg_size(data) or png_size(data)
-    if size is None:
-        raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are no JPEG and no PNG")
-    if data[0] == 0xFF and next(islice(SCAN.finditer(data), SCANS_MAX, None), None):
-        raise BadMessage(f"camera {name}: a JPEG of more than {SCANS_MAX} scans is not decoded")
-    return size
-
-
-def check_image_size(message: Any, name: str, megapixels_max: float) -> None:
-    """Raises BadMessage for an image that has more pixels than are decoded, or no header that tells how many."""
-    width, height = image_size(message, name)
-    if width * height > 1e6 * megapixels_max:
-        raise BadMessage(
-            f"camera {name}: an image of {width} x {height} px is not decoded, at most {megapixels_max:g} megapixels "
-            "are: send smaller images, or raise cameras.megapixels_max"
-        )
-
-
-def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tuple[float, float]]:
-    """(height, width, 3) uint8 RGB of an Image or CompressedImage, and how much x and y were scaled to get there.
-
-    Areas are averaged. Of a picture that is much larger most are averaged where that costs least: in a JPEG's own
-    cosines, or two by two.
-    """
-    reduction = 1
-    if hasattr(message, "encoding"):
-        full = raw_pixels(message, name)
-    else:
-        told = image_size(message, name)
-        if message.data[0] == 0xFF:  # a JPEG
-            spare = min(told[0] / width, told[1] / height) / SPARE
-            reduction = max((each for each in REDUCED if each <= spare), default=1)
-        full = jpeg_pixels(message, name, reduction)
-    whole_width, whole_height = reduction * full.shape[1], reduction * full.shape[0]
-    while _halves(full.shape[1], width) and _halves(full.shape[0], height):
-        full = cv2.resize(full, (full.shape[1] // 2, full.shape[0] // 2), interpolation=cv2.INTER_AREA)
-    if full.shape[:2] != (height, width):
-        full = cv2.resize(full, (width, height), interpolation=cv2.INTER_AREA)
-    return np.asarray(full), (width / whole_width, height / whole_height)
-
-
-def _halves(size: int, wanted: int) -> bool:
-    return size % 2 == 0 and size >= 2 * SPARE * wanted
-
-
-def digest(message: Any) -> int:
-    """A number that differs between two pictures of a living camera; a sample of the bytes of large ones."""
-    data = np.frombuffer(message.data, np.uint8)
-    return hash(data[:: max(1, len(data) // 8192)].tobytes())
+# --- cameras ---------------------------------------------------------------------------------------------------------
 
 
 def intrinsics(message: Any, name: str) -> Array:
@@ -235,7 +120,7 @@ def intrinsics(message: Any, name: str) -> Array:
     matrix = np.array(message.k, float).reshape(3, 3)
     if not np.isfinite(matrix).all() or matrix[0, 0] <= 0 or matrix[1, 1] <= 0:
         raise BadMessage(f"camera {name}: camera_info has no focal length; calibrate it or fill k")
-    if np.abs(matrix).max() > K_MAX_PX:  # scaled to the network's size it would overflow
+    if np.abs(matrix).max() > K_MAX_PX:  # scaling it to the network's size would overflow
         raise BadMessage(f"camera {name}: camera_info has {np.abs(matrix).max():.3g} px in k, allowed {K_MAX_PX:.0e}")
     return matrix
 
@@ -256,7 +141,7 @@ def static_transforms(message: Any) -> dict[str, tuple[str, Array]]:
 
 
 def camera_from_ego(transforms: dict[str, tuple[str, Array]], name: str, frame: str) -> Array:
-    """(4, 4) through the static transforms (as `static_transforms` gives them) from the camera up to base_link."""
+    """(4, 4) from the camera to base_link, along static transforms (as `static_transforms` returns them)."""
     return geometry.invert_matrix(ego_from_frame(transforms, f"camera {name}", frame))
 
 
@@ -270,7 +155,7 @@ def ego_from_frame(transforms: dict[str, tuple[str, Array]], whose: str, frame: 
             break
         at, parent_from_child = transforms[at]
         ego_from_sensor = parent_from_child @ ego_from_sensor
-    raise BadMessage(f"{whose}: /tf_static has no way from base_link to '{frame}'")
+    raise BadMessage(f"{whose}: /tf_static has no transform from base_link to '{frame}'")
 
 
 # --- other road users ------------------------------------------------------------------------------------------------
@@ -287,7 +172,7 @@ KINDS = {  # autoware_perception_msgs/ObjectClassification labels
     8: AgentKind.PEDESTRIAN,  # animal
     9: AgentKind.STATIC,
 }
-DRIVEN_OVER = (10, 11)  # OVER_DRIVABLE, UNDER_DRIVABLE: nothing to keep clear of
+DRIVABLE_OVER_LABELS = (10, 11)  # OVER_DRIVABLE, UNDER_DRIVABLE: not an obstacle
 CYLINDER, POLYGON = 1, 2
 PREDICTED_DT_S = 0.5
 PREDICTED_STEPS = 10
@@ -304,16 +189,15 @@ class MapAgents:
     ids: tuple[bytes, ...]  # of the agents, the same from message to message
 
 
-FASTEST_MPS = 150.0  # faster is no road user; and numbers near the largest there are overflow
-FARTHEST_M = 100_000.0  # likewise, of an object or its path, from the car
+AGENT_SPEED_MAX_MPS = 150.0  # faster is no road user; and numbers near the largest there are overflow
+AGENT_DISTANCE_MAX_M = 100_000.0  # likewise, of an object or its path, from the car
 
 
 def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, count_max: int) -> MapAgents:
     """Agents of PredictedObjects or TrackedObjects, nearest to `near` (x, y in the map) first.
 
-    An object that cannot be used (NaN, no orientation, a box longer than `extent_max_m`, out of reach, faster than
-    anything) is left out and counted by reason; the others stay. Twists are taken in the object's own axes, as Autoware
-    publishes them.
+    An unusable object (NaN, no orientation, a box longer than `extent_max_m`, out of range, too fast) is left out and
+    counted by reason; the others stay. Twists are in the object's own axes, as Autoware publishes them.
     """
     require_frame(message.header, map_frame, "objects")
     predicted = len(message.objects) > 0 and hasattr(message.objects[0].kinematics, "predicted_paths")
@@ -324,7 +208,7 @@ def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, c
         twist = (kinematics.initial_twist_with_covariance if predicted else kinematics.twist_with_covariance).twist
         q, at, speed, shape = pose.orientation, pose.position, twist.linear, item.shape
         label = max(item.classification, key=lambda c: c.probability).label if item.classification else 0
-        if label in DRIVEN_OVER:
+        if label in DRIVABLE_OVER_LABELS:
             ignored["driven over"] = ignored.get("driven over", 0) + 1
             continue
         usable.append(item)
@@ -339,8 +223,11 @@ def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, c
         ("no orientation", np.abs(qx**2 + qy**2 + qz**2 + qw**2 - 1) > 0.1),
         (f"longer than {extent_max_m:.0f} m", np.maximum(length, width) > extent_max_m),
         ("no size", np.minimum(length, width) <= 0),
-        (f"faster than {FASTEST_MPS:.0f} m/s", np.maximum(np.abs(vx), np.abs(vy)) > FASTEST_MPS),
-        (f"farther than {FARTHEST_M / 1e3:.0f} km", np.maximum(np.abs(x - near[0]), np.abs(y - near[1])) > FARTHEST_M),
+        (f"faster than {AGENT_SPEED_MAX_MPS:.0f} m/s", np.maximum(np.abs(vx), np.abs(vy)) > AGENT_SPEED_MAX_MPS),
+        (
+            f"farther than {AGENT_DISTANCE_MAX_M / 1e3:.0f} km",
+            np.maximum(np.abs(x - near[0]), np.abs(y - near[1])) > AGENT_DISTANCE_MAX_M,
+        ),
     ):
         fresh = bad & ~left_out
         if fresh.any():
@@ -376,8 +263,9 @@ def extent(shape: Any) -> tuple[float, float]:
 
 
 def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array | None:
-    """(A, PREDICTED_STEPS, 3) along each object's most confident path, at PREDICTED_DT_S; constant velocity where an
-    object has none or beyond its end. None when nobody has one."""
+    """(A, PREDICTED_STEPS, 3) along each object's most confident path, at PREDICTED_DT_S; constant velocity for an
+    object without paths and beyond a path's end. None if no object has a path.
+    """
     times = PREDICTED_DT_S * np.arange(1, PREDICTED_STEPS + 1)
     result = np.repeat(poses[:, None, :], PREDICTED_STEPS, axis=1)
     result[..., :2] += velocities[:, None, :] * times[None, :, None]
@@ -390,14 +278,14 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
             if step_s > 0 and len(best.path) >= 2:
                 rows, knots = alike.setdefault((step_s, len(best.path)), ([], []))
                 rows.append(row)
-                knots.append(planar(best.path))
+                knots.append(planar_poses(best.path))
     for (step_s, count), (rows, knots) in alike.items():
         table = np.array(knots, float)  # (R, count, 4)
         heading = np.unwrap(2.0 * np.arctan2(table[..., 2], table[..., 3]), axis=1)
         path = np.concatenate([table[..., :2], heading[..., None]], axis=2)
         usable = np.isfinite(path).all(axis=(1, 2))
-        usable &= (np.abs(path[..., :2] - poses[rows, None, :2]) <= FARTHEST_M).all(axis=(1, 2))
-        # Autoware's paths begin at the object's present pose: knot k lies k steps ahead
+        usable &= (np.abs(path[..., :2] - poses[rows, None, :2]) <= AGENT_DISTANCE_MAX_M).all(axis=(1, 2))
+        # Autoware's paths start at the object's present pose: knot k is k steps ahead
         inside = times <= step_s * (count - 1) + 1e-9
         at = np.minimum(times[inside] / step_s, count - 1)
         before = np.minimum(at.astype(int), count - 2)
@@ -407,17 +295,17 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
     return result if alike else None
 
 
-def planar(poses: Any) -> Array:
+def planar_poses(poses: Any) -> Array:
     """(N, 4) x, y and the quaternion's z, w of a sequence of geometry_msgs/Pose."""
     if hasattr(poses, "numbers"):  # cdr.Items: (N, 7) at once
         return np.asarray(poses.numbers()[:, [0, 1, 5, 6]])
     return np.array([(p.position.x, p.position.y, p.orientation.z, p.orientation.w) for p in poses], float)
 
 
-def in_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
-    """The agents moved on at constant velocity to the ego's stamp, in the ego frame of that moment.
+def agents_to_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
+    """The agents moved at constant velocity to the ego's stamp, in the ego frame of that stamp.
 
-    Pairing a picture of the past with an ego of now misplaces a car at 15 m/s by 1.5 m every 0.1 s.
+    Without this, a car at 15 m/s is misplaced by 1.5 m per 0.1 s of age.
     """
     late_s = (ego.stamp_ns - found.stamp_ns) * 1e-9
     agents, ego_from_map = found.agents, geometry.invert(ego.map_from_ego)
@@ -439,8 +327,8 @@ def in_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
 # --- drivable space --------------------------------------------------------------------------------------------------
 
 GRID_RESOLUTION_MIN_M = 0.02  # a finer grid is one in other units
-GRID_AROUND_M = 160.0  # what lies further from the car is left out: no plan of 4 s gets there
-GRID_CELLS_MAX = 4_000_000  # around the car: distances of more take longer than a planning step
+GRID_AROUND_M = 160.0  # cells further from the car are left out: no plan of 4 s reaches them
+GRID_CELLS_MAX = 4_000_000  # around the car: distances of a larger grid take longer than a planning step
 CELL_CORNER = 0.5 * np.sqrt(2.0)  # of a cell, from its centre
 
 
@@ -457,7 +345,7 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
     """Drivable space of a nav_msgs/OccupancyGrid in the map or in base_link.
 
     Cells from 0 to `free_below` - 1 are drivable; occupied, unknown (-1) and cells beyond the grid are not. A cell's
-    distance is that to the nearest corner of a cell of the other kind, so the grid never says too much.
+    distance is that to the nearest corner of a cell of the other kind, so that the grid is conservative.
     """
     frame = message.header.frame_id.lstrip("/")
     if frame not in (map_frame, "base_link"):
@@ -495,7 +383,7 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
             "used: publish a coarser or smaller one"
         )
     near = cells.reshape(height, width)[low[1] : high[1], low[0] : high[0]]
-    free = np.pad((near >= 0) & (near < free_below), 1).astype(np.uint8)  # beyond the grid nothing is known
+    free = np.pad((near >= 0) & (near < free_below), 1).astype(np.uint8)  # cells beyond the grid are unknown
     inside, outside = (cv2.distanceTransform(kind, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) for kind in (free, 1 - free))
     signed = resolution_m * np.where(free, inside - CELL_CORNER, -outside)
     first = np.array([*(resolution_m * (low - 0.5)), 0.0])  # the padding's cell
@@ -505,18 +393,18 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
     return MapGrid(stamp_ns(message.header), grid, frame == "base_link")
 
 
-def grid_in_ego_frame(found: MapGrid, ego: EgoState) -> DrivableGrid:
-    """The grid where it now lies; one that moves with the car stays where the car was, which drove on meanwhile."""
+def grid_to_ego_frame(found: MapGrid, ego: EgoState) -> DrivableGrid:
+    """The grid in the present ego frame; a grid in base_link is moved back by the motion of the car since its stamp."""
     if not found.moves_with_car:
         return replace(
             found.grid, ego_from_grid=geometry.compose(geometry.invert(ego.map_from_ego), found.grid.ego_from_grid)
         )
-    now_from_then = geometry.invert(driven_since(ego, found.stamp_ns))
+    now_from_then = geometry.invert(displacement_since(ego, found.stamp_ns))
     return replace(found.grid, ego_from_grid=geometry.compose(now_from_then, found.grid.ego_from_grid))
 
 
-def driven_since(ego: EgoState, stamp_ns: int) -> Array:
-    """(3,) then_from_now: the way from a stamp until now, at the present speed and curvature."""
+def displacement_since(ego: EgoState, stamp_ns: int) -> Array:
+    """(3,) then_from_now: the motion from a stamp until now, at the present speed and curvature."""
     driven_m = ego.speed_mps * (ego.stamp_ns - stamp_ns) * 1e-9
     curvature = ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > 0.3 else 0.0
     return np.asarray(kinematics.arc(curvature, np.array([driven_m]))[0])

@@ -1,6 +1,6 @@
-"""The map from its .osm file, read with the lanelet2 bindings.
+"""Reads a map from its .osm file with the lanelet2 bindings.
 
-Autoware's maps tell every point's place in the map frame with the tags local_x and local_y, which lanelet2 keeps as
+Autoware's maps give every point's place in the map frame in the tags local_x and local_y, which lanelet2 keeps as
 attributes but does not use; maps without these tags are projected (UTM) around a given origin.
 """
 
@@ -19,10 +19,10 @@ from .lanelets import lanelets_of
 CHECK = "check inputs.lanelet_map, inputs.lanelet_origin_lat and inputs.lanelet_origin_lon"
 
 
-def bindings(settings: InputsConfig) -> tuple[Any, Any]:
+def import_lanelet2(settings: InputsConfig) -> tuple[Any, Any]:
     """lanelet2's modules io and projection. Raises ConfigError where they are not installed."""
     try:
-        from lanelet2 import io, projection  # late: only who drives on lanelets needs it
+        from lanelet2 import io, projection  # imported late: only lanelet routes need it
     except ImportError as fault:
         routes = settings.route_type == "lanelet"
         asks = "inputs.route_type is lanelet" if routes else "inputs.drivable_type is map"
@@ -34,15 +34,16 @@ def bindings(settings: InputsConfig) -> tuple[Any, Any]:
     return io, projection
 
 
-def from_file(settings: InputsConfig) -> LaneletMap:
-    """The map of `lanelet_map`. Raises ConfigError: one sentence that says which file or setting cannot be used and
-    what to do."""
+def load_map(settings: InputsConfig) -> LaneletMap:
+    """The map of `lanelet_map`. Raises ConfigError: one sentence with the file or setting that cannot be used and what
+    to do.
+    """
     path = Path(settings.lanelet_map)
-    if not os.path.isfile(path):  # says no to names that Path.is_file raises for
+    if not os.path.isfile(path):  # False also for names for which Path.is_file raises
         raise ConfigError(f"inputs.lanelet_map is {shown(path)}, which does not exist: give the map's .osm file")
-    if path.suffix != ".osm":  # lanelet2 would read its own archives too, and believe them
-        raise ConfigError(f"inputs.lanelet_map is {path}, which is no .osm file: give the map's .osm file")
-    io, projection = bindings(settings)
+    if path.suffix != ".osm":  # lanelet2 would also read its own archives, without checking them
+        raise ConfigError(f"inputs.lanelet_map is {path}, which is not an .osm file: give the map's .osm file")
+    io, projection = import_lanelet2(settings)
     try:
         check_osm(path)
     except OsmError as fault:
@@ -50,10 +51,10 @@ def from_file(settings: InputsConfig) -> LaneletMap:
     except OSError as fault:
         raise ConfigError(f"inputs.lanelet_map {path} cannot be read: {fault.strerror}") from None
     origin = settings.lanelet_origin_lat, settings.lanelet_origin_lon
-    # where the tags decide, degrees only have to get through: UTM refuses what is far from its origin
+    # if the tags are used, degrees only have to be accepted: UTM refuses points far from its origin
     project = projection.UtmProjector if any(origin) else projection.MercatorProjector
     try:
-        # "robust": elements of Autoware that lanelet2 does not know are no reason to refuse a map
+        # "robust": elements of Autoware that lanelet2 does not know do not invalidate a map
         loaded, complaints = io.loadRobust(str(path), project(io.Origin(*origin)))
     except RuntimeError as fault:
         why = " ".join(str(fault).split())
@@ -68,7 +69,7 @@ def from_file(settings: InputsConfig) -> LaneletMap:
 
 
 def _place_by_tags(loaded: Any, path: Path) -> None:
-    """Move every point to its local_x, local_y. Comes before any centreline is asked for: lanelet2 keeps those."""
+    """Moves every point to its local_x, local_y, before lanelet2 computes and caches any centreline."""
     for point in loaded.pointLayer:
         tags = point.attributes
         try:

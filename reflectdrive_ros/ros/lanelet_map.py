@@ -1,12 +1,13 @@
-"""A LaneletRoute is a list of lanelet ids; the map turns it into a line to follow, and tells where the road is.
+"""Converts a LaneletRoute (lanelet ids) to a line to follow, and gives the road area.
 
-The map is lanelets in the map frame, by id; it knows neither files nor topics. `lanelet_file.py` reads it from an .osm
-file, `vector_map.py` from Autoware's topic.
+The map holds lanelets in the map frame, by id; it does not depend on files or topics. `lanelet_file.py` reads it from
+an .osm file, `vector_map.py` from Autoware's topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,30 +18,33 @@ import shapely
 
 from .. import geometry
 from ..domain import Array
+from ..lanes import Lane, LaneSegments
 from .convert import BadMessage, require_frame
 from .lanelets import Lanelet
 
 LANE_STEP_M = 2.0  # of points along a lane
-ROUND_M = (
+ROUNDING_M = (
     6.0  # corners of the map are rounded over this length: so the car recorded on the test map drove them, to 0.2 m
 )
-ROUND_STEP_M = 0.5
-SPACING_M, BEND_RAD = 2.0, 0.1  # of the route's points: the next comes after this way, or earlier after this bend
-SIDESTEP_M = 0.5  # a lane that begins further than this from the end of the one before is a lane change
+ROUNDING_STEP_M = 0.5
+SPACING_M, BEND_RAD = 2.0, 0.1  # spacing of the route's points: this distance, or less after this change of heading
+LANE_CHANGE_GAP_M = 0.5  # a lane that begins further than this from the end of the one before is a lane change
 GAP_MAX_M = 20.0  # further than any lane change leads: these lanelets do not follow each other
-LANE_CHANGE_M = 30.0  # a lane change takes this long
-START_FAR_M = 50.0  # a start further than this from its own lanelet is in another frame
-ON_THE_MIDDLE_M = 0.1  # a centreline nowhere further from the middle of its bounds was computed, or might have been
+LANE_CHANGE_M = 30.0  # length of a lane change
+START_OFFSET_MAX_M = 50.0  # a start further than this from its own lanelet is in another frame
+CENTERLINE_TOLERANCE_M = (
+    0.1  # a centreline nowhere further from the middle of its bounds was computed, or might have been
+)
 
 NOT_AHEAD = "the route's goal is not ahead of its start: set a goal further on"
 
 
 @dataclass(frozen=True)
 class MapSource:
-    """Where a map came from: what sentences call it, and what they advise."""
+    """Origin of a map: its name and advice for messages."""
 
     name: str
-    if_misplaced: str  # car or route are somewhere else than its lanelets
+    if_misplaced: str  # advice if car or route are far from its lanelets
     if_another: str  # a lanelet of the route is not in it
 
 
@@ -66,7 +70,7 @@ class LaneletMap:
         ids = [int(segment.preferred_primitive.id) for segment in message.segments]
         lanes = [self._lane(lanelet_id) for lanelet_id in ids]
         (start_m,), (start_off_m,) = geometry.project(lanes[0], start)
-        if abs(start_off_m) > START_FAR_M:
+        if abs(start_off_m) > START_OFFSET_MAX_M:
             raise BadMessage(
                 f"the route starts {abs(start_off_m):.0f} m from its first lanelet {ids[0]}: they are in different "
                 f"frames; {self.source.if_misplaced}"
@@ -75,30 +79,46 @@ class LaneletMap:
         if len(ids) == 1 and goal_m < start_m:
             raise BadMessage(NOT_AHEAD)
         begins, ends = [start_m, *[0.0] * (len(ids) - 1)], [*[np.inf] * (len(ids) - 1), goal_m]
-        lanes = [cut(lane, begin, end) for lane, begin, end in zip(lanes, begins, ends, strict=True)]
+        lanes = [cut_lane(lane, begin, end) for lane, begin, end in zip(lanes, begins, ends, strict=True)]
         lanes.append(np.column_stack([goal, lanes[-1][-1:, 2]]))
-        line = joined(lanes, [*(f"lanelet {lanelet_id}" for lanelet_id in ids), "the goal"])
+        line = join_lanes(lanes, [*(f"lanelet {lanelet_id}" for lanelet_id in ids), "the goal"])
         if geometry.arc_lengths(line)[-1] < SPACING_M:
             raise BadMessage(NOT_AHEAD)
-        line = thinned(rounded(line), points_max)
+        line = thin_line(round_corners(line), points_max)
         return np.column_stack([line[:, :2], geometry.headings_along(line)]), line[:, 2]
 
     def road_near(self, place: Array, reach_m: float) -> list[Any]:
-        """Shapely polygons, in the map, of the lanelets for cars that come within `reach_m` of a place (x, y)."""
+        """Shapely polygons, in the map, of the lanelets for cars within `reach_m` of a place (x, y)."""
         low, high = self._road_boxes
         near = ((low <= place[:2] + reach_m) & (high >= place[:2] - reach_m)).all(axis=1)
         return [self._road[index] for index in np.flatnonzero(near)]
 
     @cached_property
+    def lane_segments(self) -> LaneSegments:
+        """The lanelets for cars that have a length; some 0.1 ms each."""
+        lanes = {}
+        for lanelet_id, parts in self._polygons.items():
+            with suppress(BadMessage):  # a route over it would be refused
+                middle, limit_mps = self._lane(lanelet_id)[:, :2], self.lanelets[lanelet_id].limit_mps
+                lanes[lanelet_id] = Lane(middle, tuple(parts), (), (), (), limit_mps if limit_mps > 0.0 else None)
+        return LaneSegments.of(lanes)
+
+    @cached_property
     def _road(self) -> list[Any]:
-        """Polygons of all lanelets for cars; one whose bounds cross themselves is mended."""
-        found = []
-        for lanelet in self.lanelets.values():
+        """Polygons of all lanelets for cars."""
+        return [part for parts in self._polygons.values() for part in parts]
+
+    @cached_property
+    def _polygons(self) -> dict[int, list[Any]]:
+        """Polygons of each lanelet for cars; one whose bounds cross is repaired."""
+        found = {}
+        for lanelet_id, lanelet in self.lanelets.items():
             if not lanelet.for_cars or not (len(lanelet.left) and len(lanelet.right)):
                 continue
-            ring = np.concatenate([lanelet.left, alike(lanelet.right, lanelet.left)[::-1]])
+            ring = np.concatenate([lanelet.left, align_direction(lanelet.right, lanelet.left)[::-1]])
             polygon = shapely.make_valid(shapely.Polygon(ring)) if len(ring) >= 3 else None
-            found += [part for part in shapely.get_parts(polygon) if part.geom_type == "Polygon" and part.area > 0.01]
+            parts = shapely.get_parts(polygon)
+            found[lanelet_id] = [part for part in parts if part.geom_type == "Polygon" and part.area > 0.01]
         return found
 
     @cached_property
@@ -112,58 +132,64 @@ class LaneletMap:
         lanelet = self.lanelets.get(lanelet_id)
         if lanelet is None:
             raise BadMessage(f"the route's lanelet {lanelet_id} is not in {self.source.name}: {self.source.if_another}")
-        no_length = BadMessage(f"lanelet {lanelet_id} of {self.source.name} has no length: mend the map")
+        no_length = BadMessage(f"lanelet {lanelet_id} of {self.source.name} has no length: correct the map")
         if not (len(lanelet.left) and len(lanelet.right)):
             raise no_length
-        middle = between(lanelet.left, lanelet.right)
+        middle = middle_line(lanelet.left, lanelet.right)
         if geometry.arc_lengths(middle)[-1] >= 1e-3 and len(lanelet.centerline):
-            middle = drawn(lanelet.centerline, middle)
+            middle = select_centerline(lanelet.centerline, middle)
         if geometry.arc_lengths(middle)[-1] < 1e-3:
             raise no_length
         return np.column_stack([middle, np.full(len(middle), lanelet.limit_mps)])
 
 
-def drawn(centerline: Array, middle: Array) -> Array:
-    """(N, 2) the centreline, as dense as the middle of the bounds and the same way round.
+def lanelets_of_route(message: Any) -> set[int]:
+    """Ids of the lanelets of an autoware_planning_msgs/LaneletRoute, those beside the preferred ones included."""
+    preferred = {int(segment.preferred_primitive.id) for segment in message.segments}
+    return preferred.union(*({int(lane.id) for lane in segment.primitives} for segment in message.segments))
 
-    Autoware's map loader gives each lanelet a centreline with a point every 5 m, which cuts tight bends: where it is
-    but the middle, the finer one is kept.
+
+def select_centerline(centerline: Array, middle: Array) -> Array:
+    """(N, 2) the centreline, as dense as the middle of the bounds and in the same direction.
+
+    Autoware's map loader gives each lanelet a centreline with a point every 5 m, which cuts tight bends: if it equals
+    the middle of the bounds, the finer one is used.
     """
     _, off_m = geometry.project(middle, centerline)
-    if np.abs(off_m).max() <= ON_THE_MIDDLE_M:
+    if np.abs(off_m).max() <= CENTERLINE_TOLERANCE_M:
         return middle
-    return evenly(alike(centerline, middle), len(middle))
+    return resample_evenly(align_direction(centerline, middle), len(middle))
 
 
-def alike(line: Array, model: Array) -> Array:
+def align_direction(line: Array, model: Array) -> Array:
     """The line, turned round where that brings its ends nearer to those of the model."""
     there, back = line[[0, -1], :2] - model[[0, -1], :2], line[[-1, 0], :2] - model[[0, -1], :2]
     return line if np.hypot(*there.T).sum() <= np.hypot(*back.T).sum() else line[::-1]
 
 
-def between(left: Array, right: Array) -> Array:
+def middle_line(left: Array, right: Array) -> Array:
     """(N, 2) the middle of two bounds (A, 2) and (B, 2) at equal shares of their lengths, as Autoware draws it.
 
     lanelet2's own centreline zigzags by up to 90 degrees where the bounds have points at different places. Nor can its
     sense of direction be used: it is made at loading, from the degrees, which maps in a frame of their own leave empty.
     """
-    bounds = [left, alike(right, left)]
+    bounds = [left, align_direction(right, left)]
     x, y = np.concatenate([bounds[0], bounds[1][::-1]]).T  # up on one side and back on the other
-    if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # counter-clockwise: left would be right
+    if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # counter-clockwise: left and right are swapped
         bounds = [bound[::-1] for bound in bounds]
     longest_m = max(geometry.arc_lengths(bound)[-1] for bound in bounds)
     count = max(int(np.ceil(longest_m / LANE_STEP_M)) + 1, 2)
-    return np.asarray(0.5 * (evenly(bounds[0], count) + evenly(bounds[1], count)))
+    return np.asarray(0.5 * (resample_evenly(bounds[0], count) + resample_evenly(bounds[1], count)))
 
 
-def evenly(line: Array, count: int) -> Array:
+def resample_evenly(line: Array, count: int) -> Array:
     """(count, 2) points from end to end of a line, equally far apart."""
     along = geometry.arc_lengths(line)
     at = np.linspace(0.0, along[-1], count)
     return np.column_stack([np.interp(at, along, line[:, axis]) for axis in (0, 1)])
 
 
-def cut(lane: Array, from_m: float, to_m: float) -> Array:
+def cut_lane(lane: Array, from_m: float, to_m: float) -> Array:
     """The part of a lane (N, 3) between two places along it; at least one point."""
     along = geometry.arc_lengths(lane)
     inside = lane[(along > from_m) & (along < to_m)]
@@ -174,42 +200,42 @@ def cut(lane: Array, from_m: float, to_m: float) -> Array:
     return np.concatenate([ends[:1], inside, ends[1:]])
 
 
-def joined(lanes: list[Array], names: list[str]) -> Array:
+def join_lanes(lanes: list[Array], names: list[str]) -> Array:
     """One line (N, 3) from lanes in order; sidesteps from lane to lane become slanted over LANE_CHANGE_M."""
     gaps = [0.0, *(float(np.hypot(*(b[0, :2] - a[-1, :2]))) for a, b in pairwise(lanes))]
     widest = int(np.argmax(gaps))
     if gaps[widest] > GAP_MAX_M:
         jump = f"{gaps[widest]:.0f} m from {names[widest - 1]} to {names[widest]}"
-        raise BadMessage(f"the route jumps {jump}: plan it anew on this map")
+        raise BadMessage(f"the route jumps {jump}: plan the route again on this map")
     line = np.concatenate(lanes)
     along = geometry.arc_lengths(line)
     first = np.cumsum([0, *(len(lane) for lane in lanes[:-1])])  # index of each lane's first point
     keep = np.ones(len(line), bool)
     for index, gap in zip(first, gaps, strict=True):
-        if gap > SIDESTEP_M:
+        if gap > LANE_CHANGE_GAP_M:
             keep &= np.abs(along - (along[index] - 0.5 * gap)) > 0.5 * LANE_CHANGE_M
     keep[[0, -1]] = True
     return geometry.distinct_points(line[keep], closer_than=1e-3)
 
 
-def rounded(line: Array) -> Array:
-    """The line (N, 3) every ROUND_STEP_M, each point the mean of its neighbourhood; the ends stay where they are."""
+def round_corners(line: Array) -> Array:
+    """The line (N, 3) every ROUND_STEP_M, each point the mean of its neighbourhood; the ends are kept."""
     along = geometry.arc_lengths(line)
-    count = max(int(np.ceil(along[-1] / ROUND_STEP_M)) + 1, 2)
+    count = max(int(np.ceil(along[-1] / ROUNDING_STEP_M)) + 1, 2)
     at = np.linspace(0.0, along[-1], count)
     index = np.arange(count)
-    reach = np.minimum(round(0.5 * ROUND_M / ROUND_STEP_M), np.minimum(index, count - 1 - index))
-    sums = np.concatenate([np.zeros((1, 2)), np.cumsum(evenly(line, count), axis=0)])
+    reach = np.minimum(round(0.5 * ROUNDING_M / ROUNDING_STEP_M), np.minimum(index, count - 1 - index))
+    sums = np.concatenate([np.zeros((1, 2)), np.cumsum(resample_evenly(line, count), axis=0)])
     means = (sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1)[:, None]
     limits = line[np.clip(np.searchsorted(along, at, side="right") - 1, 0, len(line) - 1), 2]
     return np.column_stack([means, limits])
 
 
-def thinned(line: Array, points_max: int) -> Array:
-    """The points of a line (N, 3) that tell its shape, SPACING_M apart and closer in bends; at most `points_max`."""
+def thin_line(line: Array, points_max: int) -> Array:
+    """The points of a line (N, 3) that define its shape, SPACING_M apart and closer in bends; at most `points_max`."""
     step_m = np.diff(geometry.arc_lengths(line))
     bend = np.abs(geometry.wrap(np.diff(geometry.headings_along(line))))
-    worth = np.concatenate([[0.0], np.cumsum(step_m / SPACING_M + bend / BEND_RAD)])
-    count = min(max(int(np.ceil(worth[-1])) + 1, 2), points_max)
-    kept = np.searchsorted(worth, np.linspace(0.0, worth[-1], count) - 1e-9)
+    density = np.concatenate([[0.0], np.cumsum(step_m / SPACING_M + bend / BEND_RAD)])
+    count = min(max(int(np.ceil(density[-1])) + 1, 2), points_max)
+    kept = np.searchsorted(density, np.linspace(0.0, density[-1], count) - 1e-9)
     return np.asarray(line[np.unique(np.minimum(kept, len(line) - 1))])

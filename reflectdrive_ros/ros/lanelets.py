@@ -21,11 +21,11 @@ NOT_FOR_CARS = ("crosswalk", "walkway", "shared_walkway", "stairs", "bicycle_lan
 
 @dataclass(frozen=True)
 class Lanelet:
-    """One lanelet in the map frame, metres. Its bounds may point either way."""
+    """One lanelet in the map frame, metres. Its bounds may have either direction."""
 
     left: Array  # (A, 2)
     right: Array  # (B, 2)
-    centerline: Array  # (C, 2), empty where nobody drew one
+    centerline: Array  # (C, 2), empty if the map has none
     for_cars: bool
     limit_mps: float  # NaN where the map has none
 
@@ -36,22 +36,22 @@ def lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
     for lanelet in lanelet2_map.laneletLayer:
         tags = lanelet.attributes
         found[int(lanelet.id)] = Lanelet(
-            xy(lanelet.leftBound),
-            xy(lanelet.rightBound),
-            xy(lanelet.centerline if lanelet.centerline.id else ()),  # one that lanelet2 made up has no id
+            line_points(lanelet.leftBound),
+            line_points(lanelet.rightBound),
+            line_points(lanelet.centerline if lanelet.centerline.id else ()),  # one that lanelet2 made up has no id
             for_cars=not ("subtype" in tags and tags["subtype"] in NOT_FOR_CARS),
             limit_mps=speed_mps(tags["speed_limit"]) if "speed_limit" in tags else np.nan,
         )
     return found
 
 
-def xy(line: Any) -> Array:
+def line_points(line: Any) -> Array:
     """(N, 2) points of a lanelet2 line."""
     return np.array([(point.x, point.y) for point in line], float).reshape(-1, 2)
 
 
 def speed_mps(text: str) -> float:
-    """The tag speed_limit: km/h unless it says mph; NaN for anything else."""
+    """The tag speed_limit: km/h unless its unit is mph; NaN for any other text."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(km/h|kmh|mph|)\s*", text)
     return float(found[1]) * (MPH if found[2] == "mph" else KMH) if found else float("nan")
 
@@ -59,7 +59,7 @@ def speed_mps(text: str) -> float:
 # --- packed ----------------------------------------------------------------------------------------------------------
 
 
-def packed(lanelets: Mapping[int, Lanelet]) -> dict[str, Array]:
+def pack(lanelets: Mapping[int, Lanelet]) -> dict[str, Array]:
     """A few flat arrays: all points one after the other, and where each line of each lanelet ends."""
     lines = [line for lanelet in lanelets.values() for line in (lanelet.left, lanelet.right, lanelet.centerline)]
     return {
@@ -71,8 +71,8 @@ def packed(lanelets: Mapping[int, Lanelet]) -> dict[str, Array]:
     }
 
 
-def unpacked(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
-    """The lanelets again. Raises ValueError where the arrays do not fit together: they come from elsewhere."""
+def unpack(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
+    """The lanelets of packed arrays. Raises ValueError if the arrays do not fit together."""
     ids, points, ends = arrays["ids"], arrays["points"], arrays["ends"]
     for_cars, limits_mps = arrays["for_cars"], arrays["limits_mps"]
     count = len(ids)

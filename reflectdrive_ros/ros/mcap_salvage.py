@@ -1,6 +1,6 @@
-"""What is left of an mcap file whose writer was killed: such a file has no index and may end in mid-record.
+"""Recovers messages from an mcap file whose writer was killed: such a file has no index and may end within a record.
 
-Records are walked from the front, as the format allows (https://mcap.dev/spec), until one is cut short.
+Records are read from the front, as the format allows (https://mcap.dev/spec), until an incomplete one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class SalvagedMessage:
 
 
 def salvage(path: Path) -> Iterator[SalvagedMessage]:
-    """Every whole message of the file, in the order in which it was written; nothing for a file that is no mcap."""
+    """Every complete message of the file, in the order of writing; nothing for a file that is not mcap."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             return
         try:
             yield from _messages(file, path.stat().st_size, {}, {})
-        except struct.error:  # a record that is too short for what it says it is: from here on it is noise
+        except struct.error:  # a record shorter than its declared size: the rest cannot be read
             return
 
 
@@ -46,7 +46,7 @@ def _messages(
         if kind == DATA_END:
             return
         record = stream.read(min(length, size - stream.tell()))  # noise may claim any length
-        if kind == CHUNK:  # one that was cut short still gives its first messages, unless it is compressed
+        if kind == CHUNK:  # an incomplete chunk still gives its first messages, unless it is compressed
             try:
                 inside = _chunk_records(record, whole=len(record) == length)
             except Exception:  # each decompressor has its own exceptions for damaged data

@@ -1,8 +1,8 @@
-"""The planner node: a thin shell around the pilot.
+"""The planner node: ROS subscriptions, publishers, timers and threads around `PlanningCore`.
 
-Three threads share the work. The executor's thread runs the subscriptions, which only store. One worker plans; it takes
-the newest of everything each time, so a slow plan never makes a queue. The watchdog has its own callback group and its
-own, steady clock: when the worker hangs or the pictures stop coming, it sends the stop plan itself.
+The executor's thread runs the subscriptions, which store messages. A worker thread plans from the newest messages, so a
+slow plan never makes a queue. The watchdog has its own callback group and a steady clock: it publishes the stop plan
+when the worker hangs or images stop arriving.
 """
 
 from __future__ import annotations
@@ -40,24 +40,25 @@ from rclpy.signals import SignalHandlerOptions
 from ..config import ConfigError
 from ..domain import Command, StepReport
 from ..runtime.model_file import ModelFileError
+from ..stopping import end_with_parent
 from . import outputs, topics
-from .inputs import InputStatus, Level
-from .params import configured
-from .planning_core import Pilot, PilotStep
+from .inputs.channel import InputStatus, Level
+from .params import declare_config
+from .planning_core import PlanningCore, PlanningStep
 from .topics import message_class
 
 WATCHDOG_PERIOD_S = 0.02
-HOLD_PERIOD_S = 0.09  # the watchdog repeats the stop ten times a second
-OVERDUE_S = 0.15  # without a plan for so long, the diagnostics say why at once, and not at their next turn
+HOLD_PERIOD_S = 0.09  # the watchdog repeats the stop plan at 10 Hz
+OVERDUE_S = 0.15  # after this time without a plan, the diagnostics report the reason at once
 DIAGNOSTICS_PERIOD_S = 0.15
 MISMATCH_PERIOD_S = 3.0
 REPEATING_PERIOD_S = 0.5
 ARRIVALS_KEPT = 32
-DOMAINS = 233  # as many as the port numbers of DDS allow
+DOMAINS = 233  # ROS domain ids that the port numbers of DDS allow
 SWITCH_INTERVAL_S = 0.001
 
 
-def profile(qos: topics.Qos) -> QoSProfile:
+def qos_profile(qos: topics.Qos) -> QoSProfile:
     reliability, durability, depth = qos.value
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST,
@@ -67,40 +68,42 @@ def profile(qos: topics.Qos) -> QoSProfile:
     )
 
 
-class RationedCallbackGroup(CallbackGroup):
-    """For subscriptions whose messages repeat themselves (camera_info comes with every picture and says the same): each
-    is attended at most once in a period. The newest message waits in the middleware meanwhile and costs nothing."""
+class RateLimitedCallbackGroup(CallbackGroup):
+    """Runs each of its callbacks at most once in a period; the newest message waits in the middleware.
+
+    For repeated messages, such as camera_info with every image.
+    """
 
     def __init__(self, period_s: float) -> None:
         super().__init__()
         self._period_s = period_s
-        self._attended: dict[int, float] = {}
+        self._last_run_s: dict[int, float] = {}
 
     def can_execute(self, entity: Any) -> bool:
-        return time.perf_counter() - self._attended.get(id(entity), -1e9) >= self._period_s
+        return time.perf_counter() - self._last_run_s.get(id(entity), -1e9) >= self._period_s
 
     def beginning_execution(self, entity: Any) -> bool:
-        self._attended[id(entity)] = time.perf_counter()
+        self._last_run_s[id(entity)] = time.perf_counter()
         return True
 
     def ending_execution(self, entity: Any) -> None:
-        """Nothing to do: the group does not keep its members apart, the executor has one thread."""
+        """Does nothing: the executor has one thread."""
 
 
 class PlannerNode(Node):
-    def __init__(self, pilot: Pilot | None = None, context: Context | None = None) -> None:
-        """Raises ConfigError or ModelFileError: one sentence that says what to change."""
+    def __init__(self, core: PlanningCore | None = None, context: Context | None = None) -> None:
+        """Raises ConfigError or ModelFileError: one sentence with what to change."""
         try:
             super().__init__("reflectdrive", context=context)
         except ParameterException as fault:  # of ROS's own parameters, such as use_sim_time
             raise ConfigError(str(fault)) from None
-        self.config, notes = configured(self)
+        self.config, notes = declare_config(self)
         self._parameter_status = [InputStatus("parameters", Level.OK, "; ".join(notes), {})] if notes else []
-        self._pilot = pilot or Pilot(self.config, time.perf_counter)  # ready when its network is
-        self._arrived: dict[int, float] = {}  # stamp of an anchor picture -> when it came; the newest few
+        self._core = core or PlanningCore(self.config, time.perf_counter)  # loads the network
+        self._arrived: dict[int, float] = {}  # stamp of an anchor image -> time of arrival; the newest ARRIVALS_KEPT
         self._busy_since: float | None = None
-        # when the worker's last plan went out, anybody's last plan, the watchdog's last word on why none does
-        self._planned_at = self._sent_at = self._told_at = time.perf_counter()
+        # times of the worker's last plan, of the last plan of worker or watchdog, of the last report of an overdue plan
+        self._planned_at = self._sent_at = self._reported_at = time.perf_counter()
         self._sequence = 0
         self._newest_sent = (0, 0)  # restarts of the clock, stamp
         self._command = Command.FOLLOW
@@ -112,38 +115,40 @@ class PlannerNode(Node):
             topic.key: self.create_publisher(
                 message_class(topic.type),
                 topic.name,
-                profile(topic.qos),
+                qos_profile(topic.qos),
                 event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
             )
             for topic in topics.OUTPUTS
         }
         anchor = f"image:{self.config.cameras.anchor}"
-        # raw: rclpy would read a message with Python's lock held, and end the node where it cannot
-        repeating = RationedCallbackGroup(REPEATING_PERIOD_S)
+        # raw: rclpy deserialises with the GIL held, and an error there would end the node
+        repeating = RateLimitedCallbackGroup(REPEATING_PERIOD_S)
         self._subscriptions_by_key = {
             topic.key: self.create_subscription(
                 message_class(topic.type),
                 topic.name,
-                self._storing(topic.key, topic.key == anchor),
-                profile(topic.qos),
+                self._store_callback(topic.key, topic.key == anchor),
+                qos_profile(topic.qos),
                 callback_group=repeating if topic.key.startswith("info:") else None,
-                # rclpy walks every event handler at every message: two for each topic cost more than the messages
+                # rclpy polls every event handler at every message, which costs more than the messages themselves
                 event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
                 raw=True,
             )
             for topic in topics.inputs(self.config)
         }
-        self._mismatches: list[str] = []  # said last: each news is said once
+        self._mismatches: list[str] = []  # reported last; each change is reported once
         self._types_by_key = {topic.key: topic.type for topic in topics.inputs(self.config)}
         self._silent = {key for key in self._subscriptions_by_key if not key.startswith("instruction")}
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(WATCHDOG_PERIOD_S, self._watch, MutuallyExclusiveCallbackGroup(), clock=steady)
-        self.create_timer(DIAGNOSTICS_PERIOD_S, self._diagnose, MutuallyExclusiveCallbackGroup(), clock=steady)
-        self.create_timer(MISMATCH_PERIOD_S, self._look_for_mismatches, clock=steady)
+        self.create_timer(WATCHDOG_PERIOD_S, self._check_watchdog, MutuallyExclusiveCallbackGroup(), clock=steady)
+        self.create_timer(
+            DIAGNOSTICS_PERIOD_S, self._publish_diagnostics, MutuallyExclusiveCallbackGroup(), clock=steady
+        )
+        self.create_timer(MISMATCH_PERIOD_S, self._report_mismatches, clock=steady)
         self._worker = threading.Thread(target=self._work, name="planner", daemon=True)
         self._worker.start()
         self.get_logger().info(
-            f"planner {self.config.planner}, model {self._pilot.model_sha256[:12] or 'none'}, "
+            f"planner {self.config.planner}, model {self._core.model_sha256[:12] or 'none'}, "
             f"cameras {', '.join(self.config.cameras.names)}"
         )
 
@@ -152,11 +157,11 @@ class PlannerNode(Node):
 
     # --- executor thread: store, and wake the worker -----------------------------------------------------------------
 
-    def _storing(self, key: str, is_anchor: bool) -> Any:
+    def _store_callback(self, key: str, is_anchor: bool) -> Any:
         def store(content: bytes) -> None:
             arrived, now_ns = time.perf_counter(), self._now_ns()
             self._silent.discard(key)
-            stamp_ns = self._pilot.receive(key, content, now_ns)
+            stamp_ns = self._core.receive(key, content, now_ns)
             if is_anchor and stamp_ns is not None:
                 self._arrived[stamp_ns] = arrived
                 while len(self._arrived) > ARRIVALS_KEPT:
@@ -167,7 +172,7 @@ class PlannerNode(Node):
         return store
 
     def _wake_if_due(self, now_ns: int) -> None:
-        if self._busy_since is None and self._pilot.due(now_ns):
+        if self._busy_since is None and self._core.due(now_ns):
             with self._wake:
                 self._wake.notify()
 
@@ -176,77 +181,77 @@ class PlannerNode(Node):
     def _work(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._closing or self._pilot.due(self._now_ns()))
+                self._wake.wait_for(lambda: self._closing or self._core.due(self._now_ns()))
                 if self._closing:
                     return
                 self._busy_since = time.perf_counter()
             try:
-                step = self._pilot.step(self._now_ns())
+                step = self._core.step(self._now_ns())
                 if step.report is not None:
                     self._send(step.report, step.restarts, step)
-                else:  # nothing honest can be sent: what is wrong is the answer
-                    self._diagnose()
-            except Exception as fault:  # a fault of ours must leave the node alive, watched and heard
+                else:  # no plan can be sent: publish the reason
+                    self._publish_diagnostics()
+            except Exception as fault:  # an error in a step must not end the node
                 if self._closing:
                     return
                 self.get_logger().error(f"step failed: {type(fault).__name__}: {fault}", throttle_duration_sec=1.0)
             finally:
                 self._busy_since = None
 
-    def _send(self, report: StepReport, restarts: int, step: PilotStep | None = None) -> None:
+    def _send(self, report: StepReport, restarts: int, step: PlanningStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         points = outputs.plan_points(report.plan, self.config)
         plan_bytes = outputs.trajectory_bytes(report.plan.stamp_ns, points, self.config.output.map_frame)
         if step is not None and step.snapshot.observation is not None:
             self._command = step.snapshot.observation.command
-        # both worker and watchdog send: what explains a plan follows it before the next one goes out
+        # worker and watchdog both send: the messages that explain a plan are sent before the next plan
         with self._send_lock:
             newness = restarts, report.plan.stamp_ns
             if self._closing or newness < self._newest_sent:
-                return  # the watchdog has answered for this moment already: an older plan must not follow a newer stop
+                return  # the watchdog has sent a stop for this stamp: an older plan must not follow a newer stop
             self._newest_sent = newness
             self._publish("trajectory", plan_bytes)
             done = self._sent_at = time.perf_counter()
             if step is not None:
                 self._planned_at = done
-            self._explain(report, step, begun, done)
+            self._explain(report, step, start_s, done)
 
-    def _explain(self, report: StepReport, step: PilotStep | None, begun: float, done: float) -> None:
-        """Everything about a plan that went out at `done`; pictures of it only where somebody looks."""
+    def _explain(self, report: StepReport, step: PlanningStep | None, start_s: float, done: float) -> None:
+        """Publish status, candidates and, where they are subscribed to, the debug topics of a plan sent at `done`."""
         self._sequence += 1
         image_ns = None if step is None else step.snapshot.image_stamp_ns
-        total_ms = 1e3 * (done - self._arrived.get(image_ns or 0, begun))
+        total_ms = 1e3 * (done - self._arrived.get(image_ns or 0, start_s))
         age_s = float("nan") if image_ns is None else (report.plan.stamp_ns - image_ns) * 1e-9
-        stages = {} if step is None else {**step.timings_ms, "publish": 1e3 * (done - begun), "overall": total_ms}
-        sha = self._pilot.model_sha256
+        stages = {} if step is None else {**step.timings_ms, "publish": 1e3 * (done - start_s), "overall": total_ms}
+        sha = self._core.model_sha256
         trajectory = outputs.trajectory(report.plan, self.config)
         self._publish("status", outputs.status(report, self.config, sha, self._sequence, age_s, total_ms))
         self._publish("processing_time", outputs.processing_time(report.plan.stamp_ns, total_ms))
         name = self.get_fully_qualified_name()
-        rivals = outputs.candidates(report.plan, trajectory.points, self._command, self.config, name)
-        self._publish("candidates", rivals)
-        self._publish("turn_indicators", outputs.indicator(self._command, report.plan.stamp_ns))
-        if self._heard("path"):
+        candidates = outputs.candidates(report.plan, trajectory.points, self._command, self.config, name)
+        self._publish("candidates", candidates)
+        self._publish("turn_indicators", outputs.turn_indicators(self._command, report.plan.stamp_ns))
+        if self._has_subscribers("path"):
             self._publish("path", outputs.path(trajectory))
-        if self._heard("markers"):
+        if self._has_subscribers("markers"):
             self._publish("markers", outputs.markers(report, trajectory, self.config))
-        if self._heard("debug"):
+        if self._has_subscribers("debug"):
             self._publish("debug", outputs.debug(report, self.config, stages))
-        if self._heard("goals"):
+        if self._has_subscribers("goals"):
             self._publish("goals", outputs.goals(report.plan, self.config))
 
     def _publish(self, key: str, message: Any) -> None:
         self._publishers_by_key[key].publish(message)
 
-    def _heard(self, key: str) -> bool:
+    def _has_subscribers(self, key: str) -> bool:
         return int(self._publishers_by_key[key].get_subscription_count()) > 0
 
     # --- watchdog and diagnostics ------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        """Wake the worker when companions of a picture are overdue; say why no plan goes out, and when that has been so
-        for too long, send the stop."""
+    def _check_watchdog(self) -> None:
+        """Wake the worker when images of an instant are overdue, report why no plan is sent, and publish the stop plan
+        after `engine.watchdog_ms` without one."""
         now_ns = self._now_ns()
         self._wake_if_due(now_ns)
         limit_s = 1e-3 * self.config.engine.watchdog_ms
@@ -256,28 +261,28 @@ class PlannerNode(Node):
         if busy_since is not None:
             reason = f"the planner has been busy for {now - busy_since:.2f} s"
         else:
-            reason = self._pilot.problems(now_ns) or "no new picture"
-        if now - max(self._sent_at, self._told_at) > OVERDUE_S:
-            self._told_at = now
-            self._pilot.overdue(reason)
-            self._diagnose()
+            reason = self._core.problems(now_ns) or "no new image"
+        if now - max(self._sent_at, self._reported_at) > OVERDUE_S:
+            self._reported_at = now
+            self._core.set_overdue(reason)
+            self._publish_diagnostics()
         about_to_send = busy_since is not None and now - busy_since <= limit_s
         if now - self._planned_at <= limit_s or about_to_send or now - self._sent_at < HOLD_PERIOD_S:
             return
-        restarts = self._pilot.inputs.restarts
-        report = self._pilot.stop(now_ns, reason)
+        restarts = self._core.inputs.restarts
+        report = self._core.stop(now_ns, reason)
         if report is None:
             self.get_logger().warning(f"nothing sent: {reason}", throttle_duration_sec=5.0)
             return
         self._send(report, restarts)
         self.get_logger().warning(f"stop sent: {reason}", throttle_duration_sec=5.0)
 
-    def _diagnose(self) -> None:
-        statuses = [*self._pilot.statuses(self._now_ns()), *self._parameter_status]
+    def _publish_diagnostics(self) -> None:
+        statuses = [*self._core.statuses(self._now_ns()), *self._parameter_status]
         self._publish("diagnostics", outputs.diagnostics(statuses, self._now_ns(), self.get_fully_qualified_name()))
 
-    def _look_for_mismatches(self) -> None:
-        """Of topics that stay silent: is somebody sending with a type or a QoS that can never reach us?"""
+    def _report_mismatches(self) -> None:
+        """Warn of publishers on topics without messages whose type or QoS is incompatible with the subscription."""
         found: list[str] = []
         for key in sorted(self._silent):
             subscription, wanted = self._subscriptions_by_key[key], self._types_by_key[key]
@@ -300,35 +305,34 @@ class PlannerNode(Node):
         self._worker.join(timeout=1.0)
 
 
-def attend(executor: SingleThreadedExecutor, node: Node) -> None:
-    """What is due next. What rclpy reads itself (/clock, service calls) may be wrong too: it must not end the node."""
+def spin_once_safely(executor: SingleThreadedExecutor, node: Node) -> None:
+    """`spin_once` that logs exceptions instead of raising them, such as those of a malformed /clock message."""
     try:
         executor.spin_once()
     except ExternalShutdownException:
         raise
     except Exception as fault:
-        node.get_logger().error(f"not attended: {type(fault).__name__}: {fault}", throttle_duration_sec=1.0)
+        node.get_logger().error(f"callback failed: {type(fault).__name__}: {fault}", throttle_duration_sec=1.0)
 
 
 def start_ros(args: list[str] | None, context: Context | None = None) -> None:
-    """`rclpy.init` that leaves signals to the caller. Raises ConfigError for arguments or an environment that ROS does
-    not take."""
+    """`rclpy.init` without signal handlers. Raises ConfigError for arguments or an environment that ROS refuses."""
     domain = os.environ.get("ROS_DOMAIN_ID", "")
-    if domain and not (re.fullmatch("[0-9]{1,3}", domain) and int(domain) < DOMAINS):  # DDS ends the process
+    if domain and not (re.fullmatch("[0-9]{1,3}", domain) and int(domain) < DOMAINS):  # DDS would end the process
         raise ConfigError(f"ROS_DOMAIN_ID is '{domain}', expected a number from 0 to {DOMAINS - 1}")
     try:
         rclpy.init(args=args, context=context, signal_handler_options=SignalHandlerOptions.NO)
     except rclpy_implementation.UnknownROSArgsError as fault:
-        raise ConfigError(f"ROS does not know these words behind --ros-args: {fault}") from None
+        raise ConfigError(f"ROS does not know these arguments after --ros-args: {fault}") from None
     except rclpy_implementation.RCLError as fault:
-        raise ConfigError(f"ROS cannot start: {_without_places(fault)}") from None
+        raise ConfigError(f"ROS cannot start: {_strip_source_locations(fault)}") from None
 
 
-def _without_places(fault: Exception) -> str:
-    """What ROS's C libraries say, on one line and without the places in their source code."""
-    said = re.sub(r"\s*, at [^,:]+:\d+", "", str(fault)).removeprefix("failed to initialize rcl: ")
-    said = re.sub(r"\. Error: (Expect(ed|ing) .*|error not set)$", ", which is not well formed", said)
-    return " ".join(said.replace(". Error: ", ": ").split())
+def _strip_source_locations(fault: Exception) -> str:
+    """The error message of ROS's C libraries on one line, without source locations."""
+    text = re.sub(r"\s*, at [^,:]+:\d+", "", str(fault)).removeprefix("failed to initialize rcl: ")
+    text = re.sub(r"\. Error: (Expect(ed|ing) .*|error not set)$", ", which is not well formed", text)
+    return " ".join(text.replace(". Error: ", ": ").split())
 
 
 def main(args: list[str] | None = None) -> int:
@@ -341,15 +345,15 @@ def main(args: list[str] | None = None) -> int:
         "guard.max_speed_mps:=15.0 ..; config/reflectdrive.yaml lists them all with their meaning.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see the epilog")
+    parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see below")
     parser.parse_args(given)
-    # Python hands its lock from thread to thread every 5 ms by default; the planner must not wait that long
+    # by default, threads wait up to 5 ms for the GIL
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     ending = driving = False
 
     def leave(_signal: int, _frame: FrameType | None) -> None:
-        """Ctrl-C reaches the node twice, from the terminal and from `ros2 launch`: only the first may break in, and
-        only while the node is made, which takes seconds where a network is loaded."""
+        """Interrupt the constructor, which takes seconds where a network is loaded; end the main loop otherwise. Ctrl-C
+        arrives twice, from the terminal and from `ros2 launch`: the second is ignored."""
         nonlocal ending
         first, ending = not ending, True
         if first and not driving:
@@ -357,21 +361,25 @@ def main(args: list[str] | None = None) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
+    end_with_parent()
     node = None
     try:
         start_ros(given)
         node = PlannerNode()
-        gc.freeze()  # what start-up made stays; the collector need not walk it while the car drives
+        gc.freeze()  # objects of the start-up are not scanned again
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         driving = True
         while not ending and node.context.ok():
-            attend(executor, node)  # the watchdog's timer ends each wait soon
+            spin_once_safely(executor, node)  # the watchdog's timer limits each wait
     except (ConfigError, ModelFileError) as fault:
         sys.stderr.write(f"reflectdrive: {fault}\n")
         return 2
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
+    except Exception:
+        if not ending:  # an import that Ctrl-C cuts short may fail in its own way
+            raise
     finally:
         driving = True
         if node is not None:

@@ -1,10 +1,10 @@
-"""Whatever stands in the way and has no name: a PointCloud2 without its ground, as boxes that do not move.
+"""Unclassified obstacles: a PointCloud2 without ground points, as boxes that do not move.
 
-    cloud -> points in base_link -> occupied cells -> the fewest boxes of whole cells that a simple cover finds
+    cloud -> points in base_link -> occupied cells -> few boxes of whole cells (greedy cover)
 
-Autoware's obstacle segmentation gives such clouds. Points of known road users and of the car itself are left out: those
-have boxes already, and theirs move. Boxes cover occupied cells and nothing else, so a wall around a corner does not
-fill the corner.
+Autoware's obstacle segmentation publishes such clouds. Points of known road users and of the car itself are left out:
+those have boxes, and theirs move. Boxes cover occupied cells only, so that a wall around a corner does not fill the
+corner.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from . import convert
 from .convert import BadMessage
 
 FLOATS = {7: "f4", 8: "f8"}  # sensor_msgs/PointField datatypes that a coordinate may have
-OWN_M = 0.2  # points this near to a box that is known are that box's
-SMEAR_S = 0.2  # cloud and objects are of different moments: a box in motion is this much longer
+BOX_MARGIN_M = 0.2  # points this near to a box that is known are that box's
+TIME_MARGIN_S = 0.2  # cloud and objects are of different moments: a box in motion is this much longer
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,8 @@ class Obstacles:
     ignored: dict[str, int]  # reason -> points or boxes
 
 
-def points_of(message: Any) -> Array:
-    """(N, 3) x, y, z of a sensor_msgs/PointCloud2, as they stand in it. Raises BadMessage naming what is wrong."""
+def cloud_points(message: Any) -> Array:
+    """(N, 3) x, y, z of a sensor_msgs/PointCloud2, in its frame. Raises BadMessage with the fault."""
     fields = {field.name: field for field in message.fields}
     missing = [name for name in "xyz" if name not in fields]
     if missing:
@@ -55,8 +55,8 @@ def points_of(message: Any) -> Array:
         return np.zeros((0, 3))
     if row < width * step or len(message.data) < row * height:
         raise BadMessage(
-            f"obstacles: the cloud holds {len(message.data)} bytes, {height} rows of {row} with {width} points of "
-            f"{step} are told"
+            f"obstacles: the cloud holds {len(message.data)} bytes, expected {height} rows of {row} bytes "
+            f"with {width} points of {step} bytes"
         )
     layout = np.dtype({"names": list("xyz"), "formats": kinds, "offsets": [fields[n].offset for n in "xyz"],
                        "itemsize": step})  # fmt: skip
@@ -64,7 +64,7 @@ def points_of(message: Any) -> Array:
     return np.stack([points[name].astype(float).ravel() for name in "xyz"], axis=1)
 
 
-def obstacles(
+def obstacle_boxes(
     message: Any,
     transforms: dict[str, tuple[str, Array]],
     ego: EgoState,
@@ -72,28 +72,28 @@ def obstacles(
     limits: InputsConfig,
     vehicle: VehicleConfig,
 ) -> Obstacles:
-    """Boxes of a PointCloud2 in base_link or in a frame that /tf_static knows; `users` are known by boxes of their own.
+    """Boxes of a PointCloud2 in base_link or in a frame of /tf_static, without points of `users`, which have boxes.
 
-    Raises BadMessage where the cloud cannot be used.
+    Raises BadMessage if the cloud cannot be used.
     """
-    points = points_of(message)
+    points = cloud_points(message)
     ego_from_sensor = convert.ego_from_frame(transforms, "obstacles", message.header.frame_id)
     points = points @ ego_from_sensor[:3, :3].T + ego_from_sensor[:3, 3]
     finite = np.isfinite(points).all(axis=1)
     reach_m = limits.obstacle_range_m
     wanted = (points[:, 2] > limits.obstacle_low_m) & (points[:, 2] < limits.obstacle_high_m)
     wanted &= (np.abs(points[:, :2]) < reach_m).all(axis=1)
-    now_from_then = geometry.invert(convert.driven_since(ego, convert.stamp_ns(message.header)))
+    now_from_then = geometry.invert(convert.displacement_since(ego, convert.stamp_ns(message.header)))
     places = geometry.transform_points(now_from_then, points[finite & wanted, :2])
     ignored = {"points not finite": int((~finite).sum())}
     own = np.array([[vehicle.rear_axle_to_center_m, 0.0, 0.0]])
-    taken = inside(places, own, np.array([[vehicle.length_m, vehicle.width_m]]))
+    taken = points_in_boxes(places, own, np.array([[vehicle.length_m, vehicle.width_m]]))
     if users is not None:
-        smear = np.column_stack([2.0 * SMEAR_S * np.hypot(*users.velocities_mps.T), np.zeros(len(users))])
-        taken |= inside(places, users.poses, users.sizes + smear)
-    cells = occupied(places[~taken], limits.obstacle_cell_m, reach_m, limits.obstacle_points_min)
+        smear = np.column_stack([2.0 * TIME_MARGIN_S * np.hypot(*users.velocities_mps.T), np.zeros(len(users))])
+        taken |= points_in_boxes(places, users.poses, users.sizes + smear)
+    cells = occupied_cells(places[~taken], limits.obstacle_cell_m, reach_m, limits.obstacle_points_min)
     longest = int(Agents.MAX_EXTENT_M / limits.obstacle_cell_m)
-    corners = split(cover(cells), longest) * limits.obstacle_cell_m - reach_m
+    corners = split_boxes(cover_cells(cells), longest) * limits.obstacle_cell_m - reach_m
     centres, sizes = 0.5 * (corners[:, 0] + corners[:, 1]), corners[:, 1] - corners[:, 0]
     nearest = np.argsort(np.hypot(*np.maximum(np.abs(centres) - 0.5 * sizes, 0.0).T), kind="stable")
     ignored[f"boxes beyond the nearest {limits.obstacles_max}"] = max(len(centres) - limits.obstacles_max, 0)
@@ -108,34 +108,34 @@ def obstacles(
     return Obstacles(ego.map_from_ego, boxes, {what: n for what, n in ignored.items() if n})
 
 
-def in_ego_frame(found: Obstacles, ego: EgoState) -> Agents:
+def boxes_to_ego_frame(found: Obstacles, ego: EgoState) -> Agents:
     """The boxes from where the car is now."""
     now_from_then = geometry.compose(geometry.invert(ego.map_from_ego), found.map_from_ego)
     return replace(found.boxes, poses=geometry.compose(now_from_then, found.boxes.poses))
 
 
-def inside(points: Array, poses: Array, sizes: Array) -> Array:
+def points_in_boxes(points: Array, poses: Array, sizes: Array) -> Array:
     """(N,) whether points (N, 2) are in or within OWN_M of any of the boxes at poses (A, 3) of sizes (A, 2)."""
     found = np.zeros(len(points), bool)
     for pose, size in zip(poses, sizes, strict=True):
-        half = 0.5 * size + OWN_M
+        half = 0.5 * size + BOX_MARGIN_M
         near = np.flatnonzero((np.abs(points - pose[:2]) < np.hypot(*half)).all(axis=1))
         local = geometry.transform_points(geometry.invert(pose), points[near])
         found[near[(np.abs(local) < half).all(axis=1)]] = True
     return found
 
 
-def occupied(points: Array, cell_m: float, reach_m: float, least: int) -> Array:
-    """(C, C) bool, cells x, y from -reach_m on that hold at least so many of points (N, 2)."""
+def occupied_cells(points: Array, cell_m: float, reach_m: float, least: int) -> Array:
+    """(C, C) bool, cells x, y from -reach_m on with at least the given number of points (N, 2)."""
     count = int(np.ceil(2 * reach_m / cell_m))
     cells = np.clip(((points + reach_m) / cell_m).astype(int), 0, count - 1)
     return np.bincount(cells[:, 0] * count + cells[:, 1], minlength=count**2).reshape(count, count) >= least
 
 
-def cover(cells: Array) -> Array:
-    """(B, 2, 2) lowest and highest corner, in cells, of boxes that cover what is True in (C, C) and nothing else.
+def cover_cells(cells: Array) -> Array:
+    """(B, 2, 2) lowest and highest corner, in cells, of boxes that cover the True cells of (C, C) and no others.
 
-    Runs along y of neighbouring x that begin and end alike become one box.
+    Runs along y with equal ends at neighbouring x are merged into one box.
     """
     open_boxes: dict[tuple[int, int], int] = {}  # run -> x where its box begins
     boxes: list[tuple[tuple[int, int], tuple[int, int]]] = []
@@ -150,7 +150,7 @@ def cover(cells: Array) -> Array:
     return np.array(boxes, float).reshape(-1, 2, 2)
 
 
-def split(boxes: Array, longest: int) -> Array:
+def split_boxes(boxes: Array, longest: int) -> Array:
     """(B, 2, 2) the boxes, those of more than `longest` cells along an axis in equal parts of whole cells."""
     parts = []
     for low, high in boxes.astype(int):

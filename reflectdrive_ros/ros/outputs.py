@@ -25,7 +25,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 from .. import geometry, kinematics
 from ..config import Config
 from ..domain import Array, Command, Plan, StepReport, Trajectory
-from .inputs import InputStatus
+from .inputs.channel import InputStatus
 from .topics import NODE_NAME
 
 HAS_TURN_INDICATOR = "turn_indicators_command" in CandidateTrajectory.get_fields_and_field_types()
@@ -44,7 +44,7 @@ def header(stamp_ns: int, frame: str) -> Header:
     return Header(stamp=time_message(stamp_ns), frame_id=frame)
 
 
-def published(trajectory: Trajectory, dt_s: float) -> Trajectory:
+def resample_for_output(trajectory: Trajectory, dt_s: float) -> Trajectory:
     """The trajectory at the interval that is published; untouched when it already has it."""
     if abs(trajectory.dt_s - dt_s) < 1e-9:
         return trajectory
@@ -100,8 +100,8 @@ def trajectory_points(trajectory: Trajectory, map_from_ego: Array, wheel_base_m:
 
 
 def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
-    """The plan as control takes it: map frame, stamp of the odometry used."""
-    sent = published(plan.trajectory, config.output.dt_s)
+    """The plan for control: map frame, stamp of the odometry used."""
+    sent = resample_for_output(plan.trajectory, config.output.dt_s)
     return TrajectoryMessage(
         header=header(plan.stamp_ns, config.output.map_frame),
         points=trajectory_points(sent, plan.map_from_ego, config.vehicle.wheel_base_m),
@@ -109,13 +109,13 @@ def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
 
 
 def plan_points(plan: Plan, config: Config) -> Array:
-    """(T,) of POINT: what is published of a plan."""
-    sent = published(plan.trajectory, config.output.dt_s)
+    """(T,) of POINT: the published points of a plan."""
+    sent = resample_for_output(plan.trajectory, config.output.dt_s)
     return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m)
 
 
-def points_of(message: TrajectoryMessage) -> Array:
-    """(T,) of POINT: a trajectory that was heard."""
+def points_from_message(message: TrajectoryMessage) -> Array:
+    """(T,) of POINT from a received trajectory."""
     rows = []
     for point in message.points:
         after, place, turn = point.time_from_start, point.pose.position, point.pose.orientation
@@ -127,8 +127,9 @@ def points_of(message: TrajectoryMessage) -> Array:
 
 
 def trajectory_bytes(stamp_ns: int, points: Array, frame_id: str) -> bytes:
-    """A trajectory of points (T,) of POINT serialised (CDR, little endian), without its eighty message objects: they
-    cost more than planning does, and the plan is what the car waits for."""
+    """A trajectory of points (T,) of POINT serialised (CDR, little endian), without its eighty message objects, which
+    would take longer than planning.
+    """
     frame = frame_id.encode() + b"\0"
     sec, nanosec = divmod(int(stamp_ns), 1_000_000_000)
     head = struct.pack("<iII", sec, nanosec, len(frame)) + frame
@@ -140,12 +141,12 @@ def trajectory_bytes(stamp_ns: int, points: Array, frame_id: str) -> bytes:
 
 
 def slot_uuid(generator_name: str, slot: int) -> UUID:
-    """The same for a slot in every cycle and every run: selectors look up their reports by it."""
+    """Constant for a slot over cycles and runs: selectors store their reports by it."""
     name = uuid.uuid5(uuid.NAMESPACE_URL, f"reflectdrive:{generator_name}_{slot}")
     return UUID(uuid=np.frombuffer(name.bytes, np.uint8))
 
 
-def indicator(command: Command, stamp_ns: int) -> TurnIndicatorsCommand:
+def turn_indicators(command: Command, stamp_ns: int) -> TurnIndicatorsCommand:
     chosen = {Command.LEFT: LEFT, Command.RIGHT: RIGHT}.get(command, DISABLE)
     return TurnIndicatorsCommand(stamp=time_message(stamp_ns), command=int(chosen))
 
@@ -164,7 +165,7 @@ def candidates(
     generator = generator_name(config, node)
     message = CandidateTrajectories()
     rivals = (
-        trajectory_points(published(t, config.output.dt_s), plan.map_from_ego, config.vehicle.wheel_base_m)
+        trajectory_points(resample_for_output(t, config.output.dt_s), plan.map_from_ego, config.vehicle.wheel_base_m)
         for t in plan.candidates
     )
     for slot, points in enumerate([best, *rivals]):
@@ -173,7 +174,7 @@ def candidates(
             header=header(plan.stamp_ns, config.output.map_frame), generator_id=identity, points=points
         )
         if HAS_TURN_INDICATOR:
-            candidate.turn_indicators_command = indicator(command, plan.stamp_ns)
+            candidate.turn_indicators_command = turn_indicators(command, plan.stamp_ns)
         message.candidate_trajectories.append(candidate)
         name = String(data=f"{generator}_{slot}")
         message.generator_info.append(GeneratorInfo(generator_id=identity, generator_name=name))
@@ -200,7 +201,7 @@ COLOURS = {0: (0.1, 0.8, 0.3), 1: (0.95, 0.75, 0.1), 2: (0.9, 0.15, 0.15)}  # by
 
 
 def markers(report: StepReport, message: TrajectoryMessage, config: Config) -> MarkerArray:
-    """A ribbon of the car's width along the plan, coloured by where the plan came from, and a line of text."""
+    """A ribbon of the car's width along the plan, coloured by the plan's source, and a line of text."""
     ribbon = Marker(header=message.header, ns="plan", id=0, type=Marker.LINE_STRIP, action=Marker.ADD)
     ribbon.points = [point.pose.position for point in message.points]
     ribbon.scale.x = float(config.vehicle.width_m)
@@ -240,7 +241,7 @@ def status(
 def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> PlannerDebug:
     """Flat arrays of the plan and its rivals, all at the published interval and equal in length."""
     plan = report.plan
-    every = [published(t, config.output.dt_s) for t in (plan.trajectory, *plan.candidates)]
+    every = [resample_for_output(t, config.output.dt_s) for t in (plan.trajectory, *plan.candidates)]
     count = min(len(t.poses) for t in every)
     poses = geometry.compose(plan.map_from_ego, np.stack([t.poses[:count] for t in every])).reshape(-1, 3)
     scores = plan.scores or (float("nan"),) * len(every)
@@ -262,11 +263,12 @@ def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> Pl
 
 
 def _tokens(plan: Plan) -> dict[str, Any]:
-    """The fields of PlannerDebug that tell of tokens; none where the plan has none."""
+    """The token fields of PlannerDebug; none if the plan has no tokens."""
     ids, trace = plan.tokens, plan.trace
     if ids is None or trace is None:
         return {}
-    confidence = np.where(ids == trace.ids[-1], trace.confidence[-1], np.nan)  # nobody asked for those of a repair
+    # tokens written by a repair have no confidence
+    confidence = np.where(ids == trace.ids[-1], trace.confidence[-1], np.nan)
     return {
         "tokens_before_edit": trace.ids[0].tolist(),
         "tokens_after_edit": ids.tolist(),
@@ -278,7 +280,7 @@ def _tokens(plan: Plan) -> dict[str, Any]:
 
 
 def goals(plan: Plan, config: Config) -> GoalHypotheses:
-    """The goals that the step weighed; none where it kept that of the last plan, and of planners without goals."""
+    """The goals that the step ranked; none if it kept the goal of the last plan, and for planners without goals."""
     message = GoalHypotheses(header=header(plan.stamp_ns, config.output.map_frame), chosen=-1)
     if plan.trace is not None:
         places = geometry.transform_points(plan.map_from_ego, plan.trace.goals)

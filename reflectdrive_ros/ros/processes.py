@@ -1,4 +1,4 @@
-"""The planner node as a process of its own: its environment, start and end, and how others address its topics."""
+"""Runs the planner node in its own process: environment, start and end, and its topic names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pathlib import Path
 from rclpy.qos import QoSProfile
 
 from ..config import Config, as_yaml
+from ..stopping import child_environment
 from . import topics
-from .node import profile
+from .node import qos_profile
 from .topics import NODE_NAME
 
 SENDER_DEPTH = 10
@@ -34,9 +35,10 @@ def dds_profile() -> Path | None:
 
 
 def isolated_environment() -> dict[str, str]:
-    """Environment for processes that talk among themselves only: own domain, this machine, the shipped DDS profile.
+    """Environment for processes that communicate among themselves only: own domain, this machine, the shipped DDS
+    profile.
 
-    What the caller has set already is kept, so a person may point the replay at their own domain.
+    Variables that are already set are kept, so that a user may direct the replay to another domain.
     """
     found = dict(os.environ)
     found.setdefault("ROS_DOMAIN_ID", str(os.getpid() % 100 + 1))
@@ -69,15 +71,17 @@ def running_node(
         command += ["-p", f"config_file:={file}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
         for private, name in remaps.items():
             command += ["-r", f"{private}:={name}"]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=child_environment()
+        )
         try:
             yield process
         finally:
-            end(process)
+            stop_process(process)
 
 
-def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:
-    """Interrupt a process that has a session of its own, then kill that session; returns its exit code."""
+def stop_process(process: subprocess.Popen, patience_s: float = 3.0) -> int:
+    """Interrupts a process that has its own session, then kills that session; returns its exit code."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -91,13 +95,13 @@ def end(process: subprocess.Popen, patience_s: float = 3.0) -> int:
     return process.returncode
 
 
-def sending(qos: topics.Qos) -> QoSProfile:
-    """As the node listens, with room for what a recorder or driver keeps: depth is the sender's own affair."""
-    made = profile(qos)
+def sender_qos(qos: topics.Qos) -> QoSProfile:
+    """The node's QoS with the depth of a recorder or driver, which is the sender's choice."""
+    made = qos_profile(qos)
     made.depth = max(made.depth, SENDER_DEPTH)
     return made
 
 
-def resolved(name: str) -> str:
+def full_topic_name(name: str) -> str:
     """The full name of one of the node's private topics."""
     return name.replace("~", NODE_NAME)

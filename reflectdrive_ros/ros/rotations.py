@@ -1,4 +1,4 @@
-"""Quaternions (x, y, z, w) as ROS writes them: through tf_transformations where ROS has it, else through transforms3d.
+"""Quaternions (x, y, z, w) in ROS order: by tf_transformations if ROS has it, else by transforms3d.
 
 tf_transformations is a thin wrapper around transforms3d that only exists as a ROS package; both give the same numbers.
 """
@@ -43,7 +43,7 @@ def quaternion_from_yaw(yaw: float) -> Quaternion:
 
 
 def matrix_from_quaternion(xyzw: Quaternion) -> Array:
-    """(4, 4) rotation. Raises ValueError for a quaternion that is zero or not finite: it gives no orientation."""
+    """(4, 4) rotation. Raises ValueError for a quaternion that is zero or not finite."""
     q = np.asarray(xyzw, float)
     length = float(np.linalg.norm(q))
     if not np.isfinite(length) or length < 1e-6:

@@ -1,10 +1,10 @@
-"""What the node may do on a secured ROS graph: exactly its topics, made from the topic table.
+"""The SROS 2 policy of the node: exactly its topics, generated from the topic table.
 
     python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
     python -m reflectdrive_ros.ros.sros2_policy --config car.yaml --namespace /planning/reflectdrive > car.policy.xml
 
-The second form is for a car: camera topics are settings, and the enclave must name them as they are remapped.
-docs/integration.md tells how to make keys and an enclave of it.
+The second form is for a vehicle: camera topics are settings, and the policy must contain the remapped names.
+docs/autoware.md shows how to create keys and an enclave.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def policy(config: Config, namespace: str = NAMESPACE) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, help="configuration file (YAML) of the car")
-    parser.add_argument("--namespace", default=NAMESPACE, help=f"where the node lives (default: {NAMESPACE})")
+    parser.add_argument("--namespace", default=NAMESPACE, help=f"namespace of the node (default: {NAMESPACE})")
     args = parser.parse_args()
     try:
         sys.stdout.write(policy(load(args.config) if args.config else Config(), args.namespace))

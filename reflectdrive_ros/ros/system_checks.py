@@ -1,6 +1,6 @@
 """Checks of this machine for `reflectdrive doctor`: what is installed, what is missing, what to do.
 
-Each check is a function from facts to findings; `examine` gathers the facts of this machine. It runs on a machine
+Each check is a function from facts to findings; `run_checks` gathers the facts of this machine. It runs on a machine
 without ROS: rclpy and message packages are imported inside, and what cannot be imported is a finding.
 """
 
@@ -28,7 +28,7 @@ from . import topics
 
 SEGMENT_BYTES = 64 * 2**20  # shared memory of one participant under config/fastdds.xml
 PARTICIPANTS = 4  # cameras or a bag, the node, RViz, a recorder
-RECEIVE_BUFFER_BYTES = 4 * 2**20  # what config/fastdds.xml asks of UDP
+RECEIVE_BUFFER_BYTES = 4 * 2**20  # UDP buffer size in config/fastdds.xml
 LOOPBACK_S = 5.0  # usually 0.1; Fast DDS repeats a lost announcement of itself after 3
 INSTALL = "make test sets up .venv; with a ROS installation: rosdep install --from-paths . --ignore-src"
 
@@ -48,12 +48,12 @@ class Finding:
     required: bool = True  # MISSING and required: the planner cannot run
 
 
-def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
+def run_checks(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Every finding about this machine, in the order of a reader's questions."""
     yield python(sys.version_info[:2])
     yield ros(environment)
     word = f"/reflectdrive_doctor_{os.getpid()}"
-    speaker = start_speaker(word) if importlib.util.find_spec("rclpy") else None  # starts while we look around
+    speaker = start_talker(word) if importlib.util.find_spec("rclpy") else None  # runs during the other checks
     yield from messages()
     yield from libraries()
     yield nvidia()
@@ -64,7 +64,7 @@ def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
     yield from writable(environment)
     yield load(len(os.sched_getaffinity(0)), os.getloadavg()[0])
     if speaker is not None:
-        yield from conversation(speaker, word, environment)
+        yield from check_loopback(speaker, word, environment)
 
 
 # --- Python and ROS --------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def _message_group(name: str, packages: list[str], todo: str) -> Finding:
 
 
 def _origin(package: str, module: Path) -> tuple[Path, str]:
-    """The ament prefix that a message module lies in, and the text of its package.xml."""
+    """The ament prefix of a message module, and the text of its package.xml."""
     for prefix in module.parents:
         manifest = prefix / "share" / package / "package.xml"
         if manifest.exists():
@@ -154,7 +154,7 @@ def candidate_layout() -> Finding:
 
 # --- libraries -------------------------------------------------------------------------------------------------------
 
-# (module, distributions it may come from, required, what to do without it)
+# (module, distributions that provide it, required, consequence without it)
 LIBRARIES = (
     ("numpy", ("numpy",), True, INSTALL),
     ("scipy", ("scipy",), True, INSTALL),
@@ -170,7 +170,9 @@ LIBRARIES = (
 
 
 def libraries() -> Iterator[Finding]:
-    """What the package imports beside ROS; looked up, not imported: some take seconds or want a driver."""
+    """Libraries that the package imports besides ROS, found without importing them: some take seconds or need a
+    driver.
+    """
     quaternions = [name for name in ("tf_transformations", "transforms3d") if importlib.util.find_spec(name)]
     if quaternions:
         yield Finding("quaternions", State.OK, quaternions[0])
@@ -194,7 +196,7 @@ def _version(distributions: tuple[str, ...]) -> str:
 
 
 def nvidia() -> Finding:
-    """The driver, by its own tool: asking CUDA or TensorRT where there is none can take the process down."""
+    """The driver, by nvidia-smi: calling CUDA or TensorRT without one can end the process."""
     name = "NVIDIA driver"
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -215,16 +217,16 @@ def shared_memory(folder: Path) -> Finding:
     try:
         status = os.statvfs(folder)
     except OSError as fault:
-        return Finding(name, State.WARN, f"{folder}: {fault.strerror}", "mount a tmpfs there, or pictures go over UDP")
+        return Finding(name, State.WARN, f"{folder}: {fault.strerror}", "mount a tmpfs there, or images go over UDP")
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     found = f"{folder}: {free / 2**20:.0f} of {size / 2**20:.0f} MB free"
     if not os.access(folder, os.W_OK):
-        return Finding(name, State.WARN, f"{folder} cannot be written", "chmod 1777, or pictures go over UDP")
+        return Finding(name, State.WARN, f"{folder} cannot be written", "chmod 1777, or images go over UDP")
     if size < need:
-        todo = f"64 MB for each process that takes part: start the container with --shm-size={need // 2**20}m or more"
+        todo = f"64 MB for each participating process: start the container with --shm-size={need // 2**20}m or more"
         return Finding(name, State.WARN, found, todo)
     if free < need:
-        todo = "close what uses it; `fastdds shm clean` removes what killed nodes have left"
+        todo = "close programs that use it; `fastdds shm clean` removes files of killed nodes"
         return Finding(name, State.WARN, found, todo)
     return Finding(name, State.OK, found)
 
@@ -233,12 +235,12 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
     """Whether Fast DDS gets a profile with a segment that three cameras fit in."""
     name = "DDS profile"
     shipped = _shipped_profile(environment)
-    todo = f"launch and demo set it themselves; everything else that sends or reads pictures needs it: {shipped}"
+    todo = f"launch and demo set it themselves; every other process that sends or receives images needs it: {shipped}"
     for variable in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
         if environment.get(variable):
             break
     else:
-        found = "FASTRTPS_DEFAULT_PROFILES_FILE is not set: with 512 kB of shared memory DDS loses pictures silently"
+        found = "FASTRTPS_DEFAULT_PROFILES_FILE is not set: with 512 kB of shared memory DDS loses images silently"
         return Finding(name, State.WARN, found, todo)
     file = environment[variable]
     try:
@@ -250,13 +252,13 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
     sizes = [(entry.text or "").strip() for entry in root.iter() if entry.tag.endswith("segment_size")]
     largest = max((int(size) for size in sizes if size.isdigit()), default=0)
     if largest < SEGMENT_BYTES:
-        found = f"{variable}={file} has a segment of {largest / 2**20:.1f} MB; three 1080p cameras want 64"
+        found = f"{variable}={file} has a segment of {largest / 2**20:.1f} MB; three 1080p cameras need 64"
         return Finding(name, State.WARN, found, todo)
     return Finding(name, State.OK, f"{file}: shared memory of {largest / 2**20:.0f} MB")
 
 
 def _shipped_profile(environment: Mapping[str, str]) -> str:
-    """The export command for the profile that comes with the package."""
+    """The export command for the shipped profile."""
     shares = [Path(prefix) / "share/reflectdrive" for prefix in environment.get("AMENT_PREFIX_PATH", "").split(":")]
     places = [folder / "config/fastdds.xml" for folder in (*shares, Path(__file__).resolve().parents[2])]
     file = next((place for place in places if place.exists()), Path("config/fastdds.xml"))
@@ -280,10 +282,10 @@ def receive_buffer(file: Path) -> Finding:
     try:
         size = int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return Finding(name, State.OK, "the kernel does not tell", required=False)
+        return Finding(name, State.OK, "not reported by the kernel", required=False)
     found = f"net.core.rmem_max {size / 2**20:.1f} MB"
     if size < RECEIVE_BUFFER_BYTES:
-        todo = f"for pictures from another machine: sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}"
+        todo = f"for images from another machine: sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}"
         return Finding(name, State.WARN, found, todo, required=False)
     return Finding(name, State.OK, found, required=False)
 
@@ -311,22 +313,22 @@ def _writable(name: str, folder: Path, todo: str, required: bool = True) -> Find
 def load(cores: int, running: float) -> Finding:
     found = f"{cores} cores, load {running:.1f}"
     if running > cores:
-        return Finding("cores", State.WARN, found, "something else keeps the cores busy; timings will be worse", False)
+        return Finding("cores", State.WARN, found, "other programs use the cores; timings will be worse", False)
     return Finding("cores", State.OK, found, required=False)
 
 
 # --- two processes that talk -----------------------------------------------------------------------------------------
 
 
-def start_speaker(topic: str) -> subprocess.Popen[str]:
+def start_talker(topic: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", f"{__package__}.system_checks", topic]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def conversation(speaker: subprocess.Popen[str], topic: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+def check_loopback(speaker: subprocess.Popen[str], topic: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Which middleware there is, and whether a message from the other process arrives within `LOOPBACK_S`."""
     greeting = speaker.stdout.readline().split() if speaker.stdout else []
-    if greeting[:1] != ["speaking"]:  # where RMW_IMPLEMENTATION names what is not there, ROS ends the process
+    if greeting[:1] != ["speaking"]:  # if RMW_IMPLEMENTATION is not installed, ROS ends the process
         _, complaint = speaker.communicate()
         lines = complaint.strip().splitlines() or [f"a process with a node ended with exit code {speaker.returncode}"]
         todo = "unset RMW_IMPLEMENTATION or install what it names; see the log folder"
@@ -334,9 +336,9 @@ def conversation(speaker: subprocess.Popen[str], topic: str, environment: Mappin
         return
     try:
         yield middleware(greeting[-1])
-        yield _hearing(topic, environment)
+        yield _loopback_finding(topic, environment)
     finally:
-        speaker.terminate()  # a killed node would leave its shared memory behind
+        speaker.terminate()  # killing a node would leave its shared memory behind
         try:
             speaker.communicate(timeout=5.0)
         except subprocess.TimeoutExpired:
@@ -346,26 +348,26 @@ def conversation(speaker: subprocess.Popen[str], topic: str, environment: Mappin
 
 def middleware(name: str) -> Finding:
     if not name.startswith("rmw_fastrtps"):
-        todo = "nothing, if it carries your pictures; config/fastdds.xml is for Fast DDS only"
+        todo = "nothing, if it carries your images; config/fastdds.xml is for Fast DDS only"
         return Finding("middleware", State.WARN, name, todo)
     return Finding("middleware", State.OK, name)
 
 
-def _hearing(topic: str, environment: Mapping[str, str]) -> Finding:
+def _loopback_finding(topic: str, environment: Mapping[str, str]) -> Finding:
     name = "talking"
     if environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE") == "OFF":
         return Finding(name, State.WARN, "not tried: discovery is OFF", "see discovery", required=False)
     todo = "check that multicast on the loopback interface and /dev/shm are not blocked, and ROS_DOMAIN_ID"
     try:
-        took_s = _seconds_to_hear(topic)
-    except Exception as fault:  # the middleware fails in its own ways; each of them is the answer
+        took_s = _seconds_to_first_message(topic)
+    except Exception as fault:  # the middleware raises various types; each is the result
         return Finding(name, State.MISSING, _first_line(fault), todo)
     if took_s is None:
         return Finding(name, State.MISSING, f"no message between two processes within {LOOPBACK_S:.0f} s", todo)
     return Finding(name, State.OK, f"first message from another process after {took_s:.2f} s")
 
 
-def _seconds_to_hear(topic: str) -> float | None:
+def _seconds_to_first_message(topic: str) -> float | None:
     import rclpy
     from rclpy.context import Context
     from rclpy.executors import SingleThreadedExecutor
@@ -388,8 +390,8 @@ def _seconds_to_hear(topic: str) -> float | None:
         context.shutdown()
 
 
-def _speak(topic: str) -> None:
-    """The other process: says one word twenty times a second until it is terminated or nobody listens any more."""
+def _run_talker(topic: str) -> None:
+    """The other process: publishes one word twenty times a second until it is terminated or has no subscriber."""
     import rclpy
     from rclpy.signals import SignalHandlerOptions
     from rclpy.utilities import get_rmw_implementation_identifier
@@ -413,4 +415,4 @@ def _first_line(fault: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    _speak(sys.argv[1])
+    _run_talker(sys.argv[1])

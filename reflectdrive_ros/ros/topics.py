@@ -26,14 +26,14 @@ class Qos(Enum):
 
     NEWEST = ("reliable", "volatile", 1)
     LATCHED = ("reliable", "transient_local", 1)
-    SENSOR = ("best_effort", "volatile", 1)  # pictures: a lost one is not worth waiting for
+    SENSOR = ("best_effort", "volatile", 1)  # images: a lost one is not sent again
     STATIC_TF = ("reliable", "transient_local", 100)  # one message from each static publisher
     LIST = ("reliable", "volatile", 10)
 
 
 @dataclass(frozen=True)
 class Topic:
-    key: str  # how the code calls it
+    key: str  # name in the code
     name: str
     type: str  # package/msg/Name
     qos: Qos
@@ -48,14 +48,14 @@ def message_class(type_name: str) -> Any:
 
 
 def inputs(config: Config) -> tuple[Topic, ...]:
-    """What the node subscribes to under this configuration."""
+    """The node's subscriptions under this configuration."""
     cameras, settings = config.cameras, config.inputs
     image = "sensor_msgs/msg/CompressedImage" if cameras.compressed else "sensor_msgs/msg/Image"
-    pictures = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
+    images = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
     infos = cameras.info_topics or tuple(f"~/input/camera/{name}/camera_info" for name in cameras.names)
     table = [
-        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"picture of the camera {name}", cameras.required)
-        for name, topic in zip(cameras.names, pictures, strict=True)
+        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"image of the camera {name}", cameras.required)
+        for name, topic in zip(cameras.names, images, strict=True)
     ]
     table += [
         Topic(
@@ -74,7 +74,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
             "acceleration in base_link; without it 0 is assumed",
             False,
         ),
-        Topic("route", "~/input/route", ROUTE_TYPES[settings.route_type], Qos.LATCHED, "where to go, in map"),
+        Topic("route", "~/input/route", ROUTE_TYPES[settings.route_type], Qos.LATCHED, "route, in map"),
         Topic("instruction", "~/input/instruction", "std_msgs/msg/String", Qos.NEWEST, "route in words", False),
     ]
     if settings.map_by_topic:
@@ -95,7 +95,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
                 "~/input/objects",
                 OBJECT_TYPES[settings.objects_type],
                 Qos.NEWEST,
-                "other road users; without them plans are not checked against anyone, and the diagnostics say so",
+                "other road users; without them plans are not checked against agents, which the diagnostics report",
                 False,
             )
         )
@@ -106,7 +106,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
                 "~/input/drivable",
                 "nav_msgs/msg/OccupancyGrid",
                 Qos.NEWEST,
-                "drivable space; without it plans are not checked against it, and the diagnostics say so",
+                "drivable space; without it plans are not checked against it, which the diagnostics report",
                 False,
             )
         )
@@ -117,7 +117,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
                 "~/input/obstacles",
                 "sensor_msgs/msg/PointCloud2",
                 Qos.SENSOR,
-                "points of whatever stands in the way, ground removed; known road users are taken out of it",
+                "points of obstacles, without ground; points of known road users are left out",
                 False,
             )
         )
@@ -138,14 +138,14 @@ OUTPUTS = (
         "~/output/candidate_trajectories",
         "autoware_internal_planning_msgs/msg/CandidateTrajectories",
         Qos.NEWEST,
-        "the plan and its rivals, one stable UUID per slot",
+        "the plan and the other candidates, one stable UUID per slot",
     ),
     Topic(
         "turn_indicators",
         "~/output/turn_indicators",
         "autoware_vehicle_msgs/msg/TurnIndicatorsCommand",
         Qos.NEWEST,
-        "turn signal that belongs to the plan",
+        "turn signal of the plan",
     ),
     Topic("status", "~/output/status", "reflectdrive/msg/PlannerStatus", Qos.NEWEST, "verdict and source of the plan"),
     Topic("path", "~/debug/path", "nav_msgs/msg/Path", Qos.NEWEST, "the plan for RViz", False),
@@ -164,7 +164,7 @@ OUTPUTS = (
 
 
 def as_markdown(config: Config) -> str:
-    """The topics under this configuration as a page for people."""
+    """The topics under this configuration as a Markdown page."""
     routes, objects = (
         "\n".join(f"  - `{setting}`: {kind}" for setting, kind in kinds.items())
         for kinds in (ROUTE_TYPES, OBJECT_TYPES)
@@ -174,42 +174,42 @@ def as_markdown(config: Config) -> str:
 Made from `reflectdrive_ros/ros/topics.py` with the default settings; `python -m reflectdrive_ros.ros.topics` prints it.
 `~` is the node's own name: in `/planning/reflectdrive` (the launch file's default namespace) `~/output/trajectory` is
 `/planning/reflectdrive/reflectdrive/output/trajectory`. Reliability and durability equal Autoware's interface
-specification, which admits neither weaker nor stronger ones.
+specification exactly.
 
 ## Inputs
-{_rows(inputs(config))}
+{_markdown_table(inputs(config))}
 
-- Pictures are CompressedImage, or Image with `cameras.compressed: false`; camera names and topics are settings
+- Images are CompressedImage, or Image with `cameras.compressed: false`; camera names and topics are settings
   (`cameras.names`, `cameras.topics`, `cameras.info_topics`). With `cameras.required: false` none of them is required.
-- `inputs.route_type` says what the route is:
+- `inputs.route_type` is the type of the route:
 {routes}
-- `inputs.objects_type` says what the objects are; with `none` there is no such topic:
+- `inputs.objects_type` is the type of the objects; with `none` there is no such topic:
 {objects}
-- `inputs.drivable_type` says where the drivable space comes from: `map` takes the lanelets of the map, `grid`
+- `inputs.drivable_type` is the source of the drivable space: `map` uses the lanelets of the map, `grid`
   subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link.
 - Where route or drivable space need a map and `inputs.lanelet_map` names no file, the node subscribes to `~/input/map`
   (reliable, transient_local, 1), an {MAP_TYPE}: Autoware's `/map/vector_map`. Routes of type `lanelet`
   require it.
 - With `inputs.obstacles_type: cloud` the node subscribes to `~/input/obstacles`, a sensor_msgs/msg/PointCloud2 in
   base_link or in a frame of `/tf_static`, such as Autoware's `/perception/obstacle_segmentation/pointcloud`.
-- What is required and missing, stale or malformed makes the car stop, and the diagnostics say why. What is not
-  required is done without, and the diagnostics say so.
+- The car stops if a required input is missing, stale or malformed. Without an optional input it drives on. The
+  diagnostics report both.
 
 ## Outputs
-{_rows(OUTPUTS)}
+{_markdown_table(OUTPUTS)}
 
-- Trajectories are in `map`, stamped with the stamp of the odometry they were made from; points are 0.1 s apart, the
-  first at +0.1 s. A stop repeats its last pose with velocity 0.
-- `~/debug` topics marked "when heard" cost time and are made only while somebody listens.
+- Trajectories are in `map`, with the stamp of the odometry used; points are 0.1 s apart, the first at +0.1 s.
+  A stop repeats its last pose with velocity 0.
+- Topics marked "if subscribed" are published only while a subscriber is connected.
 """
 
 
-def _rows(table: Iterable[Topic]) -> str:
+def _markdown_table(table: Iterable[Topic]) -> str:
     outgoing = table is OUTPUTS
-    lines = [f"| topic | type | QoS | {'sent' if outgoing else 'required'} | what |", "|---|---|---|---|---|"]
+    lines = [f"| topic | type | QoS | {'published' if outgoing else 'required'} | what |", "|---|---|---|---|---|"]
     for topic in table:
         reliability, durability, depth = topic.qos.value
-        need = ("always" if topic.required else "when heard") if outgoing else ("yes" if topic.required else "no")
+        need = ("always" if topic.required else "if subscribed") if outgoing else ("yes" if topic.required else "no")
         qos = f"{reliability}, {durability}, {depth}"
         lines.append(f"| `{topic.name}` | {topic.type} | {qos} | {need} | {topic.doc} |")
     return "\n".join(lines)

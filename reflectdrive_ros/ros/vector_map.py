@@ -1,7 +1,7 @@
-"""Autoware's map from its topic: read in the background and in a process of its own, the newest counts.
+"""Autoware's map from its topic, read in the background in a separate process; the newest map is used.
 
-What comes is a boost archive of lanelet2's C++ objects. `vector_map_reader.py` reads it in a child process, because
-broken bytes can crash who reads them; back come plain arrays.
+The message holds a boost archive of lanelet2's C++ objects. `vector_map_reader.py` reads it in a child process, because
+malformed bytes can crash the reader; the result is plain arrays.
 """
 
 from __future__ import annotations
@@ -13,32 +13,30 @@ import subprocess
 import sys
 import tempfile
 import threading
-import zipfile
 from concurrent.futures import Executor, Future, wait
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ..documents import read_arrays
 from .convert import BadMessage, require_frame
 from .lanelet_map import LaneletMap, MapSource
-from .lanelets import Lanelet, unpacked
-from .vector_map_reader import FAULT, MADE
+from .lanelets import Lanelet, unpack
+from .vector_map_reader import ERROR_FILE, RESULT_FILE
 
-READER_S = 120.0  # of wall clock; on a busy machine its processor time runs slower
-BEGINNING = b"\x16\0\0\0\0\0\0\0serialization::archive"  # of every boost archive on a machine of 64 bits
+READER_TIMEOUT_S = 120.0  # of wall clock; on a busy machine its processor time runs slower
+ARCHIVE_HEADER = b"\x16\0\0\0\0\0\0\0serialization::archive"  # of every boost archive on a machine of 64 bits
 SOURCE = MapSource(
     "Autoware's map",
     "check that map, route and odometry are in the same frame",
-    "plan the route anew on this map",
+    "plan the route again on this map",
 )
 OR_A_FILE = "or set inputs.lanelet_map to the map's .osm file"
-NOT_YET = f"the map has not come yet: start Autoware's map_loader (/map/vector_map), {OR_A_FILE}"
+NOT_YET = f"the map has not been received yet: start Autoware's map_loader (/map/vector_map), {OR_A_FILE}"
 BEING_READ = "the map is being read"
 
 
 class VectorMap:
-    """Put and asked from different threads."""
+    """`put` and the other methods may be called from different threads."""
 
     def __init__(self, map_frame: str, background: Executor) -> None:
         """`background` must do one thing after the other."""
@@ -50,10 +48,11 @@ class VectorMap:
         self.refused = 0
 
     def put(self, message: Any) -> None:
-        """Begin to read an autoware_map_msgs/LaneletMapBin. Until that is done, the map before it stays in use: the
-        car need not stop because the map server was started again."""
+        """Starts to read an autoware_map_msgs/LaneletMapBin. Until it is read, the map before it stays in use: the car
+        need not stop when the map server restarts.
+        """
         if self._reading is not None:
-            self._reading.cancel()  # one that waits is not the newest any longer
+            self._reading.cancel()  # a waiting map is no longer the newest
         with self._lock:
             if self._read is None:
                 self._fault = BEING_READ
@@ -70,7 +69,7 @@ class VectorMap:
         with self._lock:
             return "" if self._read is not None else self._fault
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until what was put has been read."""
         if self._reading is not None:
             wait([self._reading])
@@ -82,44 +81,50 @@ class VectorMap:
             data = bytes(message.data)
             digest = hashlib.sha256(data).digest()
             if self._read is not None and self._read[0] == digest:
-                return  # the same map again: who uses it may keep what was made of it
-            read, fault = (digest, LaneletMap(lanelets_in(data), SOURCE)), ""
+                return  # the same map again: results computed from it stay valid
+            read, fault = (digest, LaneletMap(read_lanelets(data), SOURCE)), ""
         except BadMessage as why:
             read, fault = None, str(why)
-        except Exception as why:  # whatever else: the car needs a sentence
+        except Exception as why:  # any error must become a diagnostic
             read, fault = None, f"the map cannot be read: {type(why).__name__}: {why}"
         with self._lock:
             self._read, self._fault = read, fault
             self.refused += read is None
 
 
-def lanelets_in(data: bytes) -> dict[int, Lanelet]:
+def read_lanelets(data: bytes) -> dict[int, Lanelet]:
     """The lanelets of an archive. Raises BadMessage."""
-    if not data.startswith(BEGINNING):
-        what = "is empty" if not data else "does not begin as a map of lanelet2 does"
-        raise BadMessage(f"the map cannot be read: it {what}: look at who sends it, {OR_A_FILE}")
+    if not data.startswith(ARCHIVE_HEADER):
+        what = "is empty" if not data else "does not start like a map of lanelet2"
+        raise BadMessage(f"the map cannot be read: it {what}: check its publisher, {OR_A_FILE}")
     command = [sys.executable, "-m", f"{__package__}.vector_map_reader"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="reflectdrive-map-") as name:
         folder = Path(name)
         try:
             done = subprocess.run(
-                [*command, name], input=data, env=environment, capture_output=True, timeout=READER_S, check=False
+                [*command, name],
+                input=data,
+                env=environment,
+                capture_output=True,
+                timeout=READER_TIMEOUT_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
-            raise BadMessage(f"the map cannot be read: reading took more than {READER_S:.0f} s, {OR_A_FILE}") from None
-        if (folder / FAULT).exists():
-            raise BadMessage(f"the map cannot be read: {(folder / FAULT).read_text(encoding='utf-8')}")
+            raise BadMessage(
+                f"the map cannot be read: reading took more than {READER_TIMEOUT_S:.0f} s, {OR_A_FILE}"
+            ) from None
+        if (folder / ERROR_FILE).exists():
+            raise BadMessage(f"the map cannot be read: {(folder / ERROR_FILE).read_text(encoding='utf-8')}")
         if done.returncode:
-            raise BadMessage(f"the map cannot be read: {ended(done)}: look at who sends it, {OR_A_FILE}")
+            raise BadMessage(f"the map cannot be read: {describe_exit(done)}: check its publisher, {OR_A_FILE}")
         try:
-            with np.load(folder / MADE, allow_pickle=False) as arrays:
-                return unpacked(dict(arrays))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as fault:
-            raise BadMessage(f"the map cannot be read: what its reader left is torn ({fault})") from None
+            return unpack(read_arrays(folder / RESULT_FILE))
+        except (OSError, ValueError, KeyError) as fault:
+            raise BadMessage(f"the map cannot be read: the output of its reader is incomplete ({fault})") from None
 
 
-def ended(reader: subprocess.CompletedProcess[bytes]) -> str:
+def describe_exit(reader: subprocess.CompletedProcess[bytes]) -> str:
     """How the reader ended, and its last words."""
     code = reader.returncode
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -2,9 +2,9 @@
 
     python -m reflectdrive_ros.ros.vector_map_reader FOLDER < DATA
 
-Autoware's toBinMsg writes a boost archive, which is just what lanelet2 reads as a .bin file. Such an archive is as good
-as code: its lengths are believed, and broken ones end in gigabytes of memory, in endless loops or in a crash. Here that
-costs this process and nothing else. It leaves MADE in the folder, or FAULT with one sentence.
+Autoware's toBinMsg writes a boost archive, the same as a .bin file of lanelet2. Reading such an archive is unsafe:
+lengths are not checked, and malformed ones cause gigabytes of memory, endless loops or a crash. Here that affects this
+process only. It writes MADE in the folder, or ERROR_FILE with one sentence.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from .lanelets import lanelets_of, packed
+from .lanelets import lanelets_of, pack
 
-ARCHIVE, MADE, FAULT = "map.bin", "lanelets.npz", "fault.txt"
+ARCHIVE_FILE, RESULT_FILE, ERROR_FILE = "map.bin", "lanelets.npz", "fault.txt"
 MEMORY_BYTES = 4 << 30  # a map of 60 MB (20,000 lanelets, a million points) takes 0.8 GB
-CPU_S = 60  # that map takes 7 s
+CPU_S = 60  # such a map takes 7 s
 FILE_BYTES = 2 << 30
-NICENESS = 10  # the planner comes first
-TOO_LARGE = f"it is broken, or takes more than {MEMORY_BYTES >> 30} GB to read: set inputs.lanelet_map to the .osm file"
-UNKNOWN_RULE = "No regulatory element found that implements rule "  # as lanelet2 says it
+NICENESS = 10  # the planner has priority
+TOO_LARGE = (
+    f"it is malformed, or takes more than {MEMORY_BYTES >> 30} GB to read: set inputs.lanelet_map to the .osm file"
+)
+UNKNOWN_RULE = "No regulatory element found that implements rule "  # text of lanelet2
 
 
 class UnreadableMap(Exception):
@@ -34,19 +36,19 @@ class UnreadableMap(Exception):
 
 
 def main() -> int:
-    limited()
+    limit_resources()
     folder = Path(sys.argv[1])
     try:
-        with (folder / MADE).open("xb") as file:
-            np.savez(file, **read(sys.stdin.buffer.read(), folder / ARCHIVE))
+        with (folder / RESULT_FILE).open("xb") as file:
+            np.savez(file, **read(sys.stdin.buffer.read(), folder / ARCHIVE_FILE))
     except (UnreadableMap, MemoryError) as fault:
         why = str(fault) if isinstance(fault, UnreadableMap) else TOO_LARGE
-        (folder / FAULT).write_text(why, encoding="utf-8")
+        (folder / ERROR_FILE).write_text(why, encoding="utf-8")
         return 1
     return 0
 
 
-def limited() -> None:
+def limit_resources() -> None:
     os.nice(NICENESS)
     for limit, value in (
         (resource.RLIMIT_AS, MEMORY_BYTES),
@@ -59,29 +61,29 @@ def limited() -> None:
 
 
 def read(data: bytes, file: Path) -> dict[str, Any]:
-    """The lanelets of an archive, packed. `file` is where it lies for a moment, for lanelet2 reads only files."""
+    """The lanelets of an archive, packed. `file` is its temporary path, because lanelet2 reads only files."""
     from lanelet2 import io, projection
 
-    missing = without_autowares_rules()
+    missing = register_autoware_rules()
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as archive:
         archive.write(data)
     try:
-        # points are in the map frame already: the projector is asked for and not used
+        # points are in the map frame already: the projector is required and not used
         loaded = io.load(str(file), projection.MercatorProjector(io.Origin(0.0, 0.0)))
     except RuntimeError as fault:
-        raise UnreadableMap(sentence(" ".join(str(fault).split()), missing)) from None
+        raise UnreadableMap(explain_error(" ".join(str(fault).split()), missing)) from None
     finally:
         file.unlink()
-    arrays = packed(lanelets_of(loaded))
+    arrays = pack(lanelets_of(loaded))
     if not len(arrays["ids"]):
         raise UnreadableMap("it holds no lanelet: give Autoware a map with lanelets")
     if not np.isfinite(arrays["points"]).all():
-        raise UnreadableMap("it has points at NaN or infinity: mend the map")
+        raise UnreadableMap("it has points at NaN or infinity: correct the map")
     return arrays
 
 
-def without_autowares_rules() -> str:
-    """Make lanelet2 know Autoware's own rules where they are installed; why they are not, where they are not."""
+def register_autoware_rules() -> str:
+    """Registers Autoware's regulatory elements in lanelet2 if they are installed; returns the reason if not."""
     try:
         import_module("autoware_lanelet2_extension_python.regulatory_elements")  # this registers them
     except ImportError as fault:
@@ -89,16 +91,16 @@ def without_autowares_rules() -> str:
     return ""
 
 
-def sentence(why: str, missing: str) -> str:
+def explain_error(why: str, missing: str) -> str:
     """What lanelet2 complained of, and what to do about it."""
     if UNKNOWN_RULE not in why:
-        return f"lanelet2 says '{why}': it is cut off or broken, or another version of lanelet2 or boost wrote it"
+        return f"lanelet2 says '{why}': it is incomplete or malformed, or another version of lanelet2 or boost wrote it"
     rule = why.partition(UNKNOWN_RULE)[2].partition(" ")[0]
     if not missing:
         return f"lanelet2 does not know its rule '{rule}': update autoware_lanelet2_extension_python"
     return (
-        f"lanelet2 does not know its rule '{rule}', for Autoware's own rules cannot be imported ({missing}): install "
-        "the ROS package autoware_lanelet2_extension_python, or set inputs.lanelet_map to the map's .osm file"
+        f"lanelet2 does not know its rule '{rule}', because Autoware's own rules cannot be imported ({missing}): "
+        "install the ROS package autoware_lanelet2_extension_python, or set inputs.lanelet_map to the map's .osm file"
     )
 
 

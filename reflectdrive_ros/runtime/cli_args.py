@@ -1,4 +1,4 @@
-"""What the commands that plan are given alike: a configuration file, single settings, a planner, a model."""
+"""Common arguments of the commands that plan: a configuration file, single settings, a planner, a model."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from .. import arguments
 from ..config import Config, ConfigError, DecodingConfig, load, override_dotted
-from ..documents import DocumentError, yaml_of
+from ..documents import DocumentError, parse_yaml
 from ..files import shown
-from ..planning import LEARNED, decoding_of, planner_named
+from ..planning import LEARNED, decoding_config, get_planner
 from ..planning.planner import Network
-from .model_file import named, verified_sha256, weights_sha256
-from .network import network_of, random_network, worker_network
+from .model_file import model_config, verified_sha256, weights_sha256
+from .network import load_network, random_network, worker_network
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--model", metavar="FILE", help=f"weights of a learned planner ({', '.join(LEARNED)})")
-    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: as the card.json beside it tells)")
+    parser.add_argument("--sha256", metavar="HASH", help="hash of --model (default: from the card.json beside it)")
 
 
 def add_random_weights_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--random-weights",
         action="store_true",
-        help="a row more for each planner that has a network: the same network with random weights",
+        help="one more row per learned planner: its network with random weights",
     )
 
 
@@ -48,18 +48,18 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
         "--scenes",
         default="test",
         metavar="NAME|DIR",
-        help="scene set train, val, test or hard, generated where missing, or the folder of a set (default: test)",
+        help="scene set train, val, test or hard, generated where missing, or the folder of a set",
     )
     arguments.add_renamed_options(parser, {"set": "--scenes"})
     parser.add_argument(
-        "--limit", type=arguments.positive_int(), default=300, metavar="N", help="scenes, the set's first (300)"
+        "--limit", type=arguments.positive_int(), default=300, metavar="N", help="scenes, the set's first"
     )
     parser.add_argument(
         "--workers",
         type=arguments.process_count(),
         default=1,
         metavar="N",
-        help="processes, if the set must be made (1)",
+        help="processes to make a missing set",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)
@@ -67,8 +67,8 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
-    """Of benches whose rows decode differently, which is built into graphs. Raises ConfigError, ModelFileError."""
-    network = network_of(config.model, decoding) if config.model.file.endswith(".safetensors") else None
+    """For benches whose rows decode differently: decoding is built into graphs. Raises ConfigError, ModelFileError."""
+    network = load_network(config.model, decoding) if config.model.file.endswith(".safetensors") else None
     if network is None:
         raise ConfigError(
             "this bench needs a model's weights: give --model models/reflectdrive2_small/weights.safetensors"
@@ -77,23 +77,23 @@ def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
 
 
 def network_for(config: Config, planner: str, random_weights: bool) -> Network | None:
-    """The network of a planner that has one, with random weights instead of its own if asked: for worker processes.
+    """The network of a learned planner, with random weights if requested: for worker processes.
 
     Raises ModelFileError.
     """
-    decoding = decoding_of(replace(config, planner=planner))
+    decoding = decoding_config(replace(config, planner=planner))
     return (random_network if random_weights else worker_network)(config.model, decoding)
 
 
 def weights_of(config: Config, planners: Sequence[str]) -> str:
-    """Hash of the weights that drive, or empty where none of these planners has a network."""
+    """Hash of the weights in use, or empty if none of these planners has a network."""
     return weights_sha256(config.model) if set(planners) & set(LEARNED) else ""
 
 
 def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None = None) -> Config:
     """Defaults, then --config, `patience`, --planner and single settings, then the model.
 
-    --planner may be several; then each takes its turn in the configuration. Raises ConfigError, ModelFileError.
+    --planner may have several values; then each is configured in turn. Raises ConfigError, ModelFileError.
     """
     config = load(args.config) if getattr(args, "config", None) else Config()
     values = {**(patience or {}), **settings_of(args.settings)}
@@ -106,14 +106,14 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
     if args.model is not None:
         if not set(planners) & set(LEARNED):
             raise ConfigError(f"--model is given, but {', '.join(planners)} has none: name one of {', '.join(LEARNED)}")
-        model = named(args.model, args.sha256)
+        model = model_config(args.model, args.sha256)
         config = replace(config, model=replace(config.model, file=model.file, sha256=model.sha256))
     if getattr(args, "random_weights", False) and not set(planners) & set(LEARNED):
         raise ConfigError(
             f"--random-weights is given, but {', '.join(planners)} has no weights: name one of {', '.join(LEARNED)}"
         )
     for name in planners:
-        planner_named(replace(config, planner=name))
+        get_planner(replace(config, planner=name))
         if name in LEARNED:
             verified_sha256(config.model)
     return config
@@ -127,7 +127,7 @@ def settings_of(pairs: Sequence[str]) -> Mapping[str, Any]:
         if not equals:
             raise ConfigError(f"{pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
         try:
-            values[name] = yaml_of(value)
+            values[name] = parse_yaml(value)
         except DocumentError as fault:
             raise ConfigError(f"{shown(pair)}: the value {fault}") from None
     return values

@@ -1,14 +1,14 @@
-"""One step: an observation goes in, a plan that may be driven comes out. Never raises, and never has no answer.
+"""The engine: one observation in, one plan out. It never raises, and always returns a plan.
 
-The clock is handed in; topics, devices and files are elsewhere. Replay, demo, closed loop and the node call this same
-engine. What goes out when the planner's own plan may not:
+The clock is passed in; topics, devices and files are elsewhere. Replay, demo, closed loop and the node call this same
+engine. If the planner's own plan is not accepted, the result is:
 
 1. the last good plan carried forward, while it is younger than `engine.carry_max_s` and still passes the guard;
-2. else the stop plan, along the path of the last good plan where there is one.
+2. else the stop plan, along the path of the last good plan if there is one.
 
-A plan that is late but sound is not sent (a fresher picture exists by then) but remembered as the last good one, so a
-planner that is always a little slow drives on plans that are one step old, checked anew, with LATE in the diagnostics;
-dropping it would hold the car at a stop for ever.
+A plan that is late but accepted is not published (a newer image exists by then) but stored as the last good one. A
+planner that is always slightly too slow therefore drives on plans that are one step old, checked again, with LATE in
+the diagnostics; otherwise the car would never start.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from functools import partial
 
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
-from ..kinematics import carried_forward, path_ahead
-from ..planning import LEARNED, TO_DRAFT, decoding_of, guard, planner_named, safety
-from ..planning.planner import Network, Planner, PlannerState, PlanningError, Remarks, Tools
+from ..kinematics import carry_forward, path_ahead
+from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard
+from ..planning.planner import Network, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
-from .network import network_of
-from .prefetch import ReadAhead
+from ..scoring.safety import SafetyContext, safety_check
+from .network import load_network
+from .prefetch import Prefetcher
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]  # seconds, monotonic
 NO_DEADLINE_MS = 10_000.0  # a deadline that no step reaches, where lateness is not judged
-WIDE_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
+WIDE_GAP_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
 
 
 class Engine:
-    """Holds the planner's memory and the last good plan; everything else comes with each call."""
+    """Holds the planner's memory and the last good plan; everything else is passed with each call."""
 
     def __init__(
         self,
@@ -44,36 +45,41 @@ class Engine:
         clock: Clock = time.monotonic,
         planner: Planner | None = None,
         network: Network | None = None,
-        read_ahead: bool = False,
+        prefetch_scenes: bool = False,
     ) -> None:
-        """`clock`: by which times are told and lateness is judged; a replay or a test hands in its own.
+        """`clock`: the source of time for durations and the deadline; a replay or a test passes its own.
 
-        The configured planner, with its network loaded and tried once where it has one; or those given.
+        The planner is the configured one, with its network loaded and self-checked, or the given one.
 
-        `read_ahead`: what `expect` is told is read at once, where the network can; for replays.
-        Raises ConfigError or ModelFileError: one sentence that says what to change. No other planner takes its place.
+        `prefetch_scenes`: encode the observations given to `prefetch` at once, if the network supports it; for replays.
+        Raises ConfigError or ModelFileError: one sentence with what to change. No other planner is used instead.
         """
         if planner is None:
-            planner = planner_named(config)
+            planner = get_planner(config)
             if config.planner in LEARNED:
-                # who reads scenes ahead has work for every core: none is left to share a scene's with
-                model = replace(config.model, threads=1) if read_ahead else config.model
-                network = network or network_of(model, decoding_of(config))
+                # prefetching uses all cores, so that each scene gets one thread
+                model = replace(config.model, threads=1) if prefetch_scenes else config.model
+                network = network or load_network(model, decoding_config(config))
                 check_cameras(config, network)
             else:
-                network = None  # and nobody asks for a model that is not looked at
-        self.runs_on = "" if network is None else getattr(network, "runs_on", type(network).__name__)
+                network = None  # planners without a network need no model file
+        self.backend_description = (
+            "" if network is None else getattr(network, "backend_description", type(network).__name__)
+        )
         self.model_sha256 = "" if network is None else config.model.sha256.lower()
-        self.picture_size = None if network is None else (network.inputs.width, network.inputs.height)
+        self.image_size = None if network is None else (network.inputs.width, network.inputs.height)
         self._config = config
         self._clock = clock
         self._planner = planner
         self._begun = clock()  # of the step
-        self._tools, self._ahead = Tools(config, network, spent=self._spent), None
-        if read_ahead and network is not None and getattr(network, "concurrent", False):
-            to_draft = TO_DRAFT.get(config.planner) if planner is planner_named(config) else None
-            self._ahead = ahead = ReadAhead(network, clock, to_draft and partial(to_draft, tools=self._tools))
-            self._tools = Tools(config, ahead, ahead.inputs_of, self._spent)
+        self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
+        self._prefetcher: Prefetcher | None = None
+        if prefetch_scenes and network is not None and getattr(network, "concurrent", False):
+            draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
+            self._prefetcher = ahead = Prefetcher(
+                network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
+            )
+            self._planner_context = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used)
         self.reset()
 
     def reset(self) -> None:
@@ -81,25 +87,26 @@ class Engine:
         self._state = PlannerState()
         self._last_good: Plan | None = None
 
-    def expect(self, observation: Observation) -> None:
-        """This will be planned for, after what was expected before: to look at it may begin."""
-        if self._ahead is not None:
-            self._ahead.begin(observation)
+    def prefetch(self, observation: Observation) -> None:
+        """Announces an observation of a later step: its encoding may start."""
+        if self._prefetcher is not None:
+            self._prefetcher.prefetch(observation)
 
     def step(self, observation: Observation) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
         begun = self._begun = self._clock()
+        known = SafetyContext(observation, self._config)  # builds its parts on first use
         stop = self._stop(observation.ego, observation.others)
         planning = self._clock()
         plan: Plan | None = None
         full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
         try:
-            state, plan = self._planner(self._state, observation, self._tools)
-            if isinstance(state.memory, Remarks):
+            state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=known))
+            if isinstance(state.memory, StepNotes):
                 full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
             judging = self._clock()
-            ahead_s = self._ahead.hidden_s() if self._ahead is not None else 0.0
-            judged = guard.check(plan, observation, 1e3 * (judging + ahead_s - begun), self._config)
+            ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0
+            judged = guard.check(plan, known, 1e3 * (judging + ahead_s - begun))
         except PlanningError as fault:
             state, judging = self._state, self._clock()
             judged = guard.Judgement(Verdict.INFEASIBLE, str(fault))
@@ -111,17 +118,17 @@ class Engine:
         sound = judged.verdict in (Verdict.OK, Verdict.LATE)
         self._state = state if sound else PlannerState()
         if sound and plan is not None:
-            plan, jump = self._steadied(plan, observation)
+            plan, jump = self._limit_lateral_shift(plan, known)
             notes += (jump,) if jump else ()
         if judged.verdict is Verdict.OK and plan is not None:
             sent, source = plan, PlanSource.PLANNER
-        elif (carried := self._carried(observation)) is not None:
+        elif (carried := self._carried_plan(known)) is not None:
             sent, source = carried, PlanSource.CARRIED
         else:
             sent, source = stop, PlanSource.STOP
         if sound:
             self._last_good = plan
-        sent = self._checked(sent, observation)
+        sent = self._with_safety_check(sent, known)
         done = self._clock()
         timings = {
             "stop": 1e3 * (planning - begun),
@@ -132,102 +139,103 @@ class Engine:
         step = None if plan is None else plan.step
         return StepReport(sent, judged.verdict, source, judged.reason, timings, step, full_step_reason, notes)
 
-    def _spent(self) -> float:
+    def _deadline_used(self) -> float:
         return 1e3 * (self._clock() - self._begun) / self._config.engine.deadline_ms
 
     def stop(self, ego: EgoState, agents: Agents | None, reason: str) -> StepReport:
-        """The answer when there is nothing to plan from: brake along the last good path, saying why."""
+        """The plan when there is no usable observation: brake along the last good path, with the reason."""
         begun = self._clock()
         plan = self._stop(ego, agents)
         took = 1e3 * (self._clock() - begun)
         return StepReport(plan, Verdict.INFEASIBLE, PlanSource.STOP, reason, {"stop": took, "total": took})
 
-    def _recent(self, stamp_ns: int) -> Plan | None:
+    def _recent_plan(self, stamp_ns: int) -> Plan | None:
         """The last good plan, if it is young enough to be used again."""
         last = self._last_good
         if last is None or not 0 <= stamp_ns - last.stamp_ns <= self._config.engine.carry_max_s * 1e9:
             return None
         return last
 
-    def _carried(self, observation: Observation) -> Plan | None:
-        """The last good plan in today's ego frame, if it is young enough and still passes the guard."""
-        last = self._recent(observation.stamp_ns)
+    def _carried_plan(self, known: SafetyContext) -> Plan | None:
+        """The last good plan in the present ego frame, if it is young enough and still passes the guard."""
+        observation = known.observation
+        last = self._recent_plan(observation.stamp_ns)
         if last is None:
             return None
         try:
-            left = carried_forward(last, observation.stamp_ns, observation.ego.map_from_ego)
+            left = carry_forward(last, observation.stamp_ns, observation.ego.map_from_ego)
             if left is None:
                 return None
             plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step)
-            return plan if guard.check(plan, observation, 0.0, self._config).verdict is Verdict.OK else None
+            return plan if guard.check(plan, known, 0.0).verdict is Verdict.OK else None
         except Exception:  # the fallback must not fail where the planner did
             log.exception("the last good plan could not be carried forward")
             return None
 
-    def _steadied(self, plan: Plan, observation: Observation) -> tuple[Plan, str]:
-        """The plan without a jump aside from the last one, or why it keeps that: so it is safer, or can be driven.
+    def _limit_lateral_shift(self, plan: Plan, known: SafetyContext) -> tuple[Plan, str]:
+        """The plan with its lateral shift from the last one limited, or the reason why it is unchanged: safety or
+        feasibility.
 
-        The planner goes on from its own.
+        The planner continues from its own plan.
         """
-        last, limit_m = self._recent(observation.stamp_ns), self._config.engine.max_lateral_shift_m
+        last, limit_m = self._recent_plan(known.observation.stamp_ns), self._config.engine.max_lateral_shift_m
         if last is None or limit_m <= 0.0:
             return plan, ""
         try:
-            held = lateral_consistency.steadied(plan, last, limit_m)
+            held = lateral_consistency.limit_lateral_shift(plan, last, limit_m)
             if held is plan:
                 return plan, ""
-            needs = guard.check(held, observation, 0.0, self._config).reason
+            needs = guard.check(held, known, 0.0).reason
             if not needs:
-                known = safety.Known.of(observation, self._config)
-                its = safety.check_of(held, known, 0 if plan.check is None else plan.check.repairs)
-                needs = given_away(plan.check or safety.check_of(plan, known), its)
+                its = safety_check(held, known, 0 if plan.check is None else plan.check.repairs)
+                needs = safety_loss(plan.check or safety_check(plan, known), its)
                 held = replace(held, check=its)
-            return (plan, f"the plan jumps aside; held to the last one, {needs}") if needs else (held, "")
-        except Exception:  # what is only smoother must not stop a plan
-            log.exception("the plan could not be held to the last one")
+            return (plan, f"the lateral shift is not limited: with the limit {needs}") if needs else (held, "")
+        except Exception:  # an error of this limit must not prevent the plan
+            log.exception("the lateral shift could not be limited")
             return plan, ""
 
-    def _checked(self, plan: Plan, observation: Observation) -> Plan:
-        """The plan with what it was held against, unless its planner has told that itself."""
+    def _with_safety_check(self, plan: Plan, known: SafetyContext) -> Plan:
+        """The plan with its safety check, unless the planner has added one."""
         if plan.check is not None:
             return plan
         try:
-            return replace(plan, check=safety.check_of(plan, safety.Known.of(observation, self._config)))
-        except Exception:  # what is only to be told must not stop a plan
+            return replace(plan, check=safety_check(plan, known))
+        except Exception:  # a failed check for the diagnostics must not prevent a plan
             log.exception("the plan could not be checked")
             return plan
 
     def _stop(self, ego: EgoState, agents: Agents | None) -> Plan:
         try:
-            last = self._recent(ego.stamp_ns)
+            last = self._recent_plan(ego.stamp_ns)
             path = None if last is None else path_ahead(last, ego.map_from_ego)
-            return guard.stop(ego, agents, path, self._config)
-        except Exception:  # agents or a path that break the arithmetic must not take the stop away
-            log.exception("the stop plan was made without agents and path")
-            return guard.stop(ego, None, None, self._config)
+            return guard.stop_plan(ego, agents, path, self._config)
+        except Exception:  # unusable agents or paths must not prevent the stop plan
+            log.exception("the stop plan was computed without agents and path")
+            return guard.stop_plan(ego, None, None, self._config)
 
 
-def given_away(own: SafetyCheck, its: SafetyCheck) -> str:
-    """What a plan that is held to the last one gives away of the planner's own; empty when nothing that counts."""
+def safety_loss(own: SafetyCheck, its: SafetyCheck) -> str:
+    """Why limiting the lateral shift makes the plan less safe; empty if it does not."""
     if its.safe_s < own.safe_s:
         return f"the plan is unsafe after {its.safe_s:.1f} s"
-    if closer(its.clearance_m, own.clearance_m) or closer(its.room_m, own.room_m):
-        return "the plan comes closer to others or to the edge"
+    if is_closer(its.clearance_m, own.clearance_m) or is_closer(its.road_clearance_m, own.road_clearance_m):
+        return "the plan has less clearance to agents or to the road's edge"
     return ""
 
 
-def closer(found_m: float | None, own_m: float | None) -> bool:
-    """Whether a gap is smaller than the planner's own, and than what is wide enough."""
-    return found_m is not None and own_m is not None and found_m < min(own_m, WIDE_M)
+def is_closer(found_m: float | None, own_m: float | None) -> bool:
+    """Whether a gap is smaller than the planner's own and below the sufficient clearance."""
+    return found_m is not None and own_m is not None and found_m < min(own_m, WIDE_GAP_M)
 
 
 def check_cameras(config: Config, network: Network | None) -> None:
-    """Raises ConfigError where the cameras that are set up are not those that the network looks through."""
+    """Raises ConfigError if the configured cameras are not those of the network."""
     cameras = config.cameras
     if not cameras.required:
-        raise ConfigError(f"cameras.required is false, but planner {config.planner} looks at pictures: set it to true")
+        raise ConfigError(f"cameras.required is false, but planner {config.planner} needs images: set it to true")
     if network is not None and len(cameras.names) != network.inputs.cameras:
         raise ConfigError(
-            f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} looks through "
+            f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} uses "
             f"{network.inputs.cameras}: give a model for these cameras, or set cameras.names"
         )

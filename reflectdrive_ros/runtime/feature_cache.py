@@ -1,10 +1,10 @@
-"""What a network sees in pictures, part by part in time: what was seen in the same pictures before is known.
+"""Caches image features by instant, so that each image is encoded once.
 
-    sight = Sight(look, parts=2)        # look: pictures of one part -> what is seen in them
-    sight(images)                       # of every part, the oldest first
+    cache = FeatureCache(encode, parts=2)        # encode: images of one part -> features
+    cache(images)                                # features of every part, oldest first
 
-A network that looks at each instant by itself saw the older one when it was the newest, some steps ago: three new
-pictures are looked at in each step, not six. One that looks at both at once has one part, and nothing to keep.
+A network that encodes each instant by itself has encoded the older one some steps ago: three new images are encoded in
+each step instead of six. A network that encodes both instants together has one part, and nothing is reused.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import numpy as np
 
 from ..domain import Array
 
-KEPT = 16  # parts; at 20 Hz the older instant, 0.5 s ago, was the newest one ten steps ago
+CAPACITY = 16  # parts; at 20 Hz the older instant, 0.5 s ago, was the newest one ten steps ago
 
-Seen = TypeVar("Seen")
+Features = TypeVar("Features")
 
 
-class Sight(Generic[Seen]):
-    def __init__(self, look: Callable[[Array], Seen], parts: int) -> None:
-        self._look, self._parts = look, parts
-        self._ring: deque[tuple[bytes, Seen]] = deque(maxlen=KEPT)
+class FeatureCache(Generic[Features]):
+    def __init__(self, encode: Callable[[Array], Features], parts: int) -> None:
+        self._encode, self._parts = encode, parts
+        self._ring: deque[tuple[bytes, Features]] = deque(maxlen=CAPACITY)
 
-    def __call__(self, images: Array) -> list[Seen]:
-        """What is seen in each part of images (parts * n, H, W, 3)."""
+    def __call__(self, images: Array) -> list[Features]:
+        """Features of each part of images (parts * n, H, W, 3)."""
         if self._parts == 1:
-            return [self._look(images)]
-        return [self._known(pictures) for pictures in np.split(images, self._parts)]
+            return [self._encode(images)]
+        return [self._cached(part) for part in np.split(images, self._parts)]
 
-    def _known(self, pictures: Array) -> Seen:
-        content = pictures.tobytes()
-        for before, seen in tuple(self._ring):
-            if before == content:
-                return seen
-        seen = self._look(pictures)
-        self._ring.append((content, seen))
-        return seen
+    def _cached(self, part: Array) -> Features:
+        content = part.tobytes()
+        for key, features in tuple(self._ring):
+            if key == content:
+                return features
+        features = self._encode(part)
+        self._ring.append((content, features))
+        return features

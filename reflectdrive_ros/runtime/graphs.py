@@ -1,68 +1,94 @@
-"""What the backends of exported graphs share: what the network takes, what graphs are fed, how blocks are dealt out."""
+"""Shared by the backends of exported graphs: input format, graph inputs, batching of action sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.card import GraphCard, GraphError
-from ..planning.planner import PlanningError
-from .feature_cache import Sight
+from ..planning.planner import PlanningError, Prefilled
+from .feature_cache import FeatureCache
 
-Pair = tuple[Array, Array]  # ids (M, 16), and their probabilities
-Kind = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name
+
+@dataclass(frozen=True)
+class GoalChoice:
+    """How many goals a planner asks for, and how far they are apart at least."""
+
+    count: int
+    spacing_m: float
+
+    @staticmethod
+    def of(card: GraphCard) -> GoalChoice:
+        """The defaults of a card."""
+        goals = card.model["decoding"]["goals"]
+        return GoalChoice(goals["count"], goals["spacing_m"])
+
+    def inputs(self, card: GraphCard) -> dict[str, Array]:
+        """What `prefill_goal` takes of it: nothing where the spacing is built in."""
+        return {} if card.max_goals is None else {"goal_spacing_m": np.array(self.spacing_m, np.float32)}
+
+    def prefilled(self, context: Any, actions: Array, log_probs: Array, valid: Array) -> Prefilled:
+        """The first goals of outputs (1, K, T), (1, K), (1, K)."""
+        first = slice(self.count)
+        return Prefilled(context, actions[0, first].astype(np.int32), log_probs[0, first], valid[0, first])
+
+
+StepOutput = tuple[Array, Array]  # ids (M, T), and their probabilities
+TensorSpec = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name
 
 
 def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec:
-    """What the network takes; `tokenizer` is for networks without words of their own. Raises GraphError."""
-    told = card.model["inputs"]
-    if tokenizer is None and not told["words"]:
-        raise GraphError(f"{card.path}: the network has no words of its own; give the tokenizer it was trained with")
+    """The network's input format; `tokenizer` is for networks without words of their own. Raises GraphError."""
+    spec = card.model["inputs"]
+    if tokenizer is None and not spec["words"]:
+        raise GraphError(f"{card.path}: the network has no vocabulary; give the tokenizer it was trained with")
     try:
-        tokenizer = tokenizer or WordTokenizer(told["words"])
+        tokenizer = tokenizer or WordTokenizer(spec["words"])
     except ValueError as fault:
         raise GraphError(f"{card.path} has wrong inputs.words: {fault}") from None
     return InputSpec(
-        told["width"],
-        told["height"],
-        told["text_length"],
+        spec["width"],
+        spec["height"],
+        spec["text_length"],
         tokenizer,
-        told["cameras"],
-        told["instants"],
-        tuple(told["ego_scale"]),
-        tuple(told["route_at_m"]),
-        card.codebook(),
+        spec["cameras"],
+        spec["instants"],
+        tuple(spec["ego_scale"]),
+        tuple(spec["route_at_m"]),
+        card.layout().codebook,
     )
 
 
-def sight_of(card: GraphCard, look: Callable[[Array], Array]) -> Sight[Array]:
-    """What is seen in pictures, by `look`: views (V, F, H, W, 3) to seen (V, P, width)."""
-    told = card.model["inputs"]
-    return Sight(lambda pictures: look(views_of(card, pictures)), told["instants"] // told["frames"])
+def make_feature_cache(card: GraphCard, encode: Callable[[Array], Array]) -> FeatureCache[Array]:
+    """The cache around `look`: views (V, F, H, W, 3) to features (V, P, width)."""
+    spec = card.model["inputs"]
+    return FeatureCache(lambda images: encode(group_views(card, images)), spec["instants"] // spec["frames"])
 
 
-def views_of(card: GraphCard, pictures: Array) -> Array:
-    """(V, F, H, W, 3) of pictures (N, H, W, 3): for each camera those F that are looked at together, the oldest first.
+def group_views(card: GraphCard, images: Array) -> Array:
+    """(V, F, H, W, 3) of images (N, H, W, 3): for each camera the F images that are encoded together, oldest first.
 
-    Raises PlanningError for a number of pictures that cannot be dealt out so.
+    Raises PlanningError for another number of images.
     """
     frames, cameras = card.model["inputs"]["frames"], card.model["inputs"]["cameras"]
-    if len(pictures) % (frames * cameras):
-        raise PlanningError(f"{len(pictures)} pictures were given, expected {frames} of each of {cameras} cameras")
-    together = pictures.reshape(-1, frames, cameras, *pictures.shape[1:]).swapaxes(1, 2)
-    return np.asarray(together.reshape(-1, frames, *pictures.shape[1:]))
+    if len(images) % (frames * cameras):
+        raise PlanningError(f"{len(images)} images were given, expected {frames} of each of {cameras} cameras")
+    together = images.reshape(-1, frames, cameras, *images.shape[1:]).swapaxes(1, 2)
+    return np.asarray(together.reshape(-1, frames, *images.shape[1:]))
 
 
-def fed(inputs: ModelInputs, sight: Sight[Array]) -> dict[str, Array]:
-    """What a graph that reads the scene is fed: a batch of one. Raises PlanningError as `views_of` does."""
-    told = {name: part[None] for name, part in inputs.arrays.items() if name != "images"}
-    return {"seen": np.stack(sight(inputs.images))[None], **told}
+def graph_inputs(inputs: ModelInputs, cache: FeatureCache[Array]) -> dict[str, Array]:
+    """Inputs of a graph that encodes the scene: a batch of one. Raises PlanningError as `group_views` does."""
+    others = {name: part[None] for name, part in inputs.arrays.items() if name != "images"}
+    return {"seen": np.stack(cache(inputs.images))[None], **others}
 
 
-def check_feeds(graph: str, takes: Mapping[str, Kind], given: Mapping[str, Kind]) -> None:
+def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str, TensorSpec]) -> None:
     """Raises PlanningError naming the first tensor that is missing, not taken, or of another kind."""
     for name in (*takes, *given):
         if name not in given or name not in takes:
@@ -75,30 +101,31 @@ def check_feeds(graph: str, takes: Mapping[str, Kind], given: Mapping[str, Kind]
             )
 
 
-def in_portions(call: Callable[[Array], Pair], blocks: Array, count: int | None) -> Pair:
-    """What `call` makes of blocks (M, 16), in as many calls as a step that takes `count` needs; None: any number.
+def run_batched(call: Callable[[Array], StepOutput], actions: Array, count: int | None) -> StepOutput:
+    """Applies `call` to action sequences (M, T), in as many calls as a step of `count` sequences requires; None: any
+    number.
 
-    Each call is given a batch (1, count, 16) int64, a block repeated where there are fewer, and gives (ids, confidence)
-    of each of them. No block sees another, so it does not matter which share a call. A repair redraws more blocks than
-    there are goals.
+    Each call is given a batch (1, count, T) int64, padded with repeated sequences, and returns (ids, confidence) of
+    each of them. Sequences do not depend on each other, so that any split gives the same result. A repair redrafts more
+    sequences than there are goals.
     """
     done = []
-    for at in range(0, len(blocks), count or len(blocks)):
-        portion = blocks[at : at + count] if count else blocks
-        ids = np.concatenate([portion, np.repeat(portion[:1], (count or len(portion)) - len(portion), axis=0)])
+    for at in range(0, len(actions), count or len(actions)):
+        batch = actions[at : at + count] if count else actions
+        ids = np.concatenate([batch, np.repeat(batch[:1], (count or len(batch)) - len(batch), axis=0)])
         written, confidence = call(ids[None].astype(np.int64))
-        done.append((written[: len(portion)].astype(np.int32), confidence[: len(portion)]))
-    return joined(done)
+        done.append((written[: len(batch)].astype(np.int32), confidence[: len(batch)]))
+    return concat_outputs(done)
 
 
-def joined(done: Sequence[Pair]) -> Pair:
+def concat_outputs(done: Sequence[StepOutput]) -> StepOutput:
     """Ids and confidence of several calls as those of one."""
     written, confidence = (np.concatenate(parts) for parts in zip(*done, strict=True))
     return written, confidence
 
 
 def _fits(shape: Sequence[int | str], expected: Sequence[int | str]) -> bool:
-    return list(shape) == list(expected) or (  # most have no free size, and are looked at in every call
+    return list(shape) == list(expected) or (  # most have no free size, and are checked in every call
         len(shape) == len(expected)
         and all(not isinstance(want, int) or have == want for have, want in zip(shape, expected, strict=True))
     )

@@ -1,4 +1,4 @@
-"""Weights are used only when they are the ones that were asked for."""
+"""Finds model files and verifies their hashes."""
 
 from __future__ import annotations
 
@@ -8,29 +8,37 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ModelConfig
-from ..documents import SHA256, DocumentError, check_fields, maybe, number, read_json, text
+from ..documents import SHA256, DocumentError, array, check_fields, choice, maybe, named, number, read_json, text
+from ..errors import UserError
 from ..files import sha256_of, shown
+from ..model.card import CAPABILITIES, KINDS
 
-CARD = "card.json"  # beside the weights: what they are, with their hash
-FIELDS = {"file": maybe(text()), "sha256": maybe(SHA256), "golden": maybe({"goal_log_prob": number()})}
+CARD = "card.json"  # beside the weights: their description, with their hash
+FIELDS = {
+    "file": maybe(text()),
+    "sha256": maybe(SHA256),
+    "kind": maybe(choice(*KINDS)),
+    "capabilities": maybe(array(choice(*CAPABILITIES))),
+    "golden": maybe(named(number())),
+}
 
 
-class ModelFileError(Exception):
-    """The model file cannot be used; the message says why and what to do."""
+class ModelFileError(UserError):
+    """The model file cannot be used; the message names the reason and what to do."""
 
 
-def found(file: str) -> Path:
-    """Where a model file lies: a relative name in the present folder, the checkout or the share folder; else as it is.
+def resolve_path(file: str) -> Path:
+    """Path of a model file: a relative name is searched in the working directory, the checkout and the share folder.
 
-    `config.load` has looked beside the configuration file before.
+    `config.load` has searched beside the configuration file before.
     """
     path = Path(file)
-    # os.path says no to names that Path.is_file raises for
-    return next((place / path for place in (Path(), *_homes()) if os.path.isfile(place / path)), path)
+    # os.path returns False for names for which Path.is_file raises
+    return next((place / path for place in (Path(), *_model_roots()) if os.path.isfile(place / path)), path)
 
 
-def _homes() -> Iterator[Path]:
-    """The folders that hold `models`: a checkout, and share/reflectdrive of the prefixes this may be installed in."""
+def _model_roots() -> Iterator[Path]:
+    """The folders that contain `models`: a checkout, and share/reflectdrive of the possible installation prefixes."""
     here = Path(__file__).resolve()
     yield here.parents[2]
     yield from (prefix / "share" / "reflectdrive" for prefix in here.parents)
@@ -40,40 +48,40 @@ def verified_sha256(model: ModelConfig) -> str:
     """The hash of the model file, or "" when none is configured. Raises ModelFileError when missing or different."""
     if not model.file:
         return ""
-    path = found(model.file)
+    path = resolve_path(model.file)
     digest = _sha256(path)
     if digest != model.sha256.lower():
         raise ModelFileError(
             f"model file {path} has SHA-256 {digest}, expected {model.sha256}: "
-            "download it again, or set model.sha256 if the change is meant"
+            "download it again, or set model.sha256 if the change is intended"
         )
     return digest
 
 
-def named(file: str, sha256: str | None) -> ModelConfig:
-    """A model named on a command line: its hash as given or, for weights, as the card beside them tells.
+def model_config(file: str, sha256: str | None) -> ModelConfig:
+    """The model of a command line: its hash as given or, for weights, from the card beside them.
 
-    A card that is itself the model, as of exported graphs, is taken as it is. Raises ModelFileError without a hash.
+    A card of exported graphs is itself the model file. Raises ModelFileError without a hash.
     """
-    path = found(file).absolute()
+    path = resolve_path(file).absolute()
     if sha256 is None:
-        sha256 = _sha256(path) if path.name == CARD else card_of(path).get("sha256")
+        sha256 = _sha256(path) if path.name == CARD else read_card(path).get("sha256")
     if not isinstance(sha256, str) or not sha256:
-        raise ModelFileError(f"no {CARD} beside {shown(path)} tells its hash: give it with --sha256")
+        raise ModelFileError(f"no {CARD} beside {shown(path)} has its hash: give it with --sha256")
     return ModelConfig(str(path), sha256)
 
 
 def weights_sha256(model: ModelConfig) -> str:
     """Hash of the weights in use: of the file itself, or of the weights that its graphs were exported from.
 
-    Empty where no model is configured. Raises ModelFileError for a card that cannot be read.
+    Empty if no model is configured. Raises ModelFileError for a card that cannot be read.
     """
-    path = found(model.file)
-    told = card_of(path).get("model") if model.file and path.name == CARD else None
-    return str(told.get("weights_sha256", "")) if isinstance(told, dict) else model.sha256.lower()
+    path = resolve_path(model.file)
+    model_card = read_card(path).get("model") if model.file and path.name == CARD else None
+    return str(model_card.get("weights_sha256", "")) if isinstance(model_card, dict) else model.sha256.lower()
 
 
-def card_of(path: Path) -> dict[str, Any]:
+def read_card(path: Path) -> dict[str, Any]:
     """The card of a model file, or the model itself where it is a card; empty where none is about that file.
 
     Raises ModelFileError for a card that cannot be read.

@@ -1,8 +1,9 @@
-"""One door to networks: the model that was asked for, its hash verified, loaded, and tried once before it drives.
+"""Loads the configured network: hash verified, backend selected, self-check passed.
 
-Or one sentence why not: a planner whose network cannot be had does not start, and none takes its place.
-A backend is a module of its own that is imported when a model needs it: a car without torch can run the others. Where
-`model.backend` is auto, a backend that cannot run the model is passed over for the next; the network then tells why.
+Otherwise it raises one sentence with the reason: a planner whose network cannot be loaded does not start, and no other
+is used instead. A backend is a module that is imported when a model needs it, so that a vehicle without torch can run
+the others. If `model.backend` is auto, a backend that cannot run the model is skipped for the next;
+`backend_description` gives the reason.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,11 +22,12 @@ import numpy as np
 
 from ..config import DecodingConfig, ModelConfig
 from ..domain import Array
-from ..features import ModelInputs, route_ahead, route_ids
+from ..features import ModelInputs, encode_route, route_ahead
 from ..planning import ReflectDriveDecoding
-from ..planning.planner import Network
-from ..planning.postprocess.waypoints import FREE, shares
-from .model_file import ModelFileError, card_of, found, verified_sha256
+from ..planning.planner import Network, prefill_sequences, run_rounds
+from ..tokens import decoding_rounds
+from .graphs import GoalChoice
+from .model_file import ModelFileError, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
 
 if TYPE_CHECKING:
@@ -34,48 +36,48 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# end of a model file -> backends that read it, the best first: weights, or the card of exported graphs
-READ_BY = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
-INSTALLED_BY = {
+# suffix of a model file -> backends that read it, the best first: weights, or the card of exported graphs
+BACKENDS = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
+INSTALL_TARGETS = {
     "torch": "'reflectdrive[train]'",
     "onnxruntime": "onnxruntime",
     "tensorrt": "tensorrt",
     "random weights": "'reflectdrive[train]'",
-}  # what pip is asked for
+}  # pip packages
 RANDOM_SEED = 0  # of `random_network`
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
 
-def network_of(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
+def load_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
     """The configured network, ready to drive; None where no model is configured. Raises ModelFileError."""
     if not model.file:
         return None
     verified_sha256(model)
-    path = found(model.file)
+    path = resolve_path(model.file)
     *better, last = backends_of(path, model)
     skipped = ""
     for backend in better:
         try:
-            return _ready(backend, path, model, decoding)
+            return _load_on(backend, path, model, decoding)
         except ModelFileError as fault:
             skipped = f"not {backend}: {fault}"
             log.warning("%s", skipped)
     try:
-        network = _ready(last, path, model, decoding)
+        network = _load_on(last, path, model, decoding)
     except ModelFileError as fault:
         raise ModelFileError(f"{fault}; {skipped}" if skipped else str(fault)) from None
     if skipped:
-        network.runs_on += f" ({skipped})"
+        network.backend_description += f" ({skipped})"
     return network
 
 
-class Running(Network, Protocol):
-    """A network that says, for the diagnostics, what it runs on."""
+class DescribedNetwork(Network, Protocol):
+    """A network that describes its backend for the diagnostics."""
 
-    runs_on: str
+    backend_description: str
 
 
-def _ready(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+def _load_on(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     """The network on one backend, loaded and tried once. Raises ModelFileError."""
     try:
         return LOADERS[backend](path, model, decoding)
@@ -83,36 +85,36 @@ def _ready(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfi
         if fault.name is None or fault.name.startswith("reflectdrive_ros"):
             raise  # a fault of ours
         raise ModelFileError(
-            f"model file {path} needs {fault.name}, which is not installed: pip install {INSTALLED_BY[backend]}"
+            f"model file {path} needs {fault.name}, which is not installed: pip install {INSTALL_TARGETS[backend]}"
         ) from None
 
 
 @lru_cache(maxsize=2)
 def worker_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
-    """`network_of` for one of several processes that share the cores, loaded once in each."""
-    return network_of(replace(model, threads=1), decoding)
+    """`load_network` for one of several processes that share the cores, loaded once in each."""
+    return load_network(replace(model, threads=1), decoding)
 
 
 @lru_cache(maxsize=2)
 def random_network(model: ModelConfig, decoding: DecodingConfig) -> Network:
-    """The configured model's network with the weights that training begins with, from a fixed seed.
+    """The configured model's network with random weights from a fixed seed, as at the start of training.
 
-    Layout, sizes and decoding are those of the model, whatever backend runs it; this one is run by torch on one
-    thread. For the evaluation alone: it has learned nothing. Raises ModelFileError.
+    Layout, sizes and decoding are those of the model, whatever its backend; this one is run by torch on one thread. For
+    evaluation only. Raises ModelFileError.
     """
     verified_sha256(model)
-    return _ready("random weights", found(model.file), replace(model, threads=1), decoding)
+    return _load_on("random weights", resolve_path(model.file), replace(model, threads=1), decoding)
 
 
 def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
-    """Which backends may run a model file, to be tried in this order.
+    """The backends that may run a model file, in the order of trial.
 
-    TensorRT is not among them by itself where nothing speaks for it, neither a driver nor the library: a computer
-    without a GPU needs no word on that. Raises ModelFileError if no backend reads the file, or not the one asked for.
+    With `auto`, TensorRT is included only if there is a driver or the library, so that a computer without a GPU gets no
+    message about it. Raises ModelFileError if no backend reads the file, or not the requested one.
     """
-    able = READ_BY.get(path.suffix, ())
+    able = BACKENDS.get(path.suffix, ())
     if not able:
-        raise ModelFileError(f"model file {path} is no model: expected a file ending in {', '.join(READ_BY)}")
+        raise ModelFileError(f"model file {path} is no model: expected a file ending in {', '.join(BACKENDS)}")
     if model.backend == "auto":
         gpu = model.device != "cpu" and (has_driver() or importlib.util.find_spec("tensorrt") is not None)
         return tuple(backend for backend in able if gpu or backend != "tensorrt")
@@ -121,35 +123,41 @@ def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
     return (model.backend,)
 
 
-def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
-    """Tried by the rules that all cards of weights are written by, whatever is set; graphs have theirs built in."""
+def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
+    """Self-checked by fixed decoding rules, those of all cards of weights, whatever is configured; graphs have theirs
+    built in.
+    """
     _let_threads_sleep()
     from ..model.checkpoint import CheckpointError
-    from .torch_backend import TRIED_BY, TorchNetwork
+    from .torch_backend import SELF_CHECK_DECODING, TorchNetwork
 
+    if (kind := read_card(path).get("kind") or "token") != "token":
+        raise ModelFileError(f"{path} holds a {kind}: no planner of this version uses such a network")
     try:
-        network = TorchNetwork.of_file(path, model.sha256, model.device, TRIED_BY, model.threads)
+        network = TorchNetwork.from_file(path, model.sha256, model.device, SELF_CHECK_DECODING, model.threads)
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
-    network.decode_by(torch_decoding(decoding))
+    network.set_decoding(torch_decoding(decoding))
     return network
 
 
-def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     _let_threads_sleep()
     from ..model.checkpoint import CheckpointError, random_net
-    from .torch_backend import TorchNetwork, device_of
+    from .torch_backend import TorchNetwork, resolve_device
 
     try:
-        device = device_of(model.device, model.threads)
+        device = resolve_device(model.device, model.threads)
         return TorchNetwork(random_net(path, RANDOM_SEED), device, torch_decoding(decoding))
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
 
 
 def _let_threads_sleep() -> None:
-    """Before torch is imported: its threads would spin while they wait, at the cost of whoever shares the computer."""
+    """Call before torch is imported: its threads would spin while they wait, and take processor time from other
+    processes.
+    """
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -159,12 +167,12 @@ def torch_decoding(decoding: DecodingConfig) -> Decoding:
     from ..model.token.rollout import Decoding
 
     goals = GoalRules(
-        decoding.goals, decoding.goal_spacing_m, decoding.goal_floor, decoding.goals_looked_at, decoding.goal_trust
+        decoding.goals, decoding.goal_spacing_m, decoding.goal_floor, decoding.rescore_goals, decoding.goal_value_power
     )
     return Decoding(goals, EditRules(decoding.edit_at_most))
 
 
-def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     from ..model.card import GraphError
     from .ort_backend import OrtNetwork
 
@@ -173,42 +181,56 @@ def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Ru
     except GraphError as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
+    network.goal_choice = GoalChoice(decoding.goals, decoding.goal_spacing_m)
     return network
 
 
-def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> Running:
+def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     from ..model.card import GraphError
-    from .trt.backend import TrtNetwork
+    from .trt.backend import UNSUPPORTED, TrtNetwork
     from .trt.cuda_device import CudaError
     from .trt.engine_cache import EngineError
 
     try:
-        network = TrtNetwork(_graphs(path, decoding), model.device, Path(model.engines) if model.engines else None)
+        network = TrtNetwork(
+            _graphs(path, decoding, UNSUPPORTED), model.device, Path(model.engines) if model.engines else None
+        )
     except (GraphError, CudaError, EngineError) as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
+    network.goal_choice = GoalChoice(decoding.goals, decoding.goal_spacing_m)
     return network
 
 
-def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
+def _graphs(path: Path, decoding: DecodingConfig, unsupported: frozenset[str] = frozenset()) -> GraphCard:
     """The card of exported graphs that decode as is set and may drive. Raises GraphError."""
     from ..model.card import GraphCard, GraphError
 
     card = GraphCard.read(path)
+    if card.kind != "token":
+        raise GraphError(f"{path} is the card of a {card.kind}: no planner of this version uses such a network")
     card.check_gate()
     built_in = card.decoding()
-    if isinstance(decoding, ReflectDriveDecoding):
-        if decoding.guidance > 0:
+    guided = isinstance(decoding, ReflectDriveDecoding) and decoding.guidance > 0
+    if guided and "guidance" not in card.capabilities - unsupported:
+        on_backend = " on this backend" * ("guidance" in card.capabilities)
+        raise GraphError(
+            f"reflectdrive.guidance is set, but the graphs of {path} lack the capability guidance{on_backend}: set it "
+            "to 0, export the graphs with --guidance for onnxruntime, or set model.file to the weights (.safetensors)"
+        )
+    most, apart_m = card.max_goals or built_in["goals"], built_in["goal_spacing_m"]
+    if card.max_goals is not None or isinstance(decoding, ReflectDriveDecoding):
+        if decoding.goals > most:
             raise GraphError(
-                f"reflectdrive.guidance is {decoding.guidance}, but the graphs of {path} do not give the logits that "
-                "guidance needs: set it to 0, or model.file to the weights (.safetensors), which torch runs"
+                f"{decoding.goals} goals are set, but the graphs of {path} give at most {most}: set fewer, or export "
+                f"them again with decoding.goals={decoding.goals}"
             )
-        if decoding.goals > built_in["goals"]:
+        if card.max_goals is None and decoding.goal_spacing_m > apart_m:
             raise GraphError(
-                f"reflectdrive.goals is {decoding.goals}, but the graphs of {path} have {built_in['goals']} built in: "
-                f"set it to at most that, or export them again with decoding.goals={decoding.goals}"
+                f"goals are to be {decoding.goal_spacing_m} m apart, but the graphs of {path} have {apart_m} m built "
+                "in: set at most that, or export them again"
             )
-        del built_in["goals"], built_in["goal_spacing_m"]  # the recipe chooses of the goals that it is given
+        del built_in["goals"], built_in["goal_spacing_m"]
     for name, value in built_in.items():
         if getattr(decoding, name) != value:
             raise GraphError(
@@ -218,7 +240,7 @@ def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
     return card
 
 
-Loader = Callable[[Path, ModelConfig, DecodingConfig], Running]
+Loader = Callable[[Path, ModelConfig, DecodingConfig], DescribedNetwork]
 LOADERS: dict[str, Loader] = {
     "torch": _torch_network,
     "tensorrt": _trt_network,
@@ -231,52 +253,62 @@ LOADERS: dict[str, Loader] = {
 
 
 def self_check(network: Network, path: Path) -> None:
-    """A whole step on a made scene: it must give what steps give, and what `golden` gave when the card was written.
+    """A whole step on a synthetic scene: it must return a valid step, equal to the card's `golden`.
 
-    It also warms the backend up, so that the first step on the road is as quick as the others. Raises ModelFileError.
+    It also warms the backend up, so that the first step on the road is as fast as the others. Raises ModelFileError.
     """
-    expected = card_of(path).get("golden")
+    expected = read_card(path).get("golden") or {}
     try:
-        log_prob, faults = _tried(network)
-    except Exception as fault:  # a graph that is not what its card tells fails inside its runtime, in any way
+        found, faults = _run_self_check(network)
+    except Exception as fault:  # a graph that differs from its card fails in the runtime, with various types
         reason = " ".join(str(fault).split())[:300]
         raise ModelFileError(f"model file {path} fails its self-check: {reason}; do not drive with it") from None
-    if expected is not None and not abs(log_prob - expected["goal_log_prob"]) <= GOLDEN_TOLERANCE:
-        faults = [*faults, f"its likeliest goal has a log-probability of {log_prob:.3f}, its card tells {expected}"]
+    for name, value in expected.items():
+        if name not in found:
+            faults.append(f"its card gives {name}, which such a network does not have")
+        elif not abs(found[name] - value) <= GOLDEN_TOLERANCE:
+            faults.append(f"its {name} is {found[name]:.3f}, its card has {value}")
     if faults:
         raise ModelFileError(f"model file {path} fails its self-check: {faults[0]}; do not drive with it")
 
 
 def golden(network: Network) -> dict[str, float]:
-    """What a card keeps as its `golden`, for every later start of the model to be held against."""
-    return {"goal_log_prob": round(_tried(network)[0], 4)}
+    """The `golden` entry of a card, with which every later start of the model is compared."""
+    return {name: round(value, 4) for name, value in _run_self_check(network)[0].items()}
 
 
-def _tried(network: Network) -> tuple[float, list[str]]:
-    """The log-probability of the likeliest goal on a made scene, and what was wrong with the step."""
-    mask = network.codebook.mask_id
-    inputs = made_inputs(network)
-    known = network.prefill_goal(inputs)
-    blocks, confidence = known.blocks, np.zeros(known.blocks.shape)
-    goals = known.blocks[:, FREE:]
-    for limit in (*shares(3), 0):
-        before, (blocks, confidence) = blocks, network.step(known.context, blocks, limit, limit == 0)
-    # a lite frame reads the scene by another call: the last step once more, behind that
-    _, again = network.step(network.prefill(inputs), before, 0, True)
+def _run_self_check(network: Network) -> tuple[dict[str, float], list[str]]:
+    """One figure of a step on a synthetic scene, and what was wrong with the step.
+
+    The figure is `goal_log_prob`, the log-probability of the likeliest goal or, for a network without goals,
+    `confidence`, the mean probability of the tokens.
+    """
+    layout, edits = network.layout, "edit" in network.capabilities
+    goal = list(layout.goal)
+    inputs = synthetic_inputs(network)
+    known = prefill_sequences(network, inputs)
+    goals = known.actions[:, goal]
+    *drafts, last = decoding_rounds(len(layout.free), 3, 1 if edits else 0)
+    before, _ = run_rounds(partial(network.step, known.context), known.actions, drafts)
+    actions, confidence = network.step(known.context, before, *last)
+    # a lite frame encodes the scene by another call: repeat the last step after it
+    _, again = network.step(network.prefill(inputs), before, *last)
     faults = []
     if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
-        faults.append("it gives probabilities that are none")
-    elif ((blocks < 0) | (blocks >= mask)).any():
-        faults.append("tokens stay unwritten")
-    elif (blocks[:, FREE:] != goals).any():
+        faults.append("its probabilities are not between 0 and 1")
+    elif ((actions < 0) | (actions >= layout.mask_id)).any():
+        faults.append("tokens stay masked")
+    elif (actions[:, goal] != goals).any():
         faults.append("it does not keep its goals")
     elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
         faults.append("it reads a scene otherwise when it has its goal")
-    return float(known.goal_log_probs[0]), faults
+    if layout.goal:
+        return {"goal_log_prob": float(known.goal_log_probs[0])}, faults
+    return {"confidence": float(confidence.mean())}, faults
 
 
-def made_inputs(network: Network) -> ModelInputs:
-    """Pictures of waves, a few words, 8 m/s on a straight road: the same on every machine."""
+def synthetic_inputs(network: Network) -> ModelInputs:
+    """Images of waves, a few words, 8 m/s on a straight road: the same on every machine."""
     spec = network.inputs
     rows, columns = np.mgrid[: spec.height, : spec.width]
     waves = [
@@ -290,5 +322,5 @@ def made_inputs(network: Network) -> ModelInputs:
     text[: len(ids)] = ids[: spec.text_length]
     ego = np.array([8.0 / spec.ego_scale[0], 0.0, 0.0], np.float32)
     straight = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
-    route = route_ids(route_ahead(straight, spec.route_at_m)[0], spec.codebook)
+    route = encode_route(route_ahead(straight, spec.route_at_m)[0], spec.codebook)
     return ModelInputs(images, text, ego, route)

@@ -1,16 +1,15 @@
-"""A token network in ONNX Runtime, from the graphs of `reflectdrive export`: the embedded default, without torch.
+"""A token network in ONNX Runtime, from the graphs of `reflectdrive export`: the default on CPUs, without torch.
 
     network = OrtNetwork(GraphCard.read("models/mine/onnx/card.json"), threads=2)
 
-Arrays go in and come out; the prompt's keys and values stay in ONNX Runtime's own tensors, on its device. What a graph
-is fed is checked against what its own file says it takes.
+Inputs and outputs are arrays; the prompt's KV cache stays in ONNX Runtime's own tensors, on its device. Inputs of a
+graph are checked against its file.
 
-Threads share out cameras and blocks: no camera sees another, and no block, so pictures that are looked at and goals
-that are drafted together are dealt out, and nobody waits before the end. What reads the prompt cannot be dealt out so;
-there threads share each operator. Those of a network this small take hardly longer than it takes to wake a second
-thread for its half, unless threads spin in between, and a planner shares its computer, where threads that spin take
-from the camera driver what they win here: so two of them save some of the time, for more work in all. Who makes many
-plans at once (a replay, a scene set) has better work for its cores and gives each network one thread.
+Threads divide cameras and action sequences among themselves, which are independent: each thread runs its share without
+synchronisation until the end. The prompt cannot be divided; there threads share each operator. An operator of a network
+this small takes hardly longer than waking a second thread, unless threads spin in between, which would take processor
+time from the camera drivers. Two threads therefore save some wall time for more total work. A process that makes many
+plans at once (a replay, a scene set) gives each network one thread.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,16 +27,18 @@ import onnxruntime as ort
 
 from ..domain import Array
 from ..features import ModelInputs, Tokenizer
-from ..model.card import GRAPHS, WATCHED, GraphCard, GraphError
-from ..planning.planner import PlanningError, Prefilled
-from .graphs import check_feeds, fed, in_portions, input_spec, joined, sight_of
+from ..model.card import CALIBRATION_PREFIX, UNCONDITIONAL, GraphCard, GraphError
+from ..planning.planner import PlanningError, Prefilled, run_rounds
+from ..tokens import Round
+from .graphs import GoalChoice, check_feeds, concat_outputs, graph_inputs, input_spec, make_feature_cache, run_batched
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 T = TypeVar("T")
-SERIOUS = 3  # of ONNX Runtime's levels: errors
-SLOWER = ["SkipLayerNormFusion"]  # what ONNX Runtime makes one operator of, which takes longer on a CPU than its parts
-UNDIVIDED = ("prefill", "prefill_goal")  # graphs whose operators threads share, for there is one prompt only
+ERROR_SEVERITY = 3  # of ONNX Runtime's levels: errors
+DISABLED_OPTIMIZERS = ["SkipLayerNormFusion"]  # fusions that are slower on a CPU than their parts
+# graphs whose operators use several threads, because there is one prompt only
+MULTITHREADED_GRAPHS = ("prefill", "prefill_goal")
 
 
 class OrtNetwork:
@@ -53,73 +56,83 @@ class OrtNetwork:
                 "with reflectdrive engine, or export the checkpoint again without --precision"
             )
         device = _device(device)
-        self.runs_on = f"ONNX Runtime {ort.__version__} on {device}, {threads} thread{'s' * (threads > 1)}"
-        self.runs_on += f", {card.precision}" * (card.precision != "fp32")
-        self.codebook = card.codebook()
+        self.backend_description = f"ONNX Runtime {ort.__version__} on {device}, {threads} thread{'s' * (threads > 1)}"
+        self.backend_description += f", {card.precision}" * (card.precision != "fp32")
+        self.layout = card.layout()
+        self.capabilities = card.capabilities
+        self._card, self.goal_choice = card, GoalChoice.of(card)
         self.inputs = input_spec(card, tokenizer)
-        self._blocks: int | None = card.model["blocks"]
-        self._graphs = {name: self._graph(card, name, device, threads) for name in GRAPHS}
-        self._sight = sight_of(card, self._look)
-        self._parts = threads if device == "cpu" and self._blocks is None else 1
-        self._helpers = ThreadPoolExecutor(max(self._parts - 1, 1), thread_name_prefix="parts")  # begun when needed
+        self._sequences: int | None = card.model["action_sequences"]
+        self._graphs = {name: self._graph(card, name, device, threads) for name in card.files}
+        self._feature_cache = make_feature_cache(card, self._encode_views)
+        self._workers = threads if device == "cpu" and self._sequences is None else 1
+        self._pool = ThreadPoolExecutor(max(self._workers - 1, 1), thread_name_prefix="parts")  # begun when needed
 
     def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
-        return Graph(card, name, device, threads if name in UNDIVIDED else 1)
+        return Graph(card, name, device, threads if name in MULTITHREADED_GRAPHS else 1)
 
     @staticmethod
-    def of_file(path: str | Path, threads: int = 1, device: str = "auto") -> OrtNetwork:
+    def from_file(path: str | Path, threads: int = 1, device: str = "auto") -> OrtNetwork:
         """Raises GraphError."""
         return OrtNetwork(GraphCard.read(path), threads, device)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        out = self._graphs["prefill_goal"].run(self.fed(inputs))
-        blocks, log_probs, real = (out.pop(name).numpy()[0] for name in ("blocks", "goal_log_probs", "real"))
-        return Prefilled(out, blocks.astype(np.int32), log_probs, real)
+        out = self._graphs["prefill_goal"].run(self.goal_inputs(inputs))
+        decided = [out.pop(name).numpy() for name in ("blocks", "goal_log_probs", "real")]
+        return self.goal_choice.prefilled(out, *decided)
 
     def prefill(self, inputs: ModelInputs) -> Any:
-        return self._graphs["prefill"].run(self.fed(inputs))
+        return self._graphs["prefill"].run(self.graph_inputs(inputs))
 
-    def fed(self, inputs: ModelInputs) -> dict[str, Array]:
-        """What the two graphs that read a scene are fed: the pictures have been looked at. Raises PlanningError."""
-        return fed(inputs, self._sight)
+    def graph_inputs(self, inputs: ModelInputs) -> dict[str, Array]:
+        """Inputs of the two graphs that encode a scene, from image features. Raises PlanningError."""
+        return graph_inputs(inputs, self._feature_cache)
 
-    def _look(self, views: Array) -> Array:
+    def goal_inputs(self, inputs: ModelInputs) -> dict[str, Array]:
+        """The inputs of `prefill_goal`. Raises PlanningError."""
+        return {**self.graph_inputs(inputs), **self.goal_choice.inputs(self._card)}
+
+    def _encode_views(self, views: Array) -> Array:
         def call(some: Array) -> Array:
-            seen: Array = self._graphs["see"].run({"views": some})["seen"].numpy()
-            return seen
+            features: Array = self._graphs["vision_encoder"].run({"views": some})["seen"].numpy()
+            return features
 
-        return np.concatenate(self._dealt_out(call, views))
+        return np.concatenate(self._run_parallel(call, views))
 
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
-        return joined(self._dealt_out(lambda part: self._step(context, part, limit, edit), blocks))
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        return concat_outputs(self._run_parallel(lambda part: self._step(context, part, limit, edit), actions))
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        def rounds(part: Array) -> tuple[Array, Array]:
-            confidence = np.zeros(part.shape)
-            for limit in limits:
-                part, confidence = self._step(context, part, limit, False)
-            return part, confidence
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        rounds, step = tuple(map(Round, limits)), partial(self._step, context)
+        return concat_outputs(self._run_parallel(lambda part: run_rounds(step, part, rounds), actions))
 
-        return joined(self._dealt_out(rounds, blocks))
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        return self.prefill(replace(inputs, text=np.full_like(inputs.text, self.inputs.tokenizer.pad_id)))
 
-    def _dealt_out(self, call: Callable[[Array], T], items: Array) -> list[T]:
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        flags: dict[str, Array] = {"limit": np.array(limit, np.int64), "weight": np.array(weight, np.float32)}
+        kept = {**context, **{f"{UNCONDITIONAL}{name}": tensor for name, tensor in unconditional.items()}}
+        return run_batched(lambda ids: self._decode("guided_step", ids, flags, kept), actions, self._sequences)
+
+    def _run_parallel(self, call: Callable[[Array], T], items: Array) -> list[T]:
         """What `call` makes of the parts of items: always the same parts, whichever thread has time for them."""
-        mine, *theirs = np.array_split(items, max(min(self._parts, len(items)), 1))
-        begun = [(part, self._helpers.submit(call, part)) for part in theirs]
+        mine, *theirs = np.array_split(items, max(min(self._workers, len(items)), 1))
+        begun = [(part, self._pool.submit(call, part)) for part in theirs]
         return [call(mine), *(call(part) if taken.cancel() else taken.result() for part, taken in begun)]
 
-    def _step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+    def _step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
+        return run_batched(lambda ids: self._decode("step", ids, flags, context), actions, self._sequences)
 
-        def call(ids: Array) -> tuple[Array, Array]:
-            out = self._graphs["step"].run({"blocks": ids, **flags}, context)
-            return out["written"].numpy()[0], out["confidence"].numpy()[0]
-
-        return in_portions(call, blocks, self._blocks)
+    def _decode(self, graph: str, ids: Array, flags: Mapping[str, Array], kept: Any) -> tuple[Array, Array]:
+        out = self._graphs[graph].run({"blocks": ids, **flags}, kept)
+        return out["written"].numpy()[0], out["confidence"].numpy()[0]
 
 
 class Graph:
-    """One session, and what its file says it takes."""
+    """One session, and the inputs that its file declares."""
 
     def __init__(self, card: GraphCard, name: str, device: str, threads: int = 1) -> None:
         kind, _, place = device.partition(":")
@@ -130,13 +143,13 @@ class Graph:
         if card.precision == "fp8":  # moves casts past operators that ONNX Runtime has not in fp8
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
-            self._session = ort.InferenceSession(str(file), options, providers, disabled_optimizers=SLOWER)
+            self._session = ort.InferenceSession(str(file), options, providers, disabled_optimizers=DISABLED_OPTIMIZERS)
         except Exception as fault:  # its errors have no common base
             reason = f"is no graph that ONNX Runtime {ort.__version__} can load: {_line(fault)}"
             raise GraphError(f"{file} {reason}") from None
         card.check_metadata(name, self._session.get_modelmeta().custom_metadata_map)
-        self.takes = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
-        self._gives = [put.name for put in self._session.get_outputs()]
+        self.input_specs = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
+        self._output_names = [put.name for put in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, Array], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name, as ONNX Runtime's tensors. `kept` are such tensors. Raises PlanningError naming a tensor."""
@@ -147,7 +160,7 @@ class Graph:
             binding.bind_cpu_input(name, np.ascontiguousarray(array))
         for name, tensor in kept.items():
             binding.bind_ortvalue_input(name, tensor)
-        for name in self._gives:
+        for name in self._output_names:
             if name.startswith(("keys_", "values_")):
                 binding.bind_output(name, self._device, self._place)
             else:
@@ -156,42 +169,42 @@ class Graph:
             self._session.run_with_iobinding(binding)
         except Exception as fault:
             raise PlanningError(f"graph {self.name} failed in ONNX Runtime: {_line(fault)}") from None
-        return dict(zip(self._gives, binding.get_outputs(), strict=True))
+        return dict(zip(self._output_names, binding.get_outputs(), strict=True))
 
     def _check(self, feeds: Mapping[str, Array], kept: Mapping[str, Any]) -> None:
         given = {name: (array.dtype, array.shape) for name, array in feeds.items()}
         given |= {name: (np.dtype(DTYPES[tensor.data_type()]), tensor.shape()) for name, tensor in kept.items()}
-        check_feeds(self.name, self.takes, given)
+        check_feeds(self.name, self.input_specs, given)
 
 
-class WatchedGraph(Graph):
-    """One of `quantise.write_watched`, which tells more than others; `told` has that of each run."""
+class CalibrationGraph(Graph):
+    """One of `quantise.write_calibration_graphs`; `recorded` collects its additional outputs of each run."""
 
     def __init__(self, card: GraphCard, name: str, device: str) -> None:
         super().__init__(card, name, device)
-        self.told: list[dict[str, Array]] = []
+        self.recorded: list[dict[str, Array]] = []
 
     def run(self, feeds: Mapping[str, Array], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
         out = super().run(feeds, kept)
-        self.told.append({name: out.pop(name).numpy() for name in list(out) if name.startswith(WATCHED)})
+        self.recorded.append({name: out.pop(name).numpy() for name in list(out) if name.startswith(CALIBRATION_PREFIX)})
         return out
 
 
-class WatchedNetwork(OrtNetwork):
-    """The same plans, by graphs that tell how large values get inside."""
+class CalibrationNetwork(OrtNetwork):
+    """The same plans, by graphs that also output activation ranges."""
 
     def __init__(self, card: GraphCard) -> None:
-        self.told: dict[str, list[dict[str, Array]]] = {}  # of each run, by graph
+        self.recorded: dict[str, list[dict[str, Array]]] = {}  # of each run, by graph
         super().__init__(card, 1, "cpu")
 
     def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
-        made = WatchedGraph(card, name, device)
-        self.told[name] = made.told
+        made = CalibrationGraph(card, name, device)
+        self.recorded[name] = made.recorded
         return made
 
 
 def _device(asked: str) -> str:
-    """The device that is meant. Raises GraphError when this ONNX Runtime has none such."""
+    """The device. Raises GraphError if this ONNX Runtime does not support it."""
     has_gpu = CUDA in ort.get_available_providers()
     if asked == "auto":
         return "cuda" if has_gpu else "cpu"
@@ -212,16 +225,16 @@ def _options(threads: int = 1) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = SERIOUS
+    options.log_severity_level = ERROR_SEVERITY
     return options
 
 
-def profiled(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs: int, folder: Path) -> dict[str, float]:
-    """Milliseconds of each node of a graph, by the names in the graph as it is run, `folder`/run.onnx."""
+def profile_nodes(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs: int, folder: Path) -> dict[str, float]:
+    """Milliseconds of each node of a graph, by the names in the optimised graph, `folder`/run.onnx."""
     options = _options()
     options.optimized_model_filepath = str(folder / "run.onnx")
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
-    session = ort.InferenceSession(str(card.files[graph]), options, [CPU], disabled_optimizers=SLOWER)
+    session = ort.InferenceSession(str(card.files[graph]), options, [CPU], disabled_optimizers=DISABLED_OPTIMIZERS)
     for _ in range(runs):
         session.run(None, feeds)
     spent: dict[str, float] = {}

@@ -1,13 +1,13 @@
-"""A network that reads the next scenes while the plan for this one is still being made.
+"""Prefetches the encoding and drafts of later scenes while the present one is planned.
 
-    ahead = ReadAhead(network)
-    tools = Tools(config, ahead, ahead.inputs_of)
-    ahead.begin(observation)       # of the next AHEAD scenes, then plan for the one before them
+    ahead = Prefetcher(network)
+    context = PlannerContext(config, ahead, ahead.inputs_of)
+    ahead.prefetch(observation)       # of the next AHEAD scenes, then plan for the one before them
 
-To read a scene (pictures brought to size, keys and values of the prompt) takes no plan, nor does the draft of a full
-step, so a replay, which knows what comes, has other cores do it. What the recipe asks for is what the network itself
-would answer: the same call on the same arrays, only earlier. Whether it will ask for `prefill` or `prefill_goal` is
-guessed, and where the guess is wrong the scene is read again. For networks whose scenes may be read while steps run on
+Encoding a scene (resized images, the prompt's KV cache) does not depend on the plan before, nor does the draft of a
+full step. A replay, which knows the later scenes, computes both on other cores. The recipe gets what the network itself
+would return: the same call on the same arrays, only earlier. Whether it will call `prefill` or `prefill_goal` is
+predicted; after a wrong prediction the scene is encoded again. For networks that can encode scenes while steps run on
 another (`concurrent`).
 """
 
@@ -26,50 +26,53 @@ import numpy as np
 from ..domain import Array, Observation
 from ..features import InputSpec, ModelInputs, model_inputs
 from ..planning.planner import Network, Prefilled
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 
-GOAL, ALONE = "prefill_goal", "prefill"
-ToDraft = Callable[[Prefilled, Observation], tuple[Array, list[int]]]  # blocks, and how many ids each round writes
-AHEAD = 4  # scenes that are read before the one that is planned for is done with: full and lite ones even out
+PREFILL_GOAL, PREFILL = "prefill_goal", "prefill"
+DraftRequest = Callable[[Prefilled, Observation], tuple[Array, Sequence[int]]]  # sequences, ids per round
+PREFETCH_DEPTH = 4  # scenes that are read before the one that is planned for is done with: full and lite ones even out
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class PrefetchedScene:
     """A scene that was read: what by which call, and how long its two parts took."""
 
     inputs: ModelInputs
     asked: str
-    found: Any  # or the exception that the call ended with
-    draft: Draft | None
+    result: Any  # or the exception that the call ended with
+    draft: PrefetchedDraft | None
     inputs_s: float
     network_s: float
 
 
-class Draft(NamedTuple):
-    """What was drafted of a scene, in which rounds, and what came of it."""
+class PrefetchedDraft(NamedTuple):
+    """A prefetched draft: its inputs, its rounds and its result."""
 
     context: Any
-    blocks: Array
-    limits: list[int]
-    found: tuple[Array, Array]
+    actions: Array
+    limits: tuple[int, ...]
+    result: tuple[Array, Array]
 
 
-class ReadAhead:
-    """`planning.planner.Network`; for one planner, that plans in the order in which scenes are begun.
+class Prefetcher:
+    """`planning.planner.Network`; for one planner, which plans in the order of `prefetch` calls.
 
-    Full and lite steps take turns as a rule, so the guess is what the scene before the last has led to.
+    Full and lite steps usually alternate, so that the prediction is the call of the scene before the last.
     """
 
     def __init__(
-        self, network: Network, clock: Callable[[], float] = time.perf_counter, to_draft: ToDraft | None = None
+        self, network: Network, clock: Callable[[], float] = time.perf_counter, draft_inputs: DraftRequest | None = None
     ) -> None:
-        """`to_draft`: what a step that asks for `prefill_goal` drafts, where the scene alone decides."""
-        self._network, self._clock, self._to_draft = network, clock, to_draft
-        self._pool = ThreadPoolExecutor(min(AHEAD, os.cpu_count() or 1), thread_name_prefix="read-ahead")
-        self._begun: deque[tuple[int, Observation, Future[Reading]]] = deque(maxlen=AHEAD + 1)  # and not planned yet
+        """`draft_inputs`: the sequences that a step drafts after `prefill_goal`, if they depend on the scene alone."""
+        self._network, self._clock, self._draft_inputs = network, clock, draft_inputs
+        self._pool = ThreadPoolExecutor(min(PREFETCH_DEPTH, os.cpu_count() or 1), thread_name_prefix="read-ahead")
+        self._begun: deque[tuple[int, Observation, Future[PrefetchedScene]]] = deque(
+            maxlen=PREFETCH_DEPTH + 1
+        )  # and not planned yet
         self._count = 0  # of scenes that were begun
-        self._planned: tuple[int, Reading] | None = None  # the scene that is being planned for
-        self._asked = deque(((-2, GOAL), (-1, GOAL)), maxlen=2)  # number of a scene, what was asked of it; the last two
+        self._planned: tuple[int, PrefetchedScene] | None = None  # the scene that is being planned for
+        first = PREFILL_GOAL if "goals" in network.capabilities else PREFILL
+        self._asked = deque(((-2, first), (-1, first)), maxlen=2)  # number of a scene and its call; the last two
         self._hidden_s = 0.0
 
     @property
@@ -77,17 +80,21 @@ class ReadAhead:
         return self._network.inputs
 
     @property
-    def codebook(self) -> Codebook:
-        return self._network.codebook
+    def layout(self) -> TokenLayout:
+        return self._network.layout
 
-    def begin(self, observation: Observation) -> None:
-        """Read a scene that will be planned for after those that were begun before; any one thread may say so."""
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._network.capabilities
+
+    def prefetch(self, observation: Observation) -> None:
+        """Encodes a scene that will be planned after those prefetched before; call it from one thread."""
         number, self._count = self._count, self._count + 1
         (_, other), (last, asked) = tuple(self._asked)
-        in_turn = other if (number - last) % 2 else asked
-        self._begun.append((number, observation, self._pool.submit(self._read, observation, in_turn)))
+        predicted = other if (number - last) % 2 else asked
+        self._begun.append((number, observation, self._pool.submit(self._read, observation, predicted)))
 
-    def inputs_of(self, observation: Observation, spec: InputSpec) -> ModelInputs:
+    def make_inputs(self, observation: Observation, spec: InputSpec) -> ModelInputs:
         """As `features.model_inputs`, with what it raises; waits for a scene that is still being read."""
         while self._begun:
             number, seen, coming = self._begun.popleft()
@@ -100,45 +107,55 @@ class ReadAhead:
         return model_inputs(observation, spec)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        return self._known(GOAL, inputs)  # type: ignore[no-any-return]
+        return self._prefetched_or_call(PREFILL_GOAL, inputs)  # type: ignore[no-any-return]
 
     def prefill(self, inputs: ModelInputs) -> Any:
-        return self._known(ALONE, inputs)
+        return self._prefetched_or_call(PREFILL, inputs)
 
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
-        return self._network.step(context, blocks, limit, edit)
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        return self._network.step(context, actions, limit, edit)
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        made = None if self._planned is None else self._planned[1].draft
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        prefetched = None if self._planned is None else self._planned[1].draft
         if (
-            made is not None
-            and made.context is context
-            and np.array_equal(made.blocks, blocks)
-            and made.limits == list(limits)
+            prefetched is not None
+            and prefetched.context is context
+            and np.array_equal(prefetched.actions, actions)
+            and prefetched.limits == tuple(limits)
         ):
-            return made.found
-        return self._network.draft(context, blocks, limits)
+            return prefetched.result
+        return self._network.draft(context, actions, limits)
 
-    def hidden_s(self) -> float:
-        """Seconds that went into the reading of the last scene while nobody waited for it; asked again, none."""
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        return self._network.unconditional(inputs)
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        return self._network.guided_step(context, unconditional, actions, limit, weight)
+
+    def overlap_s(self) -> float:
+        """Seconds of the last scene's encoding that overlapped with planning; reset by the call."""
         hidden, self._hidden_s = max(self._hidden_s, 0.0), 0.0
         return hidden
 
-    def _read(self, observation: Observation, asked: str) -> Reading:
+    def _read(self, observation: Observation, asked: str) -> PrefetchedScene:
         begun = self._clock()
         inputs = model_inputs(observation, self._network.inputs)
         ready = self._clock()
         draft = None
         try:
-            found = getattr(self._network, asked)(inputs)
-            if asked == GOAL and self._to_draft is not None:
-                blocks, limits = self._to_draft(found, observation)
-                draft = Draft(found.context, blocks, limits, self._network.draft(found.context, blocks, limits))
+            result = getattr(self._network, asked)(inputs)
+            if asked == PREFILL_GOAL and self._draft_inputs is not None:
+                actions, limits = self._draft_inputs(result, observation)
+                draft = PrefetchedDraft(
+                    result.context, actions, tuple(limits), self._network.draft(result.context, actions, limits)
+                )
         except Exception as fault:
-            found = fault
-        return Reading(inputs, asked, found, draft, ready - begun, self._clock() - ready)
+            result = fault
+        return PrefetchedScene(inputs, asked, result, draft, ready - begun, self._clock() - ready)
 
-    def _known(self, asked: str, inputs: ModelInputs) -> Any:
+    def _prefetched_or_call(self, asked: str, inputs: ModelInputs) -> Any:
         if self._planned is None or self._planned[1].inputs is not inputs:
             return getattr(self._network, asked)(inputs)
         number, reading = self._planned
@@ -146,6 +163,6 @@ class ReadAhead:
         if reading.asked != asked:
             self._hidden_s -= reading.network_s  # of no use
             return getattr(self._network, asked)(inputs)
-        if isinstance(reading.found, Exception):
-            raise reading.found
-        return reading.found
+        if isinstance(reading.result, Exception):
+            raise reading.result
+        return reading.result

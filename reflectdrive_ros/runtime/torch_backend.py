@@ -1,6 +1,6 @@
 """A token network in torch: arrays in, arrays out, everything between on the device.
 
-Eager, as `model.token.rollout` is written; on a GPU the steps are run as `model.token.cuda_graphs` says.
+Eager, as `model.token.rollout` is written; on a GPU the mode of `model.token.cuda_graphs` is used.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch import Tensor
 
 from ..domain import Array
 from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..model.card import token_capabilities
 from ..model.checkpoint import CheckpointError, load
 from ..model.layers import KeysValues
-from ..model.token import rollout
-from ..model.token.cuda_graphs import CHOSEN, GpuWay, on_gpu
+from ..model.token import ops, rollout
+from ..model.token.cuda_graphs import DEFAULT_MODE, CudaMode, cuda_step
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..model.token.rollout import Decoding
-from ..planning.planner import Prefilled, in_turn
-from ..tokens import Codebook
-from .feature_cache import Sight
+from ..planning.planner import Prefilled, draft_sequentially
+from .feature_cache import FeatureCache
 
-# What weights answer by these rules stands in their card (`golden`). They stay as they are when defaults change: cards
-# that were written before would no longer be true.
-TRIED_BY = Decoding(GoalRules(count=6, spacing_m=1.2, floor=0.01, looked=6, trust=2.0))
+# The cards of weights store the answers (`golden`) under these rules. They stay fixed when defaults change, or existing
+# cards would become invalid.
+SELF_CHECK_DECODING = Decoding(GoalRules(count=6, spacing_m=1.2, floor=0.01, rescored=6, value_power=2.0))
 
 
 class TorchNetwork:
@@ -41,23 +41,24 @@ class TorchNetwork:
         device: str = "cpu",
         decoding: Decoding | None = None,
         tokenizer: Tokenizer | None = None,
-        way: GpuWay = CHOSEN,
+        mode: CudaMode = DEFAULT_MODE,
     ) -> None:
-        """`tokenizer` is for networks without words of their own, `way` says how steps are run on a GPU."""
+        """`tokenizer` is for networks without words of their own, `mode` is the way of running steps on a GPU."""
         config = net.config
         if tokenizer is None and not config.words:
-            raise CheckpointError("the network has no words of its own: give the tokenizer it was trained with")
+            raise CheckpointError("the network has no vocabulary: give the tokenizer it was trained with")
         self._net = net.to(device).eval()
         self._device = torch.device(device)
-        self.runs_on = f"torch {torch.__version__} on {device}"
-        self._way = way
-        if self._device.type == "cuda" and way != GpuWay():
-            self.runs_on += f" ({way})"
-        self.decode_by(decoding or Decoding())
-        self._sight = Sight(
-            lambda pictures: self._net.see(self._batch(pictures)), config.instants // config.vision.frames
+        self.backend_description = f"torch {torch.__version__} on {device}"
+        self._mode = mode
+        if self._device.type == "cuda" and mode != CudaMode():
+            self.backend_description += f" ({mode})"
+        self.set_decoding(decoding or Decoding())
+        self._feature_cache = FeatureCache(
+            lambda images: self._net.encode_images(self._batch(images)), config.instants // config.vision.frames
         )
-        self.codebook = Codebook(config.bin_m, config.bins)
+        self.layout = config.layout
+        self.capabilities = frozenset(token_capabilities(config.layout, True))
         self.inputs = InputSpec(
             config.vision.width,
             config.vision.height,
@@ -67,32 +68,32 @@ class TorchNetwork:
             config.instants,
             config.ego_scale,
             config.route_at_m,
-            self.codebook,
+            config.layout.codebook,
         )
 
     @staticmethod
-    def of_file(
+    def from_file(
         path: str | Path, sha256: str, device: str = "cpu", decoding: Decoding | None = None, threads: int | None = None
     ) -> TorchNetwork:
         """`device` may be auto; `threads` is for the whole process. Raises CheckpointError for what cannot be used."""
-        device = device_of(device, threads)
+        device = resolve_device(device, threads)
         return TorchNetwork(load(path, sha256), device, decoding)
 
-    def decode_by(self, decoding: Decoding) -> None:
+    def set_decoding(self, decoding: Decoding) -> None:
         """Other rules from now on."""
-        self.decoding, self._on_gpu = decoding, None
-        if self._device.type == "cuda" and self._way != GpuWay():
+        self.decoding, self._cuda_step = decoding, None
+        if self._device.type == "cuda" and self._mode != CudaMode():
             counts = range(1, decoding.goals.count + 1)
-            self._on_gpu = on_gpu(self._net, decoding.edits, self._way, self._device, counts)
+            self._cuda_step = cuda_step(self._net, decoding.edits, self._mode, self._device, counts)
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        known = rollout.prefill_goal_of(self._net, self._prompt(inputs), self.decoding.goals)
+        known = rollout.prefill_goal_from_prompt(self._net, self._prompt(inputs), self.decoding.goals)
         return Prefilled(
             known.keys_values,
-            _array(known.blocks).astype(np.int32),
+            _array(known.actions).astype(np.int32),
             _array(known.goal_log_probs),
-            _array(known.real),
+            _array(known.valid),
         )
 
     @torch.inference_mode()
@@ -100,32 +101,37 @@ class TorchNetwork:
         return self._net.encode(self._prompt(inputs))
 
     @torch.inference_mode()
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         keys_values: tuple[KeysValues, ...] = context
-        ids = self._batch(blocks.astype(np.int64))
-        if self._on_gpu is None:
+        ids = self._batch(actions.astype(np.int64))
+        if self._cuda_step is None:
             written, confidence = rollout.step(self._net, ids, keys_values, limit, edit, self.decoding.edits)
         else:
-            written, confidence = self._on_gpu(ids, keys_values, limit, edit)
+            written, confidence = self._cuda_step(ids, keys_values, limit, edit)
         return _array(written).astype(np.int32), _array(confidence)
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        return in_turn(self, context, blocks, limits)
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return draft_sequentially(self, context, actions, limits)
 
-    def blank(self, inputs: ModelInputs) -> Any:
+    def unconditional(self, inputs: ModelInputs) -> Any:
         """The context of the same scene with a text that is all padding."""
         text = np.full_like(inputs.text, self.inputs.tokenizer.pad_id)
         return self.prefill_goal(replace(inputs, text=text)).context
 
     @torch.inference_mode()
-    def guided_step(self, context: Any, blank: Any, blocks: Array, limit: int, weight: float) -> tuple[Array, Array]:
-        ids = self._batch(blocks.astype(np.int64))
-        written, confidence = rollout.guided_step(self._net, ids, context, blank, limit, weight)
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        ids = self._batch(actions.astype(np.int64))
+        logits = rollout.guided_logits(self._net, ids, context, unconditional, weight)
+        written, confidence = ops.unmask(ids, logits, self.layout.mask_id, limit)
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:
-        images, *told = inputs.arrays.values()
-        return self._net.prompt_of(torch.cat(self._sight(images), 1), *(self._batch(part) for part in told))
+        images, *others = inputs.arrays.values()
+        return self._net.build_prompt(
+            torch.cat(self._feature_cache(images), 1), *(self._batch(part) for part in others)
+        )
 
     def tensors(self, inputs: ModelInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Images, text, ego, route as a batch of one on the device."""
@@ -136,8 +142,8 @@ class TorchNetwork:
         return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]
 
 
-def device_of(asked: str, threads: int | None = None) -> str:
-    """The device that `model.device` means; `threads` is for the whole process. Raises CheckpointError for no GPU."""
+def resolve_device(asked: str, threads: int | None = None) -> str:
+    """The device of `model.device`; `threads` is for the whole process. Raises CheckpointError without a GPU."""
     if threads is not None:
         torch.set_num_threads(threads)
     gpu = torch.cuda.is_available()

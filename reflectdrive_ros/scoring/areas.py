@@ -1,10 +1,10 @@
-"""Which map polygons a point lies in: exact answers for tens of thousands of points in a few milliseconds.
+"""Which map polygons contain a point: exact answers for tens of thousands of points in a few milliseconds.
 
-The polygons are drawn once on a fine grid. Each cell keeps one bit per polygon, whether its reference point lies
-inside, and the list of edges that pass through it. A point takes the bits of its cell's reference and flips those of
-the polygons whose edges lie between the two: nothing else can differ inside a cell. Most cells have no edge at all.
-A point so close to an edge that rounding might decide, or beyond the grid, is put to shapely, so the answer equals
-strict containment (NAVSIM's `shapely.vectorized.contains`: a point on an edge is outside).
+The polygons are rasterised once on a fine grid. Each cell stores one bit per polygon (whether its reference point is
+inside) and the list of edges that cross the cell. A point takes the bits of its cell's reference point and flips those
+of the polygons whose edges lie between the two. Most cells have no edge. A point outside the grid, or so close to an
+edge that rounding might decide, is tested by shapely. The answer therefore equals strict containment (NAVSIM's
+`shapely.vectorized.contains`: a point on an edge is outside).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import shapely
 from ..domain import Array
 
 CELL_M = 0.5
-REACH_M = 100.0  # the grid ends this far from the ego; beyond it shapely answers
+REACH_M = 100.0  # the grid ends this far from the ego; points beyond it are tested by shapely
 CLOSE_M = 1e-7  # a point nearer than this to an edge is put to shapely
-AT_ONCE = 8192  # points looked up together; what is computed of them fits in the cache
+AT_ONCE = 8192  # points per batch; intermediate arrays fit in the cache
 EDGE_KEY = np.array([1.0, np.sqrt(2.0), np.sqrt(3.0), np.sqrt(5.0)])  # one number for the four of an edge
 REFERENCE = (0.4867, 0.5231)  # of a cell; off centre, so that round map coordinates do not run through it
 
 
-def checked_rings(owner: str, name: str, rings: Sequence[Any]) -> tuple[Array, ...]:
+def check_rings(owner: str, name: str, rings: Sequence[Any]) -> tuple[Array, ...]:
     """Rings as read-only arrays (V >= 3, 2), not closed. Raises ValueError naming the field and the ring."""
     kept = []
     for index, ring in enumerate(rings):
@@ -47,7 +47,7 @@ def checked_rings(owner: str, name: str, rings: Sequence[Any]) -> tuple[Array, .
 
 
 def polygons_of(rings: Sequence[Array]) -> Array:
-    """Rings (V >= 3, 2) as an array of shapely polygons, made at once: one by one they cost ten times as much."""
+    """Rings (V >= 3, 2) as an array of shapely polygons; creating them one at a time takes ten times as long."""
     if len(rings) == 0:
         return np.zeros(0, object)
     owners = np.repeat(np.arange(len(rings)), [len(ring) for ring in rings])
@@ -70,14 +70,14 @@ class MapAreas:
 
     def __post_init__(self) -> None:
         for name in ("lanes", "roadblocks", "intersections", "carparks"):
-            object.__setattr__(self, name, checked_rings("MapAreas", name, getattr(self, name)))
+            object.__setattr__(self, name, check_rings("MapAreas", name, getattr(self, name)))
         object.__setattr__(self, "lane_on_route", tuple(bool(flag) for flag in self.lane_on_route))
         if len(self.lane_on_route) != len(self.lanes):
             raise ValueError(f"MapAreas.lane_on_route has {len(self.lane_on_route)} flags for {len(self.lanes)} lanes")
 
     @cached_property
     def index(self) -> AreaIndex:
-        """Built at the first question, kept for the life of the scene."""
+        """Built at the first query and kept for the life of the scene."""
         return AreaIndex((*self.lanes, *self.roadblocks, *self.intersections, *self.carparks))
 
     @cached_property
@@ -233,7 +233,9 @@ class LineIndex:
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """Square cells over a rectangle, each with a reference point; what lies beyond belongs to the cells at the rim."""
+    """Square cells over a rectangle, each with a reference point; points beyond it belong to the cells at the
+    border.
+    """
 
     low: Array  # (2,)
     rows: int
@@ -270,9 +272,10 @@ class _Grid:
         return place.astype(np.intp)
 
     def cells_of(self, start: Array, stop: Array, margin: float) -> tuple[Array, Array, Array]:
-        """Segments against cells: pairs (segment, cell) sorted by cell, and (cells + 1,) where each cell's pairs begin.
+        """Intersects segments with cells: pairs (segment, cell) sorted by cell, and (cells + 1,) offsets of each cell's
+        pairs.
 
-        Holds every pair nearer than `margin`, and some that are not.
+        Contains every pair closer than `margin`, and some pairs that are further apart.
         """
         slack = margin + 1e-6
         a, b = start - self.low, stop - self.low
@@ -300,14 +303,15 @@ def _joined(start: Array, stop: Array, bits: Array) -> tuple[Array, Array, Array
     """Edges that several polygons share, made one edge with all their bits; direction does not matter for crossings."""
     turned = (start[:, 0] > stop[:, 0]) | ((start[:, 0] == stop[:, 0]) & (start[:, 1] > stop[:, 1]))
     ends = np.where(turned[:, None], np.concatenate([stop, start], axis=1), np.concatenate([start, stop], axis=1))
-    order = np.argsort(ends @ EDGE_KEY, kind="stable")  # shared edges come together; any that did not would do no harm
+    # shared edges become neighbours; an edge that does not is only tested twice
+    order = np.argsort(ends @ EDGE_KEY, kind="stable")
     ends = ends[order]
     begins = np.flatnonzero(np.concatenate([[True], (ends[1:] != ends[:-1]).any(axis=1)]))
     return ends[begins, :2], ends[begins, 2:], np.bitwise_xor.reduceat(bits[order], begins, axis=0)
 
 
 def _listed(first: Array, cell: Array) -> tuple[Array, Array, Array, Array]:
-    """Points whose cells have entries, where each point's entries begin, how many they are, and all the entries."""
+    """Points whose cells have entries, the offset of each point's entries, their counts, and all the entries."""
     begin = first[cell]
     count = first[cell + 1] - begin
     near = np.flatnonzero(count)

@@ -1,7 +1,7 @@
-"""Who touches whom, when: oriented boxes of N candidates against the boxes of A agents over time.
+"""Contacts over time between the oriented boxes of N candidates and the boxes of A agents.
 
-Few of the N x A x T pairs are near each other, so they are sifted: agents outside the box around all candidates of an
-instant, then circles, then the two axes of the ego box, and only what is left takes the full separating-axis test.
+Few of the N x A x T pairs are close. Three filters precede the full separating-axis test: the box around all candidates
+at an instant, circumscribed circles, and the two axes of the ego box.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from .. import geometry
-from ..domain import AgentKind, Array, Forecast, checked
+from ..domain import AgentKind, Array, Forecast, check_array
 from .simulate import DT_S
 
 SAMPLES = 51  # 0, 0.1, .. 5.0 s: 4 s of driving and 1 s of looking ahead
@@ -22,10 +22,10 @@ PAIRS_AT_ONCE = 15_000  # keeps the circle test in the cache
 
 @dataclass(frozen=True, eq=False)
 class AgentTracks:
-    """Other road users over the next 5 s, in the ego frame of now; poses are box centres."""
+    """Agents over the next 5 s, in the ego frame at t = 0; poses are box centres."""
 
     poses: Array  # (A, 51, 3) x m, y m, heading rad at 0, 0.1, .. 5.0 s
-    present: Array  # (A, 51) bool; an absent agent touches nobody
+    present: Array  # (A, 51) bool; an absent agent has no contacts
     speeds_mps: Array  # (A, 51) over ground
     sizes: Array  # (A, 2) length m, width m
     kinds: Array  # (A,) AgentKind
@@ -39,7 +39,7 @@ class AgentTracks:
             ("sizes", (count, 2), np.float64),
             ("kinds", (count,), np.int64),
         ):
-            object.__setattr__(self, name, checked("AgentTracks", name, getattr(self, name), shape, dtype))
+            object.__setattr__(self, name, check_array("AgentTracks", name, getattr(self, name), shape, dtype))
         if (self.sizes <= 0).any():
             raise ValueError("AgentTracks.sizes holds a length or width that is not positive")
 
@@ -62,7 +62,7 @@ class AgentTracks:
         times = DT_S * np.arange(SAMPLES)
         poses = np.asarray(forecast.poses)
         if poses.shape[1] == 1:
-            poses = np.repeat(poses, 2, axis=1)  # a forecast of now alone: everybody stands
+            poses = np.repeat(poses, 2, axis=1)  # the forecast holds only the present: all agents stand
         heading = np.unwrap(poses[:, :, 2], axis=1)
         place = np.concatenate([poses[:, :, :2], heading[:, :, None]], axis=2)
         before = np.clip((times / forecast.dt_s).astype(int), 0, poses.shape[1] - 2)
@@ -85,23 +85,23 @@ class AgentTracks:
 
     @property
     def first_speeds_mps(self) -> Array:
-        """(A,) speed when first present: what the official code calls the agent's speed at all times (quirk Q1)."""
+        """(A,) speed when first present, which the official code uses at all times (quirk Q1)."""
         return np.asarray(self.speeds_mps[np.arange(len(self)), np.argmax(self.present, axis=1)])
 
     @property
     def are_static(self) -> Array:
-        """(A,) bool: cones, barriers and the like. What is of unknown kind is treated as a road user."""
+        """(A,) bool: cones, barriers and the like. Agents of unknown kind count as road users."""
         return np.asarray(self.kinds == AgentKind.STATIC)
 
 
-def touching(
+def find_contacts(
     x: Array, y: Array, cos: Array, sin: Array, size: Array, agents: AgentTracks, samples: Array
 ) -> tuple[Array, Array, Array]:
-    """Which boxes touch or overlap: indices (candidate, instant, agent) of all contacts, three arrays (C,).
+    """Indices (candidate, instant, agent) of all pairs of boxes that touch or overlap, three arrays (C,).
 
     Ego boxes (length, width) have their centres, and cosines and sines of their headings, in arrays (K, N), at K
-    instants of N candidates; `samples` (K,) is the agents' sample of each instant. Equals geometry.boxes_overlap on
-    all pairs.
+    instants of N candidates; `samples` (K,) is the agents' sample of each instant. Equals geometry.boxes_overlap on all
+    pairs.
     """
     half_length, half_width = 0.5 * size
     other_length, other_width = 0.5 * agents.sizes.T
@@ -112,7 +112,7 @@ def touching(
         ego_cos, ego_sin = cos.ravel()[ego], sin.ravel()[ego]
         turn_cos = np.abs(ego_cos * other_cos + ego_sin * other_sin)
         turn_sin = np.abs(ego_cos * other_sin - ego_sin * other_cos)
-        # Across the ego first: on a road most of what is near is beside, and done with here.
+        # The lateral axis first: on a road most nearby agents are beside the ego, and this axis separates them.
         across = half_width + other_length[agent] * turn_sin + other_width[agent] * turn_cos
         left = np.flatnonzero(np.abs(dy * ego_cos - dx * ego_sin) <= across)
         ego, agent, dx, dy, turn_cos, turn_sin = (each[left] for each in (ego, agent, dx, dy, turn_cos, turn_sin))
@@ -154,7 +154,7 @@ def _nearby(
 def clearances(
     x: Array, y: Array, heading: Array, size: Array, agents: AgentTracks, samples: Array, at_most_m: float
 ) -> Array:
-    """(N, K) metres from ego boxes, as in `touching`, to the nearest agent: 0 where they touch, at most `at_most_m`.
+    """(N, K) metres from ego boxes, as in `find_contacts`, to the nearest agent: 0 on contact, at most `at_most_m`.
 
     A lower bound by separating axes (see geometry.box_separation): exact unless corner faces corner.
     """
@@ -168,15 +168,15 @@ def clearances(
     return np.asarray(clearance.reshape(x.shape).T)
 
 
-def grouped(
+def group_contacts(
     candidate: Array, instant: Array, agent: Array, agents: int, *, whole: bool, per_step: int = 1
 ) -> tuple[Array, Array, Array]:
-    """Contacts in groups, each of which is judged by its first contact.
+    """Groups contacts, each group judged by its first contact.
 
     Returns the order (C,) that sorts contacts by candidate, agent and instant; the group (C,) of each in that order;
-    and the places where groups begin. With `whole`, all contacts of a candidate with an agent are one group: the
-    official code never looks again at an agent whose first contact was not the ego's fault. Otherwise a group is one
-    unbroken contact and a new meeting is judged anew. `per_step` instants make one time step.
+    and the offsets of the groups. With `whole`, all contacts of a candidate with an agent form one group: the official
+    code ignores an agent after a first contact that was not the ego's fault. Otherwise a group is one unbroken contact,
+    and a later contact is judged again. `per_step` instants make one time step.
     """
     pair = candidate * agents + agent
     order = np.lexsort((instant, pair))

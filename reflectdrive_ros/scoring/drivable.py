@@ -1,13 +1,13 @@
-"""Where the car may stand: polygons, exact, and a signed-distance grid made from them, fast and never too kind.
+"""The drivable space as exact polygons, and as a conservative signed-distance grid made from them.
 
-The polygons are the truth: an evaluation asks them. Search and the car ask the grid, which costs one look-up per point.
-The grid is conservative by two facts. Its cells hold the exact signed distance at their centres, rounded down, and
-signed distance is 1-Lipschitz: it falls by no more than the way walked. So the value of a cell less the way from its
-centre bounds the distance at any point from below, even outside the grid. A point that the grid calls clear is clear;
-the price is caution within half a cell of a straight edge.
+Evaluations query the polygons. The search and the vehicle query the grid, which costs one look-up per point. The grid
+is conservative for two reasons: its cells hold the exact signed distance at their centres, rounded down, and signed
+distance is 1-Lipschitz. The value of a cell minus the distance from its centre is therefore a lower bound at any point,
+also outside the grid. A point that the grid reports as inside is inside. Along a straight edge the bound is up to half
+a cell too low.
 
-A point on an edge is off-road, as in NAVSIM (its point-in-polygon test is strict). Unlike there, an edge shared by two
-polygons is none: they are joined first, and a seam between two lanes is road.
+A point on an edge is off-road, as in NAVSIM (its point-in-polygon test is strict). Unlike NAVSIM, polygons are joined
+first, so that the seam between two lanes is road.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import shapely
 from .. import geometry
 from ..domain import Array, DrivableGrid
 
-RESOLUTION_M = 0.2  # costs up to 0.1 m beside a straight kerb; a lane leaves a car some 0.6 m on either side
-REACH_M = 5.0  # distances are told up to this: a repair moves a waypoint by 3 m
+RESOLUTION_M = 0.2  # costs up to 0.1 m along a straight kerb; a lane leaves about 0.6 m on either side of a car
+REACH_M = 5.0  # distances are reported up to this: a repair moves a waypoint by 3 m
 ROUNDING_M = 1e-4  # pays for float32 cells and for points moved between frames some kilometres across
 
 
-def joined(polygons: Sequence[Any], name: str = "drivable") -> Any:
+def union_polygons(polygons: Sequence[Any], name: str = "drivable") -> Any:
     """One shapely geometry, the union of polygons given as rings (V >= 3, 2) in metres or as shapely Polygons.
 
     Raises ValueError naming `name` and the polygon's index when there is none, or one is empty, crosses itself, has no
@@ -55,7 +55,7 @@ def _polygon(shape: Any, name: str) -> Any:
 
 
 def contains(space: Any, points: Array) -> Array:
-    """Whether points (..., 2) lie strictly inside `space` (of `joined`): (...) bool, exact."""
+    """Whether points (..., 2) lie strictly inside `space` (of `union_polygons`): (...) bool, exact."""
     points = np.asarray(points, float)
     shapely.prepare(space)
     return np.asarray(shapely.contains_xy(space, points[..., 0], points[..., 1]))
@@ -71,13 +71,15 @@ def grid(
 
     `ego_from_grid` (3,) is the rectangle's first corner and axes. The space may reach beyond the rectangle: distances
     are to its true edge, exact up to REACH_M and cut off there, which leaves them 1-Lipschitz. Built once per scene, in
-    about 0.1 s; a grid of a map rides along with the car by replacing `ego_from_grid`. Raises ValueError on a rectangle
+    about 0.1 s; a grid of a map is moved with the car by replacing `ego_from_grid`. Raises ValueError on a rectangle
     without area and on a space that is not made of polygons.
     """
     if not (np.isfinite(size_m).all() and min(size_m) > 0 and resolution_m > 0):
         raise ValueError(f"size_m is {size_m} and resolution_m {resolution_m}, expected positive metres")
     if space.geom_type not in ("Polygon", "MultiPolygon"):
-        raise ValueError(f"space is a {space.geom_type}, expected the Polygon or MultiPolygon that `joined` makes")
+        raise ValueError(
+            f"space is a {space.geom_type}, expected the Polygon or MultiPolygon that `union_polygons` makes"
+        )
     grid_from_ego = geometry.invert(np.asarray(ego_from_grid, float))
     space = shapely.transform(space, lambda points: geometry.transform_points(grid_from_ego, points))
     x, y = (resolution_m * np.arange(int(np.ceil(side / resolution_m)) + 1) for side in size_m)
@@ -109,16 +111,18 @@ def _edges(space: Any) -> Array:
 
 
 def grid_around_ego(space: Any, behind_m: float = 20.0, ahead_m: float = 140.0, side_m: float = 40.0) -> DrivableGrid:
-    """The grid of a space in the ego frame over what a plan of 4 s can reach, on a motorway too."""
+    """The grid of a space in the ego frame over the reach of a plan of 4 s, also on a motorway."""
     return grid(space, np.array([-behind_m, -side_m, 0.0]), (behind_m + ahead_m, 2 * side_m))
 
 
 def clearances(lookup: DrivableGrid, points: Array) -> Array:
-    """(...) metres that points (..., 2) of the ego frame are at least inside the drivable space, at most REACH_M.
+    """Lower bounds (...) in metres of how far points (..., 2) of the ego frame are inside the drivable space, at most
+    REACH_M.
 
-    Positive means surely inside: it is the best of the bounds from the four cells around the point. Along a straight
-    edge it is short by half a cell at most, and nowhere by more than a cell's diagonal. Beyond the grid the bound falls
-    with the distance to it. Any leading shape, (N, T, 4) for corners of candidates.
+    A positive value guarantees that the point is inside. The value is the best of the bounds from the four cells around
+    the point. It is too low by at most half a cell along a straight edge, and by at most a cell's diagonal elsewhere.
+    Beyond the grid the bound decreases with the distance to the grid. Any leading shape is accepted, such as (N, T, 4)
+    for corners of candidates.
     """
     at = geometry.transform_points(geometry.invert(lookup.ego_from_grid), points)
     return clearances_in_grid(lookup, at[..., 0], at[..., 1])
@@ -163,9 +167,9 @@ def corner_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Arra
 
 
 def outline_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Array:
-    """(...) as `corner_clearances`, for the whole outline of the box: stricter, it sees a kerb between the corners.
+    """(...) as `corner_clearances`, for the whole outline of the box; it also detects a kerb between two corners.
 
-    The outline is sampled every cell or closer; between two samples the bound falls by half their spacing.
+    The outline is sampled at least once per cell; between two samples the bound falls by half their spacing.
     """
     length, width = np.asarray(size, float)
     along, across = (np.linspace(-0.5, 0.5, int(np.ceil(s / lookup.resolution_m)) + 1) for s in (length, width))

@@ -1,10 +1,9 @@
-"""The road made straight: how far along its route points lie, how far beside it, and which way it leads there.
+"""Frenet coordinates along a route: arc length, lateral offset (left positive) and the route's heading at points.
 
-A plan of rounded points says little about where the car faces between them; the road says much. Held against a
-straight road a driven way is all but straight, so what is noise and what is a turn is told apart far better there than
-in the car's frame, where a roundabout looks like a driver who never stops turning his wheel.
+The headings of a plan of rounded points are noisy between the points. Relative to the road, a driven path has almost no
+curvature, so noise and turns are easier to separate there than in the ego frame, where a roundabout is one long turn.
 
-A plan that leaves the road (another lane is none) is read without it.
+A plan that leaves the road (changing lanes does not) is read in the ego frame.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ import numpy as np
 from .. import geometry, tokens
 from ..domain import Array
 
-STEP_M = 1.0  # between places of a route that are looked at
+STEP_M = 1.0  # spacing of the route's samples
 REACH_M = 130.0  # of it, more than a plan is long
 TANGENT_M = 3.0  # to either side, over which a route's direction is taken: maps have kinks
 BACK_M = 3.0  # of it, behind the car
-NEAR_M = 4.0  # how far along the route a point may lie from where its step from the one before would have it
+NEAR_M = 4.0  # tolerance along the route between a point and its expected place one step after the previous point
 BESIDE_M = 5.0  # further away a plan is not on this road
 ASTRAY = np.cos(np.radians(70.0))  # a step at a larger angle to the road does not follow it
 CURVATURE_CHANGE = 0.04  # of plans, in place of `tokens.CURVATURE_CHANGE`: they turn at junctions, on narrow roads
-TELLING_M = 1.0  # shorter steps do not say which way they go
+TELLING_M = 1.0  # shorter steps have no reliable direction
 
 
-class Straight(NamedTuple):
+class FrenetPoints(NamedTuple):
     """Points as a straight road has them."""
 
     points: Array  # (.., T, 2) along the route and to its left
@@ -36,15 +35,15 @@ class Straight(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class RoadFrame:
-    """A route of the ego frame as a ruler; beyond its ends it goes straight on."""
+class FrenetFrame:
+    """A route of the ego frame as a reference line, extended straight beyond its ends."""
 
     places: Array  # (R, 2) every STEP_M
     heading: Array  # (R,) unwrapped
     at: Array  # (R,) metres along, 0 where the car is
 
     @staticmethod
-    def of(route: Array) -> RoadFrame | None:
+    def of(route: Array) -> FrenetFrame | None:
         """Of a route (L, 2+) that leads past the car; None where there is none, or it is elsewhere."""
         line = geometry.distinct_points(np.asarray(route, float))
         if len(line) < 2:
@@ -57,9 +56,9 @@ class RoadFrame:
         at = np.linspace(first, last, max(round((last - first) / STEP_M) + 1, 2))
         behind, ahead = (_places(line, np.clip(at + way, 0.0, along[-1])) for way in (-TANGENT_M, TANGENT_M))
         heading = np.unwrap(np.arctan2(*(ahead - behind).T[::-1]))
-        return RoadFrame(_places(line, at), heading, at - begins_m)
+        return FrenetFrame(_places(line, at), heading, at - begins_m)
 
-    def straightened(self, points: Array) -> Straight:
+    def to_frenet(self, points: Array) -> FrenetPoints:
         """Points (.., T, 2), each found on the route near where its step from the one before leads."""
         points = np.asarray(points, float)
         ways = points.reshape(-1, *points.shape[-2:])
@@ -77,7 +76,7 @@ class RoadFrame:
         along = self.at[nearest] + offset[..., 0] * forward + offset[..., 1] * left
         beside = offset[..., 1] * forward - offset[..., 0] * left
         straight = np.stack([along, beside], axis=-1).reshape(points.shape)
-        return Straight(straight, np.interp(along, self.at, self.heading).reshape(points.shape[:-1]))
+        return FrenetPoints(straight, np.interp(along, self.at, self.heading).reshape(points.shape[:-1]))
 
     def bent(self, points: Array) -> Array:
         """Points (.., T, 2) of the ego frame from those of the straight road."""
@@ -90,7 +89,7 @@ class RoadFrame:
         return np.asarray(ways + beyond[..., None] * forward + beside[..., None] * left)
 
     def follows(self, straight: Array) -> Array:
-        """(..) bool, whether straightened points (.., T, 2) are those of a way on this road."""
+        """(..) bool: whether points (.., T, 2) in Frenet coordinates follow this road."""
         steps = np.diff(straight, axis=-2, prepend=np.zeros_like(straight[..., :1, :]))
         length = np.hypot(steps[..., 0], steps[..., 1])
         along = (steps[..., 0] >= ASTRAY * length) | (length < TELLING_M)
@@ -101,14 +100,16 @@ def _places(line: Array, at: Array) -> Array:
     return geometry.sample(line, at)[:, :2]
 
 
-def poses_on_road(points: Array, road: RoadFrame | None) -> Array:
-    """Poses (.., T, 3) with headings read from points (.., T, 2) as `tokens.poses_from_points` does, but for the
-    sharper turns of a plan, and against the road it follows. The points are kept. Raises ValueError as it does."""
+def poses_on_road(points: Array, road: FrenetFrame | None) -> Array:
+    """Poses (.., T, 3) with headings estimated from points (.., T, 2) as `tokens.poses_from_points` does, relative to
+    the road if the points follow it, and with a prior that allows the sharper turns of a plan. The points are kept.
+    Raises ValueError as `poses_from_points` does.
+    """
     plain = tokens.poses_from_points
     if road is None:
         return plain(points, CURVATURE_CHANGE)
-    begin, towards = (each[0] for each in road.straightened(np.zeros((1, 2))))
-    straight, heading = road.straightened(points)
+    begin, towards = (each[0] for each in road.to_frenet(np.zeros((1, 2))))
+    straight, heading = road.to_frenet(points)
     straight = straight - begin
     turned = geometry.rotate(straight, towards)  # so that the car faces along x, as ever
     against = geometry.wrap(plain(turned, CURVATURE_CHANGE)[..., 2] - towards + heading)

@@ -26,10 +26,10 @@ STANDING_MPS = 0.005  # section 9: slower has no time to collision
 AHEAD_RAD = np.deg2rad(30.0)
 BEHIND_RAD = np.deg2rad(150.0)
 TTC_STEPS = np.arange(0, 10, 3)  # section 9: looks ahead 0, 0.3, 0.6, 0.9 s
-STATIC_PENALTY = 0.5  # section 4: what is left of the score after hitting a cone or a barrier
+STATIC_PENALTY = 0.5  # section 4: score after a collision with a cone or a barrier
 WRONG_WAY_M = (2.0, 6.0)  # section 6: less is 1, less is 0.5, else 0
 WRONG_WAY_STEPS = 10
-LEAST_PROGRESS_M = 5.0  # section 8: if nobody gets further, progress does not count
+LEAST_PROGRESS_M = 5.0  # section 8: if no candidate gets further, progress does not count
 LANE_OFFSET_M = 0.5  # section 11
 LANE_STEPS = 20
 
@@ -48,7 +48,7 @@ def centers(states: Array, vehicle: VehicleConfig) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class EgoAreas:
-    """What the map says of the car's place, each (N, 41) bool (section 3)."""
+    """Map areas under the ego box, each (N, 41) bool (section 3)."""
 
     multiple_lanes: Array  # over two lanes and within neither
     off_road: Array  # some corner is not in a roadblock, intersection or carpark
@@ -57,7 +57,9 @@ class EgoAreas:
 
 
 def ego_areas(center: Array, size: Array, areas: MapAreas | None, grid: DrivableGrid | None) -> EgoAreas:
-    """Flags of boxes (length, width) at poses (N, 41, 3). What is unknown is False; a grid, if given, says off_road."""
+    """Flags of boxes (length, width) at poses (N, 41, 3). Unknown flags are False; `off_road` comes from a grid if
+    given.
+    """
     unknown = np.zeros(center.shape[:2], bool)
     if areas is None and grid is None:
         return EgoAreas(unknown, unknown, unknown, unknown)
@@ -125,7 +127,7 @@ def no_collision(
     areas: EgoAreas,
     official: bool = False,
 ) -> Array:
-    """NC over time (N, 41): 1, 0.5 or 0 at each instant; a trajectory's score is the least (section 4).
+    """NC over time (N, 41): 1, 0.5 or 0 at each instant; a trajectory's score is the minimum (section 4).
 
     A contact is the ego's fault if the agent stands, if the front bumper hits it, or if it is lateral while the car is
     between lanes or off the road; never if the ego stands or the agent comes from behind.
@@ -133,11 +135,11 @@ def no_collision(
     size = np.array([vehicle.length_m, vehicle.width_m])
     x, y, heading = np.ascontiguousarray(center.T)  # (41, N) each
     cos, sin = np.cos(heading), np.sin(heading)
-    candidate, instant, agent = contacts.touching(x, y, cos, sin, size, agents, SAMPLE_TIMES)
+    candidate, instant, agent = contacts.find_contacts(x, y, cos, sin, size, agents, SAMPLE_TIMES)
     score = np.ones(states.shape[:2])
     if len(candidate) == 0:
         return score
-    order, group, begins = contacts.grouped(candidate, instant, agent, len(agents), whole=official)
+    order, group, begins = contacts.group_contacts(candidate, instant, agent, len(agents), whole=official)
     n, t, a = candidate[order][begins], instant[order][begins], agent[order][begins]
 
     state, pose, other = states[n, t], center[n, t], agents.poses[a, t]
@@ -152,7 +154,7 @@ def no_collision(
     standing = agents.are_static[a] | (speed <= STOPPED_MPS)
     fault = (ego_speed > STOPPED_MPS) & (standing | (~behind & (frontal | astray)))
     if not official:
-        fault &= t > 0  # no plan can undo a contact that is there already
+        fault &= t > 0  # no plan can avoid a contact at t = 0
 
     charged = fault[group]
     penalty = np.where(agents.are_static[agent[order]], STATIC_PENALTY, 0.0)[charged]
@@ -166,7 +168,7 @@ def drivable_area(areas: EgoAreas) -> Array:
 
 
 def driving_direction(center: Array, areas: EgoAreas, spare_intersections: bool) -> Array:
-    """DDC (N,): 1, 0.5, 0 by the way driven off the route's lanes within a second (section 6)."""
+    """DDC (N,): 1, 0.5, 0 by the distance driven off the route's lanes within a second (section 6)."""
     step = np.zeros(center.shape[:2])
     step[:, 1:] = np.hypot(np.diff(center[:, :, 0], axis=1), np.diff(center[:, :, 1], axis=1))
     wrong = areas.off_route & ~areas.in_intersection if spare_intersections else areas.off_route
@@ -222,19 +224,19 @@ def time_to_collision(
     cos, sin = (np.broadcast_to(each, ways.shape).reshape(shape) for each in (cos, sin))
     samples = (np.arange(steps)[:, None] + TTC_STEPS).reshape(-1)
     size = np.array([vehicle.length_m, vehicle.width_m])
-    candidate, instant, agent = contacts.touching(ahead_x, ahead_y, cos, sin, size, agents, samples)
+    candidate, instant, agent = contacts.find_contacts(ahead_x, ahead_y, cos, sin, size, agents, samples)
     moving = speed[candidate, instant // looks] >= STANDING_MPS
     candidate, instant, agent = candidate[moving], instant[moving], agent[moving]
     if len(candidate) == 0:
         return score
-    order, _, begins = contacts.grouped(candidate, instant, agent, len(agents), whole=official, per_step=looks)
+    order, _, begins = contacts.group_contacts(candidate, instant, agent, len(agents), whole=official, per_step=looks)
     n, k, a = candidate[order][begins], instant[order][begins], agent[order][begins]
     t = k // looks
     rear_x, rear_y, rear_heading = states[n, t, X], states[n, t, Y], states[n, t, HEADING]
     intersection = np.zeros(len(n), bool)
     if map_areas is not None:
         intersection = _some(map_areas.index.bits(rear_x, rear_y), map_areas.intersection_bits)
-    if not official:  # both at the time of the meeting; the official code asks where the agent will be from here (Q2)
+    if not official:  # both at the time of contact; the official code compares with the present ego (Q2)
         way = ways[t, k % looks, n]
         rear_x, rear_y = rear_x + way * np.cos(rear_heading), rear_y + way * np.sin(rear_heading)
     bearing = _bearing(rear_x, rear_y, rear_heading, agents.poses[a, samples[k]])
@@ -252,14 +254,14 @@ def progress(center: Array, centerline: Array) -> Array:
 def ego_progress(progress_m: Array, multiplier: Array, reference_m: float, *, masked: bool) -> Array:
     """EP (N,): progress as a share of the best, which is the reference's or the candidate's own (section 8).
 
-    `multiplier` (N,) is the product of the multiplicative metrics, `reference_m` the reference's progress times its
-    own. `masked`, as in v1.1, takes the multiplier into the share; v2 does not.
+    `multiplier` (N,) is the product of the multiplicative metrics, `reference_m` the reference's progress times its own
+    multiplier. `masked`, as in v1.1, includes the multiplier in the share; v2 does not.
     """
     earned = progress_m * multiplier
     best = np.maximum(earned, reference_m)
     share = np.clip((earned if masked else progress_m) / np.where(best > LEAST_PROGRESS_M, best, 1.0), 0.0, 1.0)
-    nobody_moves = np.where(multiplier > 0, 1.0, 0.0) if masked else np.ones_like(share)
-    return np.where(best > LEAST_PROGRESS_M, share, nobody_moves)
+    no_progress = np.where(multiplier > 0, 1.0, 0.0) if masked else np.ones_like(share)
+    return np.where(best > LEAST_PROGRESS_M, share, no_progress)
 
 
 def lane_keeping(center: Array, centerline: LineIndex, areas: EgoAreas) -> Array:
@@ -294,7 +296,7 @@ DECIMALS = 8
 
 @dataclass(frozen=True)
 class ComfortRule:
-    """How comfort looks at accelerations: windows in samples, and which accelerations."""
+    """How comfort is computed from accelerations: window lengths in samples, and which accelerations."""
 
     smooth: int  # window that smooths an acceleration before its derivative is taken
     acceleration: int  # window that smooths an acceleration before it is judged
@@ -309,11 +311,11 @@ COMFORT_SANE = ComfortRule(7, 7, 15, "center")
 
 @lru_cache(maxsize=64)
 def _filter(count: int, window: int, order: int, derivative: int) -> Array:
-    """(T, T) matrix of a Savitzky-Golay filter: times a column of values it filters them.
+    """(T, T) matrix of a Savitzky-Golay filter: the product with a column of values is the filtered column.
 
-    Each row fits a polynomial to a window and reads it, or its derivative, at one sample; near the ends the first or
-    last window serves. As scipy's `savgol_filter`, whose even windows the official code relies on: they are read half
-    a sample late (Q7). Written out because not every scipy accepts even windows.
+    Each row fits a polynomial to a window and evaluates it, or its derivative, at one sample; near the ends the first
+    or last window is used. Equals scipy's `savgol_filter` with even windows, on which the official code relies: they
+    are evaluated half a sample late (Q7). It is written out because some versions of scipy refuse even windows.
     """
     window = min(window, count)
     half = window // 2

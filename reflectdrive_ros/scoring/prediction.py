@@ -1,9 +1,9 @@
-"""Where others will be: who drives along the ego's road, in either direction, is thought to stay on it.
+"""Predicts agents: those that drive along the ego's road, in either direction, stay on it.
 
-At constant velocity everybody leaves the road in its next bend: an oncoming bus seems to sweep across our lane, and a
-lead in a curve to drive off it. The ego knows one road, its route. Who is on it or in a lane beside it, and faces along
-it or against it, keeps his distance to it and his speed. All others go straight on, and where the observation tells
-predicted paths, those count.
+At constant velocity every agent leaves the road at the next bend: an oncoming bus seems to cross the ego's lane, and a
+lead vehicle in a curve seems to leave the road. The ego knows one road, its route. An agent on it or in an adjacent
+lane, with a heading along or against it, keeps its lateral offset and its speed. All other agents continue straight on.
+Predicted paths of the observation take precedence.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..domain import Agents, Array, Forecast, ForecastSource
-from .frenet import RoadFrame
+from .frenet import FrenetFrame
 
-BESIDE_M = 4.0  # the lane beside the ego's; further out is another road, a pavement or a car park
-ALONG = np.cos(np.radians(10.0))  # who is at a larger angle to the road is leaving it, or changing lanes
+BESIDE_M = 4.0  # the lane beside the ego's; agents further away are on another road, a pavement or a car park
+ALONG = np.cos(np.radians(10.0))  # agents at a larger angle to the road leave it or change lanes
 MOVING_MPS = 0.5
 
 
-def forecast(others: Agents, road: RoadFrame | None, dt_s: float, steps: int) -> Forecast:
-    """Others at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but along the road who drives there."""
+def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) -> Forecast:
+    """Agents at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but agents along the road follow it."""
     straight_on = kinematics.forecast(others, dt_s, steps)
     if road is None or len(others) == 0 or straight_on.source is not ForecastSource.CONSTANT_VELOCITY:
         return straight_on
-    at, beside, facing = places_on(road, others.poses)
+    at, beside, facing = project_to_road(road, others.poses)
     speed_mps = np.hypot(*others.velocities_mps.T)
     within = (at > road.at[0]) & (at < road.at[-1])
     keeping = within & (np.abs(beside) <= BESIDE_M) & (np.abs(facing) >= ALONG) & (speed_mps > MOVING_MPS)
@@ -43,7 +43,7 @@ def forecast(others: Agents, road: RoadFrame | None, dt_s: float, steps: int) ->
     return replace(straight_on, poses=poses, source=ForecastSource.ALONG_ROAD)
 
 
-def places_on(road: RoadFrame, poses: Array) -> tuple[Array, Array, Array]:
+def project_to_road(road: FrenetFrame, poses: Array) -> tuple[Array, Array, Array]:
     """Where poses (A, 3) are on a road: metres along it, metres to its left, and the cosine of their angle to it."""
     away = ((poses[:, None, :2] - road.places) ** 2).sum(axis=-1)
     nearest = away.argmin(axis=1)

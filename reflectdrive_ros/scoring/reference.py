@@ -1,8 +1,9 @@
-"""The yardstick of progress: how far a plain, rule-based planner gets in the same scene.
+"""Reference progress for EP: how far a rule-based planner gets in the same scene.
 
-PDM-Closed's idea (section 8 of NAVSIM's score): follow the centreline or a line 1 m to either side of it, at 20, 40, ..
-100 % of the speed limit, behind whoever is ahead by the Intelligent Driver Model; others keep their velocity. The best
-of the fifteen by the driving score is the reference. Its parameters are PDM-Closed's; its emergency brake is left out.
+After PDM-Closed (section 8 of NAVSIM's score): follow the centreline or a line 1 m to either side of it, at 20, 40, ..
+100 % of the speed limit, behind the lead vehicle by the Intelligent Driver Model; other agents keep their velocity. The
+best of the fifteen proposals by the driving score is the reference. The parameters are PDM-Closed's; its emergency
+brake is left out.
 """
 
 from __future__ import annotations
@@ -16,31 +17,32 @@ from ..config import ScoringConfig
 from ..domain import Array
 from . import metrics
 from .contacts import AgentTracks
-from .scorer import Reference, Scene, ScoreCard, judge, score, total
+from .scorer import Reference, Scene, ScoreCard, score, score_states, total
 from .simulate import DT_S, STEPS, simulate
 
 OFFSETS_M = (0.0, -1.0, 1.0)
 SPEED_SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
-SPEED_LIMIT_MPS = 15.0  # where the map tells none
+SPEED_LIMIT_MPS = 15.0  # if the map has no speed limit
 MAX_ACCELERATION_MPS2 = 1.5
 COMFORTABLE_BRAKING_MPS2 = 3.0
 HEADWAY_S = 1.5
 MIN_GAP_M = 1.0
-HARDEST_BRAKING_MPS2 = 8.0  # the model asks for more when it is cut in on; a car cannot
+HARDEST_BRAKING_MPS2 = 8.0  # upper limit of a car; the model requests more after a cut-in
 PATH_STEP_M = 2.0
 BEYOND_M = 50.0  # others are looked for this far past where a proposal can get
 
 
-def measured(believed: Scene, came_true: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Reference:
-    """The reference planner's own: what it plans by one scene and gets to in another that differs in its agents.
+def reference_progress(believed: Scene, came_true: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Reference:
+    """Progress in metres of the reference planner: it plans with the agents of one scene and is measured among those of
+    another.
 
-    Equals `yardstick(came_true, reference_plan(believed, ..))`, but drives the plan once.
+    Equals `reference_plan(believed, ..)` followed by its measurement in the other scene, but simulates the plan once.
     """
     states, best = _driven(believed, proposals(believed, speed_limit_mps))
-    return _reference(judge(replace(came_true, reference=None), states[best : best + 1]))
+    return _reference(score_states(replace(came_true, reference=None), states[best : best + 1]))
 
 
-def yardstick(scene: Scene, plan: Array) -> Reference:
+def reference_of_plan(scene: Scene, plan: Array) -> Reference:
     """The reference that a plan (40, 3) is, once it is simulated in a scene and scored there."""
     return _reference(score(scene, plan[None]))
 
@@ -50,11 +52,11 @@ def _reference(card: ScoreCard) -> Reference:
 
 
 def reference_plan(scene: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Array:
-    """Poses (40, 3) at 0.1 .. 4 s of the best proposal; the slowest on the centreline where none is better.
+    """Poses (40, 3) at 0.1 .. 4 s of the best proposal; the slowest on the centreline if none is better.
 
-    The planner believes `scene.agents`: give it a scene whose agents keep their velocity, and measure its plan in the
-    scene that is scored. Progress is shared out among the proposals themselves. Raises ValueError on a speed limit
-    that is not positive.
+    The planner plans with `scene.agents`: give it a scene whose agents keep their velocity, and measure its plan in the
+    scene that is scored. Progress is normalised among the proposals. Raises ValueError on a speed limit that is not
+    positive.
     """
     plans = proposals(scene, speed_limit_mps)
     _, best = _driven(scene, plans)
@@ -64,7 +66,7 @@ def reference_plan(scene: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Ar
 def _driven(scene: Scene, plans: Array) -> tuple[Array, int]:
     """What cars do that follow plans (P, 40, 3), states (P, 41, 11), and which does best."""
     states = simulate(plans, scene.motion, scene.vehicle, scene.start_us)
-    card = judge(replace(scene, reference=None), states)
+    card = score_states(replace(scene, reference=None), states)
     farthest = float((card.progress_m * card.multiplier).max())
     shared = replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
     return states, int(np.argmax(total(shared, ScoringConfig())))
@@ -104,9 +106,10 @@ def proposals(scene: Scene, speed_limit_mps: float) -> Array:
 def _others(
     agents: AgentTracks, path: Array, path_start: float, within_m: float
 ) -> tuple[Array, Array, tuple[Array, Array]]:
-    """Where the A agents are that come `within_m` of the path: arc length of the rear (A, 41) from where the ego is,
-    inf where absent, speed along the path (A, 41), and the lateral span they cover, lowest and highest (A, 41) m, left
-    positive."""
+    """The agents that come within `within_m` of the path: arc length of the rear (A, 41) from the ego's place, inf
+    where absent, speed along the path (A, 41), and the lateral interval that they cover, lowest and highest (A, 41) m,
+    left positive.
+    """
     samples = STEPS + 1
     margin = agents.sizes.max(initial=0.0)
     low, high = path[:, :2].min(axis=0) - margin, path[:, :2].max(axis=0) + margin
@@ -125,7 +128,7 @@ def _others(
     along, lateral = along.reshape(count, samples, 4), lateral.reshape(count, samples, 4)
     turn = poses[..., 2] - geometry.sample(path, middle.ravel())[:, 2].reshape(count, samples)
     speed = speeds * np.cos(turn)
-    # What is beyond an end of the path projects onto the end: it is not there.
+    # Points beyond an end of the path project onto the end and are not on the path.
     length = geometry.arc_lengths(path)[-1]
     elsewhere = ~present | (along.max(axis=2) <= 0) | (along.min(axis=2) >= length)
     rear = np.where(elsewhere, np.inf, along.min(axis=2) + path_start)
@@ -133,12 +136,13 @@ def _others(
 
 
 def _drive(speed: float, desired: Array, front_m: float, rear: Array, lead_speed: Array, in_way: Array) -> Array:
-    """Metres (P, 40) travelled at 0.1 .. 4 s by P drivers; `in_way` (P, A, 41) says who is in whose way."""
+    """Metres (P, 40) travelled at 0.1 .. 4 s by P proposals; `in_way` (P, A, 41): an agent blocks a proposal."""
     distance, speeds = np.zeros(len(desired)), np.full(len(desired), speed)
     travelled = np.empty((len(desired), STEPS))
     for k in range(STEPS):
         gap = rear[:, k] - (distance[:, None] + front_m)
-        ahead = in_way[:, :, k] & (rear[:, k] > distance[:, None])  # a rear behind our axle is beside or behind us
+        # an agent whose rear is behind our axle is beside or behind us
+        ahead = in_way[:, :, k] & (rear[:, k] > distance[:, None])
         wanted = kinematics.idm_acceleration(
             speeds[:, None],
             desired[:, None],

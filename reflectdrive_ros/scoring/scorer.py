@@ -1,41 +1,41 @@
-"""The driving score: how well N candidate trajectories drive in one scene, NAVSIM's PDMS (v1.1) or EPDMS (v2).
+"""The driving score of N candidate trajectories in one scene: NAVSIM's PDMS (v1.1) or EPDMS (v2).
 
-How to build a Scene (everything in the ego frame of now: x forward, y left, origin at the rear axle):
+How to build a Scene (in the ego frame at t = 0: x forward, y left, origin at the rear axle):
 
     scene = Scene.of_observation(observation, forecast, reference=Reference(progress_m=31.0))       # on the car
     scene = Scene(motion, agents, ForecastSource.LOGGED, centerline, areas=MapAreas(...), ...)      # from a map
     card = score(scene, candidates)          # (N, 8, 3) poses at 0.5 .. 4 s, or (N, 40, 3) at 0.1 .. 4 s
     best = card.score.argmax()
-    card = score(scene, trajectory)          # a Trajectory of 4 s or more, whatever its interval
+    card = score(scene, trajectory)          # a Trajectory of 4 s or more, of any interval
 
 - `motion` (8,) comes from `motion_of(ego_state)`; `agents` from `AgentTracks.of_forecast(forecast, kinds)`.
 - Drivable space is `areas` (polygons, exact), or `grid` (a DrivableGrid of `drivable.grid_around_ego`), or both: then
-  the grid alone says what is off-road and the polygons the rest. With neither, nothing is known to be off-road.
+  the grid decides what is off-road, and the polygons decide the rest. With neither, no point is known to be off-road.
 - `centerline` (L, 2+) is the route ahead: progress and lane keeping are measured along it.
-- `reference` is the progress of a rule-based planner that progress is shared out by. Without one each candidate is
-  measured by itself, and EP is 1 for all that move: give one when candidates are to be compared.
-- `Scene` keeps what it has prepared (the index of its polygons), so score many candidates with one Scene.
+- `reference` is the progress of a rule-based planner by which progress is normalised. Without one, each candidate is
+  measured by itself, and EP is 1 for all that move: give one to compare candidates.
+- `Scene` caches what it has prepared (the index of its polygons): score many candidates with one Scene.
 
 `official=True` reproduces the official code, quirks included (section 15 of the spec), to compare with published
-numbers. The default, for driving and for rewards, departs from it where the official rule is an accident:
+numbers. The default, for driving and for rewards, differs where the official rule is an accident:
 
-- An agent's speed is the present one, not the one it was first seen with (Q1): a parked car that starts and hits the
-  ego is not at rest.
-- TTC asks whether agent and ego, both at the time of their meeting, are one ahead of the other; officially the agent
-  of then is compared with the ego of now (Q2), and a tailgater may be "ahead".
-- An agent that touched the ego without its fault is pardoned until that contact ends, not for the rest of the plan: a
-  second, frontal hit counts.
-- A contact that is there at t = 0 is pardoned in the same way: no plan can undo it.
-- Comfort reads the accelerations of the box centre by the right formulas. Officially the yaw acceleration acts along
-  the car, and lateral acceleration is 0 in v2 and v1.1 alike. Windows are 7 and 15 samples: v1.1's 41 average every
-  short brake away (Q9), v2's 8 shift by half a sample (Q7).
-- Intersections are spared by the driving direction in both forms, traffic lights multiply both forms, and progress
-  counts times the multipliers in both forms.
+- An agent's speed is the present one, not that of its first observation (Q1): a parked car that starts and hits the ego
+  is not at rest.
+- TTC compares agent and ego at the time of their contact; the official code compares the future agent with the present
+  ego (Q2), so that a tailgating agent may count as "ahead".
+- An agent that touched the ego without the ego's fault is exempt until that contact ends, not for the rest of the plan:
+  a second, frontal contact counts.
+- A contact at t = 0 is exempt in the same way: no plan can avoid it.
+- Comfort uses the accelerations of the box centre with correct formulas. In the official code the yaw acceleration acts
+  along the car, and lateral acceleration is 0 in v2 and v1.1. Windows are 7 and 15 samples: v1.1's 41 average every
+  short braking away (Q9), v2's 8 shift by half a sample (Q7).
+- Driving direction ignores intersections in both forms, traffic lights multiply both forms, and progress is multiplied
+  by the multipliers in both forms.
 - The angle to an agent is never NaN, in both modes: the official acos may be, by rounding, for an agent straight ahead
   (Q3). The golden set has no such case.
 
-Kept, because every published number has them: the tracker's penalty on acceleration, DAC without tolerance and from
-t = 0 on, lane joints that count as "between lanes" (Q11).
+Kept, because every published number has them: the tracker's penalty on acceleration, DAC without tolerance and from t =
+0 on, lane joints that count as "between lanes" (Q11).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ import numpy as np
 
 from .. import kinematics
 from ..config import ScoringConfig, VehicleConfig
-from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, Trajectory, checked
+from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, Trajectory, check_array
 from . import contacts, metrics
-from .areas import LineIndex, MapAreas, checked_rings
+from .areas import LineIndex, MapAreas, check_rings
 from .contacts import AgentTracks
 from .simulate import HORIZON_S, STATE_SIZE, STEPS, simulate
 
@@ -59,7 +59,7 @@ WAYPOINTS = 8
 STEPS_PER_WAYPOINT = STEPS // WAYPOINTS
 WAYPOINT_STEPS = STEPS_PER_WAYPOINT * np.arange(1, WAYPOINTS + 1)
 CANDIDATE_LENGTHS = (WAYPOINTS, STEPS)
-FAR = 1e6  # m, m/s, ..: no plan and no car is beyond; the arithmetic stays finite
+FAR = 1e6  # m, m/s, ..: no plan and no car exceeds this; the arithmetic stays finite
 BLOCK = 256  # candidates scored at once; the arrays of more fall out of the cache
 
 
@@ -68,7 +68,7 @@ class Reference:
     """How far the reference planner gets, the yardstick of progress (section 8)."""
 
     progress_m: float  # along the centreline in 4 s, after simulation
-    multiplier: float = 1.0  # product of its own multiplicative metrics; one that fails is no yardstick
+    multiplier: float = 1.0  # product of its own multiplicative metrics; a reference with 0 is not used
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.progress_m) and self.progress_m >= 0):
@@ -85,18 +85,18 @@ class RedLights:
     red: Array = field(default_factory=lambda: np.zeros((0, STEPS + 1), bool))  # (R, 41) at 0, 0.1, .. 4 s
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "connectors", checked_rings("RedLights", "connectors", self.connectors))
+        object.__setattr__(self, "connectors", check_rings("RedLights", "connectors", self.connectors))
         shape = (len(self.connectors), STEPS + 1)
-        object.__setattr__(self, "red", checked("RedLights", "red", self.red, shape, np.bool_))
+        object.__setattr__(self, "red", check_array("RedLights", "red", self.red, shape, np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """All that the scorer knows, in the ego frame of now. See the top of this file for how to build one."""
+    """All inputs of the scorer, in the ego frame at t = 0. The module docstring shows how to build one."""
 
     motion: Array  # (8,) vx, vy, ax, ay, steering, steering rate, yaw rate, yaw acceleration (`motion_of`)
     agents: AgentTracks
-    source: ForecastSource  # where the agents' future comes from; a guard refuses LOGGED
+    source: ForecastSource  # source of the agents' future; a guard refuses LOGGED
     centerline: Array  # (L >= 2, 2+)
     areas: MapAreas | None = None
     grid: DrivableGrid | None = None
@@ -107,15 +107,17 @@ class Scene:
     start_us: int | None = None  # clock of a recording, for the official sampling times (`simulate.sample_times`)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "motion", checked("Scene", "motion", self.motion, (STATE_SIZE - 3,)))
+        object.__setattr__(self, "motion", check_array("Scene", "motion", self.motion, (STATE_SIZE - 3,)))
         if np.abs(self.motion).max() > FAR:
             raise ValueError(f"Scene.motion reaches {np.abs(self.motion).max():.3g}, expected at most {FAR:g}")
         columns = np.shape(self.centerline)[1] if np.ndim(self.centerline) == 2 else 2
-        object.__setattr__(self, "centerline", checked("Scene", "centerline", self.centerline, (None, max(columns, 2))))
+        object.__setattr__(
+            self, "centerline", check_array("Scene", "centerline", self.centerline, (None, max(columns, 2)))
+        )
         if len(self.centerline) < 2:
             raise ValueError(f"Scene.centerline has shape {self.centerline.shape}, expected (2 or more, 2 or more)")
         if self.history is not None:
-            object.__setattr__(self, "history", checked("Scene", "history", self.history, (None, STATE_SIZE)))
+            object.__setattr__(self, "history", check_array("Scene", "history", self.history, (None, STATE_SIZE)))
 
     @cached_property
     def line(self) -> LineIndex:
@@ -130,9 +132,9 @@ class Scene:
         reference: Reference | None = None,
         vehicle: VehicleConfig | None = None,
     ) -> Scene:
-        """What a planner may know: its route, drivable grid and a forecast of its agents (None: nobody is there).
+        """The scene that a planner may use: its route, drivable grid and a forecast of its agents (None: no agents).
 
-        Raises ValueError if the observation has no route, or the forecast other agents than the observation.
+        Raises ValueError if the observation has no route, or if the forecast is of other agents.
         """
         if len(observation.route) < 2:
             raise ValueError("Observation.route has no points, expected at least 2 to measure progress along")
@@ -156,7 +158,7 @@ class Scene:
 
 @lru_cache(maxsize=4)
 def _line_index(points: bytes) -> LineIndex:
-    """Scenes that differ in who is there, or in what is known of them, have it in common."""
+    """Shared by scenes that differ in their agents only."""
     return LineIndex(np.frombuffer(points).reshape(-1, 2), metrics.LANE_OFFSET_M)
 
 
@@ -181,9 +183,9 @@ class ScoreCard:
     multiplier: Array  # product of the multiplicative metrics
     score: Array  # PDMS or EPDMS
     progress_m: Array  # m along the centreline in 4 s
-    clearance_m: Array  # (N, 8) m from the box to the nearest agent at each waypoint, 0 where they touch, capped
+    clearance_m: Array  # (N, 8) m from the box to the nearest agent at each waypoint, 0 on contact, capped
     waypoint_safety: Array  # (N, 8) worst NC x DAC within 0.5 s of each waypoint: 1, 0.5, 0
-    states: Array  # (N, 41, 11) what the simulated car did (columns of `simulate`)
+    states: Array  # (N, 41, 11) simulated states (columns of `simulate`)
 
     def __len__(self) -> int:
         return len(self.score)
@@ -213,7 +215,7 @@ def score(
     """
     if isinstance(candidates, Trajectory):
         candidates = scored_poses(candidates)[None]
-    poses = checked("score", "candidates", candidates, (None, None, 3))
+    poses = check_array("score", "candidates", candidates, (None, None, 3))
     if len(poses) == 0 or poses.shape[1] not in CANDIDATE_LENGTHS:
         raise ValueError(f"score.candidates has shape {poses.shape}, expected (1 or more, {WAYPOINTS} or {STEPS}, 3)")
     if np.abs(poses).max() > FAR:
@@ -221,12 +223,12 @@ def score(
     cards = []
     for first in range(0, len(poses), BLOCK):
         states = simulate(poses[first : first + BLOCK], scene.motion, scene.vehicle, scene.start_us)
-        states.flags.writeable = False  # or `judge` would keep a copy
+        states.flags.writeable = False  # or `score_states` would keep a copy
         before = None if previous_states is None else np.asarray(previous_states, float)
         if before is not None and before.ndim == 3 and len(before) == len(poses):
             before = before[first : first + BLOCK]
-        cards.append(judge(scene, states, config, official=official, previous_states=before))
-    return cards[0] if len(cards) == 1 else joined(cards)
+        cards.append(score_states(scene, states, config, official=official, previous_states=before))
+    return cards[0] if len(cards) == 1 else concat_cards(cards)
 
 
 def scored_poses(trajectory: Trajectory) -> Array:
@@ -240,7 +242,7 @@ def scored_poses(trajectory: Trajectory) -> Array:
     return poses
 
 
-def joined(cards: list[ScoreCard]) -> ScoreCard:
+def concat_cards(cards: list[ScoreCard]) -> ScoreCard:
     """Cards of one scene as one."""
     found: dict[str, Any] = {}
     for entry in fields(ScoreCard):
@@ -249,7 +251,7 @@ def joined(cards: list[ScoreCard]) -> ScoreCard:
     return ScoreCard(**found)
 
 
-def judge(
+def score_states(
     scene: Scene,
     states: Array,
     config: ScoringConfig | None = None,
@@ -259,7 +261,7 @@ def judge(
 ) -> ScoreCard:
     """As `score`, of trajectories that are driven already: states (N, 41, 11) of `simulate`, from the ego's place."""
     config = config or ScoringConfig()
-    states = checked("judge", "states", states, (None, STEPS + 1, STATE_SIZE))
+    states = check_array("judge", "states", states, (None, STEPS + 1, STATE_SIZE))
     second = config.form == "epdms"
     vehicle, agents = scene.vehicle, scene.agents
     size = np.array([vehicle.length_m, vehicle.width_m])
@@ -318,11 +320,11 @@ def total(card: ScoreCard, config: ScoringConfig) -> Array:
     return np.asarray(card.multiplier * sum(share * values for share, values in parts) / weight)
 
 
-def forgiven(card: ScoreCard, human: ScoreCard, config: ScoringConfig) -> ScoreCard:
-    """The card with v2's human filter: what the human scored 0 in, nobody is blamed for (section 13).
+def human_filter(card: ScoreCard, human: ScoreCard, config: ScoringConfig) -> ScoreCard:
+    """The card with v2's human filter: metrics in which the human scored 0 are set to 1 (section 13).
 
-    `human` is the card of the human's own trajectory, scored alone: in a Scene without reference and history. EC is not
-    forgiven, nor is a 0.5.
+    `human` is the card of the human's own trajectory, scored alone, in a Scene without reference and history. EC is not
+    filtered, nor is a 0.5.
     """
     names = ("nc", "dac", "ddc", "tlc", "ep", "ttc", "comfort", "lk")
     pardon = {name: np.ones(len(card)) for name in names if getattr(human, name)[0] == 0.0}

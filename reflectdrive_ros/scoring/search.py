@@ -1,8 +1,8 @@
-"""Better places for one waypoint: every token pair nearby, tried in the trajectory and scored in one batch.
+"""Local search around one waypoint: every token pair nearby is tried in the trajectory and scored in one batch.
 
 ReflectDrive's local search (its section on safety-guided regeneration; the ball N_delta and delta = 10 are the
-paper's): where a waypoint is unsafe, its pair of tokens is replaced by each pair within a Manhattan distance, all else
-kept, and the pair of the best trajectory becomes an anchor that the planner plans around again.
+paper's): the pair of tokens of an unsafe waypoint is replaced by each pair within a Manhattan distance, all other
+tokens are kept, and the pair of the best trajectory becomes an anchor for regeneration.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..config import ScoringConfig
 from ..domain import Array
-from ..tokens import Codebook
+from ..tokens import Codebook, TokenLayout
 from .scorer import Scene, ScoreCard, score
 
 DELTA = 10  # bins; 221 pairs, 3 m either way with bins of 0.3 m
@@ -22,20 +22,21 @@ SAME_SCORE = 1e-9  # scores closer than this differ by rounding only
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What a search tried, nearest pair first; pair 0 is the one that was there."""
+class SearchResult:
+    """The tried pairs, nearest first; pair 0 is the original."""
 
     pairs: Array  # (M, 2) int32 ids of x and y
-    ids: Array  # (M, 2 T) int32 ids of the whole trajectories
+    ids: Array  # (M, T) int32 ids of the whole trajectories
     card: ScoreCard  # of the M trajectories
     best: int  # index of the best; the nearest of those that score the same
 
 
 def ball(codebook: Codebook, pair: Array, delta: int = DELTA) -> Array:
-    """Ids (M, 2) within Manhattan distance `delta` of a pair (2,), nearest first, those off the codebook left out.
+    """Ids (M, 2) within Manhattan distance `delta` of a pair (2,), nearest first, without those outside the codebook.
 
-    M is 2 delta^2 + 2 delta + 1 away from the codebook's edge. Pairs of one Manhattan distance come straightest first
-    (along an axis last), then by id, so the order is the same everywhere. Raises ValueError on a pair off the codebook.
+    M is 2 delta^2 + 2 delta + 1 away from the codebook's edge. Pairs of equal Manhattan distance are ordered by their
+    distance from an axis, then by id, so that the order is the same on every machine. Raises ValueError on a pair
+    outside the codebook.
     """
     if delta < 0:
         raise ValueError(f"delta is {delta}, expected 0 or more")
@@ -53,34 +54,34 @@ def search(
     scene: Scene,
     ids: Array,
     waypoint: int,
-    codebook: Codebook,
+    layout: TokenLayout,
     poses_of: Callable[[Array], Array],
     config: ScoringConfig | None = None,
     delta: int = DELTA,
-) -> Found:
-    """Tries every pair of the ball around waypoint `waypoint` (0 is the first) of a trajectory, ids (2 T,).
+) -> SearchResult:
+    """Tries every pair of the ball around waypoint `waypoint` (0 is the first) of a trajectory, ids (T,).
 
     `poses_of` gives points (M, T, 2) in metres their headings: poses (M, T, 3), as the planner itself does when it
     decodes. Raises ValueError on ids that hold the mask and on a waypoint that the trajectory does not have.
     """
-    pairs, tried = around(ids, waypoint, codebook, delta)
-    card = score(scene, poses_of(codebook.decode(tried)), config)
+    pairs, tried = neighbourhood(ids, waypoint, layout, delta)
+    card = score(scene, poses_of(layout.decode(tried)), config)
     best = int(np.argmax(card.score >= card.score.max() - SAME_SCORE))
-    return Found(pairs, tried, card, best)
+    return SearchResult(pairs, tried, card, best)
 
 
-def around(ids: Array, waypoint: int, codebook: Codebook, delta: int = DELTA) -> tuple[Array, Array]:
-    """The pairs (M, 2) of the ball around a waypoint of a trajectory, ids (2 T,), and the M trajectories (M, 2 T).
+def neighbourhood(ids: Array, waypoint: int, layout: TokenLayout, delta: int = DELTA) -> tuple[Array, Array]:
+    """The pairs (M, 2) of the ball around a waypoint of a trajectory, ids (T,), and the M trajectories (M, T).
 
     Raises ValueError as `search` does.
     """
     ids = np.asarray(ids)
-    if ids.ndim != 1 or len(ids) % 2 or len(ids) == 0:
-        raise ValueError(f"search.ids has shape {ids.shape}, expected (2 T,)")
-    if not 0 <= waypoint < len(ids) // 2:
-        raise ValueError(f"search.waypoint is {waypoint}, expected 0..{len(ids) // 2 - 1}")
-    here = slice(2 * waypoint, 2 * waypoint + 2)
-    pairs = ball(codebook, ids[here], delta)
+    if ids.shape != (layout.length,):
+        raise ValueError(f"search.ids has shape {ids.shape}, expected ({layout.length},)")
+    if not 0 <= waypoint < layout.points:
+        raise ValueError(f"search.waypoint is {waypoint}, expected 0..{layout.points - 1}")
+    here = layout.waypoint(waypoint)
+    pairs = ball(layout.codebook, ids[here], delta)
     tried = np.tile(ids.astype(np.int32), (len(pairs), 1))
     tried[:, here] = pairs
     return pairs, tried

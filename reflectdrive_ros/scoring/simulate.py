@@ -1,17 +1,17 @@
-"""What the car does when it is asked to follow a plan: NAVSIM's tracker and bicycle, for N plans at once.
+"""Simulates a car that follows N plans at once: NAVSIM's tracker and kinematic bicycle.
 
 A plan of poses is interpolated at 10 Hz, its speeds and curvatures are fitted, a one-step LQR tracks them and a
 kinematic bicycle with lagging actuators moves. Source: section 1 of NAVSIM's PDM score (`batch_lqr.py`,
-`batch_lqr_utils.py`, `batch_kinematic_bicycle.py`). The results equal those of the official code to rounding; what is
-computed differs:
+`batch_lqr_utils.py`, `batch_kinematic_bicycle.py`). The results equal those of the official code to rounding. The
+computation differs:
 
 - The speed fit is linear with a matrix that is the same for all plans (cos^2 + sin^2 = 1), so it is one product.
-- The curvature fit, written in curvatures instead of their rates, is tridiagonal: 40 vector operations instead of a
-  40 x 40 pseudo-inverse per plan.
-- Rolling the lateral error 10 steps ahead at constant steering rate is a polynomial in the speed and the acceleration;
-  its coefficients are sums known beforehand, so no matrices are multiplied in the loop.
+- The curvature fit, written in curvatures instead of their rates, is tridiagonal: 40 vector operations instead of a 40
+  x 40 pseudo-inverse per plan.
+- The lateral error 10 steps ahead at constant steering rate is a polynomial in the speed and the acceleration; its
+  coefficients are precomputed sums, so that the loop multiplies no matrices.
 
-Everything happens in the ego frame of now: the car starts at the origin with heading 0.
+All poses are in the ego frame at t = 0: the car starts at the origin with heading 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ X, Y, HEADING, VX, VY, AX, AY, STEERING, STEERING_RATE, YAW_RATE, YAW_ACCELERATI
 STATE_SIZE = 11
 ONE_THREAD = 262_144  # multiplications up to which OpenBLAS keeps a product on one core
 
-ACCELERATION_PENALTY = 1e-4  # section 1.1: meant to be on jerk, falls on acceleration in the official code
+ACCELERATION_PENALTY = 1e-4  # section 1.1: intended for jerk, applied to acceleration in the official code
 CURVATURE_PENALTY = 1e-10
 CURVATURE_RATE_PENALTY = 1e-2
 LOOK_AHEAD = 10  # steps
@@ -48,11 +48,11 @@ STEERING_SHARE = DT_S / (DT_S + 0.05)  # low pass of 0.05 s
 def simulate(plans: Array, motion: Array, vehicle: VehicleConfig, start_us: int | None = None) -> Array:
     """States (N, 41, 11) at 0, 0.1, .. 4 s of cars that follow plans (N, T, 3), poses at equal intervals up to 4 s.
 
-    `motion` (8,) is how the car moves now: vx, vy m/s, ax, ay m/s^2, steering rad, steering rate rad/s, yaw rate rad/s,
-    yaw acceleration rad/s^2; (N, 8) where each has its own. `start_us` asks for the official sampling of a clock that
-    shows this now (see `sample_times`). Ego frame throughout.
+    `motion` (8,) is the present motion: vx, vy m/s, ax, ay m/s^2, steering rad, steering rate rad/s, yaw rate rad/s,
+    yaw acceleration rad/s^2; (N, 8) if it differs by car. `start_us` requests the official sampling for a clock with
+    this value (see `sample_times`). All in the ego frame.
     """
-    return follow(interpolated(plans, start_us), motion, vehicle)
+    return follow(interpolate_plans(plans, start_us), motion, vehicle)
 
 
 def product(matrix: Array, columns: Array) -> Array:
@@ -71,7 +71,7 @@ def product(matrix: Array, columns: Array) -> Array:
 
 
 def sample_times(knots: int, start_us: int | None = None) -> tuple[Array, Array]:
-    """Seconds of `knots` poses (first: now) and of the 41 samples between them.
+    """Seconds of `knots` poses (the first at t = 0) and of the 41 samples between them.
 
     With `start_us`, both are cut to whole microseconds of an absolute clock as in the official code, where seconds of
     an epoch clock are too coarse for a float: a sample may come 1 us early, which moves it by up to 2e-5 m.
@@ -93,7 +93,7 @@ def _interpolation(knots: int, start_us: int | None) -> Array:
     return np.stack([np.interp(times, knot_times, row) for row in np.eye(knots)], axis=1)  # (41, knots)
 
 
-def interpolated(plans: Array, start_us: int | None = None) -> Array:
+def interpolate_plans(plans: Array, start_us: int | None = None) -> Array:
     """Poses (N, 41, 3) at 10 Hz of plans (N, T, 3), linear between poses; headings are unwrapped, the first is 0."""
     plans = np.asarray(plans, float)
     knots = np.concatenate([np.zeros_like(plans[:, :1]), plans], axis=1)
@@ -154,8 +154,8 @@ _EARLIER_SQUARES = np.concatenate([[0], np.cumsum(_J**2)[:-1]])
 def _curvature_windows() -> Array:
     """(200, 40): for each step and each of five weights, the weighted sum over the ten curvatures ahead.
 
-    With way alpha + beta j in step j, the sums multiply alpha and beta (how far the heading is turned by them), and
-    alpha^2, alpha beta and beta^2 (how far the lateral error).
+    With distance alpha + beta j in step j, the sums multiply alpha and beta (contribution to the heading), and alpha^2,
+    alpha beta and beta^2 (contribution to the lateral error).
     """
     after = LOOK_AHEAD - 1 - _J  # steps that follow j
     after_sum = _J.sum() - np.cumsum(_J)  # of their indices
@@ -170,10 +170,10 @@ def _curvature_windows() -> Array:
 
 @lru_cache(maxsize=8)
 def _ten_steps(wheel_base_m: float) -> Array:
-    """(5, 5) what ten steps do, as multiples of (alpha, beta, alpha^2, alpha beta, beta^2).
+    """(5, 5) effect of ten steps, as multiples of (alpha, beta, alpha^2, alpha beta, beta^2).
 
-    Rows: way driven; turn per steering angle; lateral error per steering angle; turn and lateral error per steering
-    rate. The lateral ones are sums over pairs of steps j < k.
+    Rows: distance driven; turn per steering angle; lateral error per steering angle; turn and lateral error per
+    steering rate. The lateral ones are sums over pairs of steps j < k.
     """
     one, squares = float(_J.sum()), float((_J**2).sum())
     pairs = (float(_J.sum()), float((_J * _J + _EARLIER).sum()), float((_J * _EARLIER).sum()))
@@ -200,7 +200,7 @@ def follow(reference: Array, motion: Array, vehicle: VehicleConfig) -> Array:
 
 
 def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping: bool) -> tuple[Array, Array]:
-    """States with headings not wrapped, and (N,) bool, whose heading error left [-pi, pi) on the way."""
+    """States with headings not wrapped, and (N,) bool: whether the heading error left [-pi, pi)."""
     count, base = len(reference), vehicle.wheel_base_m
     speeds, curvatures = profiles(reference)
     windows = product(_curvature_windows(), curvatures).reshape(STEPS, 5, count)
@@ -208,7 +208,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
     place = np.ascontiguousarray(reference.transpose(1, 2, 0))  # (41, 3, N)
     normal = np.stack([-np.sin(place[:, HEADING]), np.cos(place[:, HEADING])], axis=1)
     slow = speeds <= STOPPING_SPEED_MPS
-    somebody_slow = np.asarray(slow.any(axis=1))
+    any_slow = np.asarray(slow.any(axis=1))
 
     states = np.zeros((STEPS + 1, STATE_SIZE, count))
     states[0, VX:] = np.atleast_2d(motion).T
@@ -228,7 +228,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
 
         look = min(i + LOOK_AHEAD, STEPS - 1)
         command = -SPEED_GAIN * (v - speeds[look])
-        if somebody_slow[look]:
+        if any_slow[look]:
             stopping = slow[look] & (v <= STOPPING_SPEED_MPS)
             command[stopping] *= STOPPING_GAIN / SPEED_GAIN
 
@@ -248,7 +248,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
         rate = rate_lateral * lateral_ahead + weighted_turn * turned_ahead
         rate /= rate_lateral * rate_lateral + weighted_turn * rate_turn + 1.0
         rate *= -STEERING_SHARE
-        if somebody_slow[look]:
+        if any_slow[look]:
             rate[stopping] = 0.0
         now[STEERING_RATE] = rate
 
@@ -258,7 +258,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
         np.add(state[:2], direction * basis[0], out=now[:2])
         np.add(state[HEADING], basis[0] * bend, out=now[HEADING])
         now[AX] = state[AX] + ACCELERATION_SHARE * (command - state[AX])
-        np.add(v, now[AX] * DT_S, out=now[VX])  # not clamped: a late brake rolls back a little
+        np.add(v, now[AX] * DT_S, out=now[VX])  # not clamped: late braking may roll back slightly
         rate *= DT_S
         rate += steering
         np.minimum(rate, vehicle.max_steering_rad, out=rate)
@@ -267,7 +267,7 @@ def _drive(reference: Array, motion: Array, vehicle: VehicleConfig, *, wrapping:
     states[1:, YAW_RATE] = states[1:, VX] * np.tan(states[1:, STEERING]) / base
     states[1:, YAW_ACCELERATION] = np.diff(states[:, YAW_RATE], axis=0) / DT_S
     far_off = np.abs(errors).max(axis=(0, 1)) >= np.pi
-    return states.transpose(2, 0, 1), far_off  # a view: what is computed next runs along candidates again
+    return states.transpose(2, 0, 1), far_off  # a view: the next computations iterate over candidates again
 
 
 def _wrap(angle: Array) -> Array:

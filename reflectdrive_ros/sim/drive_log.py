@@ -1,4 +1,4 @@
-"""What happened on a drive: events as they come, and the sums and series that a table or a page shows of them."""
+"""Events of a drive, and the sums and series that tables and pages show."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from ..config import VehicleConfig
 from ..domain import Array
 from ..scoring import metrics
-from ..scoring.simulate import AX, DT_S, STATE_SIZE, STEPS, VX
+from ..scoring.simulate import DT_S, STATE_SIZE, STEPS, VX
 from . import incidents
 from .ego import Ego
 from .network.roads import RoadMap
 from .traffic.actors import Shape, Snapshot
 
-RECONTACT_S = 1.0  # who was touched and let go for this long may be hit again
+RECONTACT_S = 1.0  # an actor that had no contact for this long may be hit again
 BACK_ON_ROAD_S = 0.5  # an excursion ends when the car has been back for this long
 STUCK_S = 60.0
 STUCK_M = 2.0  # less progress than this in STUCK_S is being stuck
@@ -52,7 +52,7 @@ class DriveLog:
     events: tuple[Event, ...]
     collisions: tuple[Collision, ...]
     progress_m: float  # along the route
-    limit_distance_m: float  # what the speed limit would have allowed meanwhile
+    limit_distance_m: float  # distance that the speed limits allow in the same time
     vehicle: VehicleConfig
 
     @property
@@ -63,10 +63,6 @@ class DriveLog:
     @property
     def speeds_mps(self) -> Array:
         return self.states[:, VX]
-
-    @property
-    def accelerations_mps2(self) -> Array:
-        return self.states[:, AX]
 
     @property
     def duration_s(self) -> float:
@@ -91,7 +87,7 @@ class DriveLog:
 
     @property
     def route_completion(self) -> float:
-        """Progress as a share of what the speed limits allow; curves, lights and others take theirs from everybody."""
+        """Progress as a share of the distance that the speed limits allow; curves and traffic keep it below 1."""
         return min(self.progress_m / self.limit_distance_m, 1.0) if self.limit_distance_m > 0 else 0.0
 
     @property
@@ -103,7 +99,7 @@ class DriveLog:
 
     @cached_property
     def comfort(self) -> float:
-        """Share of the drive within the score's comfort bounds, in windows of 4 s; 1 for a drive too short to tell."""
+        """Share of the drive within the score's comfort bounds, in windows of 4 s; 1 for a drive that is too short."""
         length = min(STEPS + 1, len(self.states))
         if length < MIN_COMFORT_STATES:
             return 1.0
@@ -127,7 +123,7 @@ class Recorder:
         self._events: list[Event] = []
         self._collisions: list[Collision] = []
         self._last_contact_s: dict[int, float] = {}  # actor -> when last
-        self._left_road_s = -np.inf  # when last seen off the road
+        self._left_road_s = -np.inf  # time of the last instant off the road
         self._stuck = False
         self._possible_m = 0.0
         self._before: Ego | None = None
@@ -141,7 +137,7 @@ class Recorder:
         progress_m: float,
         speed_limit_mps: float,
     ) -> tuple[Event, ...]:
-        """One instant: who touches whom, and what else is amiss. `progress_m` is that of the whole drive."""
+        """Records one instant: contacts and other incidents. `progress_m` is that of the whole drive."""
         time_s = DT_S * len(self._stamps)
         gaps = incidents.clearances(ego, snapshot.actors, self._vehicle)
         outside = incidents.off_road(ego, self._space, self._vehicle)
@@ -166,7 +162,7 @@ class Recorder:
         return tuple(events)
 
     def add(self, event: Event) -> None:
-        """What the world itself noticed."""
+        """Adds an event of the world."""
         self._events.append(event)
 
     @property
@@ -174,7 +170,7 @@ class Recorder:
         return DT_S * max(len(self._stamps) - 1, 0)
 
     def recently_hit(self, longer_than_s: float) -> list[int]:
-        """Actors whose collision is at least so long ago."""
+        """Actors whose collision is at least this long ago."""
         return [one.actor for one in self._collisions if self.time_s - one.time_s >= longer_than_s]
 
     def log(self) -> DriveLog:

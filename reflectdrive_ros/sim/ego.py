@@ -1,7 +1,7 @@
-"""The ego of the closed loop: how it moves in 0.1 s when it is given a plan.
+"""The ego of the closed loop: its motion in 0.1 s under a plan.
 
-The tracker and the bicycle are those of the driving score (`scoring.simulate`): a plan is driven here as it is judged
-there. What the score does for 4 s is done for one step; the motion that comes of it is where the next one begins.
+Tracker and bicycle model are those of the driving score (`scoring.simulate`), so that a plan is driven as it is scored.
+The score simulates 4 s; here one step is simulated, and the next step starts from the resulting motion.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..config import VehicleConfig
-from ..domain import Array, EgoState, Plan, checked
+from ..domain import Array, EgoState, Plan, check_array
 from ..scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEERING, STEPS, VX, YAW_RATE, X, Y, follow
 
 BRAKING_MPS2 = 3.0  # without a plan: firm, and within what passengers bear
-MIN_CURVATURE_SPEED_MPS = 1.0  # the turning circle of a slower car is not told by its yaw rate
+MIN_CURVATURE_SPEED_MPS = 1.0  # at lower speeds the yaw rate does not give the turning radius
 MOTION = slice(VX, STATE_SIZE)
 
 
@@ -28,15 +28,15 @@ class Ego:
     motion: Array = field(default_factory=lambda: np.zeros(STATE_SIZE - VX))  # (8,) as `scoring.scorer.motion_of`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "map_from_ego", checked("Ego", "map_from_ego", self.map_from_ego, (3,)))
-        object.__setattr__(self, "motion", checked("Ego", "motion", self.motion, (STATE_SIZE - VX,)))
+        object.__setattr__(self, "map_from_ego", check_array("Ego", "map_from_ego", self.map_from_ego, (3,)))
+        object.__setattr__(self, "motion", check_array("Ego", "motion", self.motion, (STATE_SIZE - VX,)))
 
     @property
     def speed_mps(self) -> float:
         return float(self.motion[0])
 
     def state(self, stamp_ns: int) -> EgoState:
-        """What odometry tells of it."""
+        """The state that odometry reports."""
         return EgoState(
             stamp_ns,
             self.map_from_ego,
@@ -56,15 +56,15 @@ class Ego:
 
 
 def ego_at_speed(map_from_ego: Array, speed_mps: float) -> Ego:
-    """A car that goes straight on at a steady speed."""
+    """A car that drives straight at constant speed."""
     return Ego(map_from_ego, np.array([speed_mps, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
 
 
 def step_ego(ego: Ego, plan: Plan | None, stamp_ns: int, vehicle: VehicleConfig) -> Ego:
-    """The car 0.1 s after `stamp_ns`.
+    """The state 0.1 s after `stamp_ns`.
 
-    It follows what is left of the plan and stands still at its end. Without a plan, or with one that is over or comes
-    from the future, it brakes to a stop on the curve that it is on.
+    The car follows the rest of the plan and stops at its end. Without a plan, or with one that has ended or starts in
+    the future, it brakes to a stop with its present curvature.
     """
     reference = None if plan is None else remaining_reference(plan, stamp_ns, ego.map_from_ego)
     if reference is None:
@@ -75,9 +75,9 @@ def step_ego(ego: Ego, plan: Plan | None, stamp_ns: int, vehicle: VehicleConfig)
 
 
 def remaining_reference(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Array | None:
-    """Where a plan wants the car to be at 0, 0.1, .. 4 s from now: (41, 3) in the ego frame of now, headings unwrapped.
+    """The plan's poses at 0, 0.1, .. 4 s from now: (41, 3) in the present ego frame, headings unwrapped.
 
-    The first is the origin only while the car is exactly where the plan has it. None for a plan with nothing left.
+    The first pose is the origin only if the car is exactly on the plan. None if nothing of the plan is left.
     """
     elapsed_s = (stamp_ns - plan.stamp_ns) * 1e-9
     if not 0.0 <= elapsed_s < plan.trajectory.horizon_s:

@@ -1,6 +1,6 @@
-"""What may go wrong in one step of a drive: contacts and whose fault they are, corners off the road, red lights.
+"""Incidents of one step of a drive: contacts and fault, corners off the road, red lights.
 
-The rules are those of the driving score (`scoring.metrics`), asked of one instant instead of a plan.
+The rules are those of the driving score (`scoring.metrics`), applied to one instant instead of a plan.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .ego import Ego
 from .network.roads import RoadMap
 from .traffic.actors import Actors, Lamp, Snapshot
 
-CLEARANCE_MAX_M = 20.0  # gaps to others are told up to this
+CLEARANCE_MAX_M = 20.0  # gaps to agents are reported up to this
 NEAR_M = 30.0  # the map this far around decides between which lanes a car is
 
 
 def clearances(ego: Ego, actors: Actors, vehicle: VehicleConfig) -> Array:
-    """(A,) metres from the ego's box to each actor's, 0 where they touch; a lower bound, at most CLEARANCE_MAX_M."""
+    """(A,) metres from the ego's box to each actor's, 0 on contact; a lower bound, at most CLEARANCE_MAX_M."""
     size = np.array([vehicle.length_m, vehicle.width_m])
     gaps = np.full(len(actors), CLEARANCE_MAX_M)
     center = ego.box_center(vehicle)
@@ -35,8 +35,8 @@ def clearances(ego: Ego, actors: Actors, vehicle: VehicleConfig) -> Array:
 def at_fault(ego: Ego, actors: Actors, index: int, road_map: RoadMap, vehicle: VehicleConfig) -> bool:
     """Whether a contact with an actor is the ego's fault (section 4 of the score's spec).
 
-    It is if the ego moves, and the other one stands, or is hit by the front bumper, or is beside while the ego is
-    between lanes or off the road; never if the other one comes from behind.
+    It is if the ego moves, and the actor stands, or is hit by the front bumper, or is beside the ego while the ego is
+    between lanes or off the road; never if the actor comes from behind.
     """
     if abs(ego.speed_mps) <= metrics.STOPPED_MPS:
         return False
@@ -63,13 +63,13 @@ def between_lanes(ego: Ego, road_map: RoadMap, vehicle: VehicleConfig) -> bool:
 
 
 def off_road(ego: Ego, space: object, vehicle: VehicleConfig) -> bool:
-    """Whether a corner of the car is off the drivable space (of `scoring.drivable.joined`)."""
+    """Whether a corner of the car is off the drivable space (of `scoring.drivable.union_polygons`)."""
     corners = geometry.box_corners(ego.box_center(vehicle), np.array([vehicle.length_m, vehicle.width_m]))
     return not drivable.contains(space, corners).all()
 
 
 class StopLines:
-    """The stop lines of a map, asked which of them a step crosses."""
+    """The stop lines of a map, and which of them a step crosses."""
 
     def __init__(self, road_map: RoadMap) -> None:
         self._signals = road_map.signals
@@ -79,9 +79,9 @@ class StopLines:
     def crossed_at_red(
         self, before: Ego, after: Ego, snapshot: Snapshot, route: frozenset[int], front_m: float
     ) -> bool:
-        """Whether the front (`front_m` ahead of the rear axle) crosses a stop line forwards that is red for its way.
+        """Whether the front (`front_m` ahead of the rear axle) crosses a red stop line in forward direction.
 
-        Where a line has a light for each way, that of the route counts; off the route, all of them must be red.
+        If a line has one light per direction, the light of the route counts; off the route, all of them must be red.
         """
         if not len(self._left):
             return False

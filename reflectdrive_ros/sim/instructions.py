@@ -1,8 +1,8 @@
-"""What a navigator would say now: the command and one short sentence, from the lanes of the route ahead.
+"""Navigation instructions: the command and one short sentence, from the lanes of the route ahead.
 
-A place is only spoken of where there is a choice: a bend, a joint of two roads or a junction with a single way on is
-"the road". A dead end is told of too, since nobody expects to turn back. In a roundabout the choice is the exit, so
-the command is to go on until the next way out is the right one.
+Only places with a choice are mentioned: a bend, a joint of two roads or a junction with a single continuation is part
+of the road. A dead end is mentioned too, because it requires a U-turn. In a roundabout the choice is the exit: the
+command is to continue until the next exit is the right one.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def _roundabout(road_map: RoadMap, lane_keys: Sequence[int], starts: Sequence[fl
     ring = 0
     while ring < len(lane_keys) and road_map.lanes[lane_keys[ring]].road_type is RoadType.ROUNDABOUT:
         ring += 1
-    if ring == len(lane_keys):  # the exit lies beyond what is known of the route
+    if ring == len(lane_keys):  # the exit is beyond the known part of the route
         return Command.STRAIGHT, "take the roundabout" + _distance_text(starts[0])
     exits = {road_map.lanes[key].edge: place for place, key in enumerate(lane_keys[:ring]) if _has_exit(road_map, key)}
     side, leaving = ("right", Command.RIGHT) if _roundabouts_turn_left(road_map) else ("left", Command.LEFT)
-    leave_m = 0.0  # on the way out
+    leave_m = 0.0  # at the exit
     if exits:
         last = list(exits.values())[-1]
         leave_m = starts[last] + float(geometry.arc_lengths(road_map.lanes[lane_keys[last]].lane.centerline)[-1])
@@ -85,7 +85,7 @@ def _roundabout(road_map: RoadMap, lane_keys: Sequence[int], starts: Sequence[fl
 
 
 def _has_exit(road_map: RoadMap, key: int) -> bool:
-    """Whether the ring's road of this lane has a way out at its end."""
+    """Whether the roundabout has an exit at the end of this lane's edge."""
     lane = road_map.lanes[key]
     if lane.across_junction is not None:
         return False
@@ -134,7 +134,7 @@ def _turning_circles(road_map: RoadMap) -> Mapping[int, float]:
 
 @lru_cache(maxsize=4)
 def _junction_choices(road_map: RoadMap) -> frozenset[int]:
-    """Lanes across junctions that are one of several ways on, and those that turn back."""
+    """Lanes across junctions that are one of several continuations, and those of U-turns."""
     lanes = road_map.lanes
     ways: dict[str, dict[int, frozenset[str]]] = {}
     for lane in lanes.values():

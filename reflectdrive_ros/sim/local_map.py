@@ -1,4 +1,5 @@
-"""What the map says around one place: the areas and red lights that the driving score asks for, in the ego frame."""
+"""The map around one place, ego frame: areas and red lights of the driving score; lanes, lights and stop lines of
+observations."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import numpy as np
 import shapely
 
 from .. import geometry
-from ..domain import Array
+from ..domain import Array, LanePolylines, LightState, StopLines, TrafficLights
+from ..lanes import LANE_RADIUS_M, LaneSegments
 from ..scoring.areas import MapAreas
 from ..scoring.scorer import RedLights
 from ..scoring.simulate import STEPS
@@ -21,6 +23,7 @@ from .traffic.actors import Lamp
 
 RADIUS_M = 100.0  # a plan of 4 s gets no further at any limit of a town
 
+LIGHT_STATES = {Lamp.RED: LightState.RED, Lamp.AMBER: LightState.AMBER, Lamp.GREEN: LightState.GREEN}
 SLIVER_M2 = 1e-4  # a smaller part of a cut area is rounding
 
 
@@ -38,7 +41,7 @@ class _Layers:
 def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], radius_m: float = RADIUS_M) -> MapAreas:
     """The map's areas within `radius_m` of a pose (3,), in the ego frame.
 
-    On the route are `route_lanes` and those beside them in the same direction. Takes some milliseconds.
+    `route_lanes` and their neighbours in the same direction count as on the route. Takes some milliseconds.
     """
     layers = _layers(road_map)
     near = np.sort(layers.tree.query(shapely.Point(map_from_ego[:2]), "dwithin", radius_m))
@@ -69,7 +72,7 @@ def _transform_rings(ego_from_map: Array, rings: Sequence[Array]) -> tuple[Array
 def route_with_neighbours(road_map: RoadMap, route_lanes: Collection[int]) -> frozenset[int]:
     """The lanes of a route, those of the same edges, and those that join two of them across a junction.
 
-    Whoever drives there drives the route's way.
+    A car on any of these lanes is on its route.
     """
     lanes = road_map.lanes
     edges = {lanes[key].edge for key in route_lanes if lanes[key].across_junction is None}
@@ -86,7 +89,7 @@ def route_with_neighbours(road_map: RoadMap, route_lanes: Collection[int]) -> fr
 def red_lights(
     road_map: RoadMap, lamps_over_time: Array, map_from_ego: Array, route_lanes: Collection[int]
 ) -> RedLights:
-    """Lanes across junctions that are on the route, guarded by a light and red at some time of the next 4 s.
+    """Lanes across junctions that are on the route, have a light and are red at some time of the next 4 s.
 
     `lamps_over_time` (41 or more, S) holds Lamp of `road_map.signals` at 0, 0.1, .. s. Amber is not red. Raises
     ValueError on another shape.
@@ -108,6 +111,37 @@ def red_lights(
                     rings.append(geometry.transform_points(ego_from_map, ring))
                     red.append(shown)
     return RedLights(tuple(rings), np.array(red) if red else np.zeros((0, STEPS + 1), bool))
+
+
+def lane_polylines(
+    road_map: RoadMap, lamps: Array, map_from_ego: Array, route: Array, route_lanes: Collection[int]
+) -> tuple[LanePolylines, LanePolylines]:
+    """Lanes near a pose (3,), and those of the route's roads. `lamps` (S,) holds Lamp of `road_map.signals`; `route`
+    (L, 2+) is in the ego frame."""
+    lights = {
+        key: int(LIGHT_STATES.get(Lamp(int(lamp)), LightState.UNKNOWN))
+        for signal, lamp in zip(road_map.signals, lamps, strict=True)
+        for key in signal.connectors
+    }
+    segments, on_route = _lane_segments(road_map), route_with_neighbours(road_map, route_lanes)
+    return segments.near(map_from_ego, lights), segments.along(route, on_route, map_from_ego, lights)
+
+
+def lights(road_map: RoadMap, lamps: Array, map_from_ego: Array) -> tuple[TrafficLights, StopLines]:
+    """Lights and their stop lines within LANE_RADIUS_M of a pose (3,), nearest first; a light's id is its place in
+    `road_map.signals`."""
+    lines = np.reshape([signal.stop_line for signal in road_map.signals], (-1, 2, 2))
+    ends = geometry.transform_points(geometry.invert(map_from_ego), lines)
+    away_m = np.hypot(*ends.mean(axis=1).T)
+    ids = np.argsort(away_m, kind="stable")
+    ids = ids[away_m[ids] < LANE_RADIUS_M]
+    states = [int(LIGHT_STATES.get(Lamp(int(lamps[index])), LightState.UNKNOWN)) for index in ids]
+    return TrafficLights(ids, np.array(states, np.int64)), StopLines(ends[ids], ids)
+
+
+@lru_cache(maxsize=4)
+def _lane_segments(road_map: RoadMap) -> LaneSegments:
+    return LaneSegments.of({key: lane.lane for key, lane in road_map.lanes.items()})
 
 
 @lru_cache(maxsize=4)
@@ -132,7 +166,7 @@ def _layers(road_map: RoadMap) -> _Layers:
 
 
 def _simple_rings(area: Any) -> list[Array]:
-    """An area as simple rings without holes, as the score takes them: one that goes around something is cut there."""
+    """An area as simple rings without holes, as the score requires; an area with a hole is cut."""
     if not isinstance(area, shapely.Polygon):
         return [ring for part in shapely.get_parts(area) for ring in _simple_rings(part) if part.area > SLIVER_M2]
     if not len(area.interiors):

@@ -1,10 +1,10 @@
-"""Scenes out of towns: a shard is some towns, their traffic recorded, and moments of it that make up the families.
+"""Samples scenes from towns: a shard is some towns, their recorded traffic, and moments of it for each family.
 
-Any car of the log may be the ego of a moment (`moment.py` says how another driver takes its wheel). Then the expert
-drives, and what nobody can drive is left out and counted.
+Any car of the log may be the ego of a moment (`expert/scene_extraction.py` replaces its driver). The expert then plans;
+scenes that it cannot drive are left out and counted.
 
-A shard depends on its set, its number, its size and the options, on nothing else. The names of its towns begin with the
-set's, and their seeds follow from their names: two sets share no town.
+A shard depends on its set, its number, its size and the options only. The names of its towns start with the set's name,
+and their seeds follow from their names: two sets share no town.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from .traffic.traffic_log import TrafficLog
 STEP_S = 0.1
 STEP_NS = 100_000_000
 MAX_SCENES_PER_TOWN = 100  # of one town, at most
-TOWNS_MAX = 8  # for one shard of 250; families that are rare in a town are sought in the next
+TOWNS_MAX = 8  # for one shard of 250; families that are rare in one town are searched in the next
 WARM_UP_S, RECORDED_S = 15.0, 55.0
 MIN_STEPS_APART = 15  # between two scenes of one car
-CANDIDATES_PER_SCENE = 30  # moments looked at for one scene that is wanted: another town costs more
+CANDIDATES_PER_SCENE = 30  # moments evaluated per required scene; another town takes longer
 MIN_EXPERT_SCORE = 0.55  # below this PDMS the expert has failed and the scene is left out
-EASY_SCORE = 0.8  # straight on at this PDMS needs no eyes ..
+EASY_SCORE = 0.8  # a scene with this PDMS for driving straight on is easy ..
 EASY_KEPT_SHARE = 0.3  # .. and of such scenes this share is kept
-LATERAL_MPS2 = {"high_lateral_acceleration": 4.0}  # what the expert takes in curves, where it is not the usual
+# lateral acceleration of the expert in curves, where it differs from the default
+LATERAL_MPS2 = {"high_lateral_acceleration": 4.0}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a set is made with besides its name."""
+    """Options of a set besides its name."""
 
     width: int = 288
     height: int = 162
@@ -58,7 +59,7 @@ def seed_of(*words: object) -> int:
 
 
 def quotas(size: int) -> dict[str, int]:
-    """How many scenes of each family `size` scenes hold: the shares, rounded so that they add up."""
+    """Number of scenes of each family among `size` scenes: the shares, rounded so that they add up."""
     exact = {family: size * share / sum(FAMILIES.values()) for family, share in FAMILIES.items()}
     whole = {family: int(value) for family, value in exact.items()}
     rest = sorted(exact, key=lambda family: (whole[family] - exact[family], family))
@@ -68,7 +69,7 @@ def quotas(size: int) -> dict[str, int]:
 
 
 class Shard:
-    """The scenes of one shard, made one after the other; `counts` fills up meanwhile."""
+    """The scenes of one shard, made one after the other, with `counts` of left-out scenes."""
 
     def __init__(self, split: str, index: int, size: int, folder: Path, options: Options | None = None) -> None:
         self.split, self.index, self.size, self.folder = split, index, size, folder
@@ -78,7 +79,7 @@ class Shard:
         self._vehicle = VehicleConfig()
 
     def scenes(self) -> Iterator[DrivingScene]:
-        """Up to `size` scenes; what a family lacks is said in `counts`. Raises SumoMissing without SUMO."""
+        """Up to `size` scenes; missing families are in `counts`. Raises SumoMissing without SUMO."""
         wanted = quotas(self.size)
         made = 0
         for number in range(TOWNS_MAX):
@@ -111,7 +112,7 @@ class Shard:
             quota = min(wanted[family], left)
             places = generator.permutation(places)
             scripted_rows = candidates.scripted.get(family)
-            if scripted_rows is not None:  # what happened by itself comes first
+            if scripted_rows is not None:  # recorded events take precedence
                 places = places[np.argsort(scripted_rows[tuple(places.T)] >= 0, kind="stable")]
             for row, column in places[: CANDIDATES_PER_SCENE * quota]:
                 step, ego = int(candidates.steps[row]), int(candidates.egos[column])
@@ -136,14 +137,14 @@ class Shard:
                 yield scene
 
     def _add_expert(self, extracted: scene_extraction.ExtractedScene, generator: np.random.Generator) -> DrivingScene:
-        """The scene with its yardstick and its expert. Raises NoScene where it is too easy or nobody can drive it."""
+        """The scene with its reference progress and its expert. Raises NoScene if too easy or not drivable."""
         scene = extracted.scene
         came_true = scene.scored()
         easy = sampling_planner.straight_ahead_score(came_true)
         if easy > EASY_SCORE and generator.random() > EASY_KEPT_SHARE:
             raise scene_extraction.NoScene("too_easy")
         believed = replace(came_true, agents=scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
-        yardstick = reference.measured(believed, came_true, scene.speed_limit_mps)
+        yardstick = reference.reference_progress(believed, came_true, scene.speed_limit_mps)
         lateral = LATERAL_MPS2.get(scene.family, sampling_planner.LATERAL_MPS2)
         came_true = replace(came_true, reference=yardstick)
         plan = sampling_planner.plan_expert(came_true, scene.speed_limit_mps, extracted.stop_m, lateral)

@@ -1,4 +1,4 @@
-"""Where the ego begins, and how it finds a way from wherever it is."""
+"""Start of the ego, and its route from any pose."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .traffic.actors import Snapshot
 
 MAX_TRIES = 400
 WALK_M = 3000.0
-MIN_ROUTE_M = 400.0  # a way that ends sooner is no drive
+MIN_ROUTE_M = 400.0  # shorter routes are not used
 MAX_OFFSET_M = 0.05  # a lane change that should have begun already is no start
-MIN_CLEARANCE_M = 8.0  # nobody is nearer
+MIN_CLEARANCE_M = 8.0  # no other road user is closer
 FROM_START_M, TO_END_M = 12.0, 25.0  # of the lane
 STANDING_SHARE = 0.3  # share of drives that begin standing
 SHARE_OF_LIMIT = (0.3, 0.7)  # speeds of the others
 BRAKING_MPS2 = 1.5  # every start leaves room to stop before others, and before the junction, this gently
-MAX_LATERAL_M = 4.0  # who is this far to the side is not in the way
+MAX_LATERAL_M = 4.0  # agents at a larger lateral distance are not in the way
 LATERAL_MPS2 = 1.5
 LOOK_AHEAD_M = 30.0
 
@@ -46,7 +46,9 @@ class StartState:
 def sample_start(
     road_map: RoadMap, snapshot: Snapshot, space: object, generator: np.random.Generator, vehicle: VehicleConfig
 ) -> StartState:
-    """A start on a lane with nobody near, at rest or at a moderate speed. Raises RoadError when there is none."""
+    """A start on a lane without other road users nearby, at rest or at a moderate speed. Raises RoadError when there is
+    none.
+    """
     front = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     lanes = {
         key: float(geometry.arc_lengths(lane.lane.centerline)[-1])
@@ -76,7 +78,9 @@ def sample_start(
 
 
 def _safe_speed(route: EgoRoute, at_m: float, ego: Ego, snapshot: Snapshot, to_junction_m: float) -> float:
-    """A speed from which it can stop gently before others and the junction, and take the next metres of the road."""
+    """A speed from which the ego can stop gently before other agents and the junction, and follow the next metres of
+    road.
+    """
     ahead = geometry.transform_points(geometry.invert(ego.map_from_ego), snapshot.actors.poses[:, :2])
     in_way = ahead[(ahead[:, 0] > 0) & (np.abs(ahead[:, 1]) < MAX_LATERAL_M)]
     room = min(float(in_way[:, 0].min(initial=np.inf)) - 2 * MIN_CLEARANCE_M, to_junction_m)
@@ -88,7 +92,7 @@ def _safe_speed(route: EgoRoute, at_m: float, ego: Ego, snapshot: Snapshot, to_j
 def route_from_pose(
     road_map: RoadMap, map_from_ego: Array, generator: np.random.Generator
 ) -> tuple[EgoRoute, float] | None:
-    """A way that goes on from the lane that a pose lies on, and where on it the pose is; None where there is none."""
+    """A route from the lane of a pose, and the arc length of the pose on it; None if there is none."""
     candidates = {key: lane.lane for key, lane in road_map.lanes.items()}
     for key in sorted(lanes_at(candidates, map_from_ego)):
         for road in _next_roads(road_map, key):
@@ -102,7 +106,7 @@ def route_from_pose(
 
 
 def _next_roads(road_map: RoadMap, key: int) -> list[int]:
-    """The lane itself if it is a road's, else the roads' lanes that it leads to."""
+    """The lane itself if it belongs to a road, else the road lanes that it leads to."""
     roads: list[int] = []
     todo = [key]
     while todo:

@@ -1,6 +1,6 @@
-"""Where SUMO is, and how its programs are run.
+"""Finds SUMO and runs its programs.
 
-SUMO comes as the PyPI packages of the extra `sim`; a SUMO of the system (SUMO_HOME or PATH) serves as well.
+SUMO comes as the PyPI packages of the extra `sim`; a SUMO of the system (SUMO_HOME or PATH) is used as well.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 60.0  # a town takes netconvert less than a second
+from ..errors import UserError
+
+TIMEOUT_S = 60.0  # netconvert takes less than a second for a town
 
 
-class SumoMissing(RuntimeError):
+class SumoMissing(UserError, RuntimeError):
     """SUMO is not on this machine; the message says what to install."""
 
     def __init__(self) -> None:
         super().__init__("SUMO is not installed: pip install 'reflectdrive[sim]'")
 
 
-class SumoFailed(RuntimeError):
-    """A program of SUMO ended with an error; the message gives its last word."""
+class SumoFailed(UserError, RuntimeError):
+    """A program of SUMO ended with an error; the message is its last line."""
 
 
 def find_home() -> Path | None:
-    """The folder that SUMO calls SUMO_HOME: that of the PyPI package first, as it is the version we test with."""
+    """The folder of SUMO_HOME: that of the PyPI package first, because tests use its version."""
     package = importlib.util.find_spec("sumo")
     if package is not None and package.origin is not None:
         return Path(package.origin).parent
@@ -67,7 +69,7 @@ def libsumo() -> Any:
     """The module that runs SUMO inside this process. Raises SumoMissing."""
     folder = find_home()
     if folder is not None:
-        os.environ.setdefault("SUMO_HOME", str(folder))  # libsumo looks there for its schemas
+        os.environ.setdefault("SUMO_HOME", str(folder))  # libsumo reads its schemas from there
     try:
         return importlib.import_module("libsumo")
     except ImportError:

@@ -1,4 +1,4 @@
-"""The closed loop: a town with traffic that reacts, and an ego in it that drives what it is told.
+"""The closed loop: a town with reactive traffic, and an ego that follows plans.
 
     with World(WorldOptions(seed=3)) as world:
         while world.stamp_ns < end_ns:
@@ -7,7 +7,7 @@
                 print(event.text)
         print(world.drive.route_completion)
 
-Everything follows from the seed: the town, who drives there, where the ego starts and where its route leads.
+The seed determines the town, its road users, the ego's start and its route.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 from .. import geometry, kinematics
+from ..agent_history import AgentHistoryBuffer
 from ..config import VehicleConfig
 from ..domain import (
+    AgentHistory,
     Agents,
     Array,
     CameraFrame,
@@ -51,20 +54,20 @@ from .render import appearance, camera, scenery
 from .render.appearance import Appearance
 from .render.camera import Camera
 from .render.scenery import Scenery
-from .traffic.actors import Snapshot
+from .traffic.actors import Actors, Snapshot
 from .traffic.demand import Demand
 from .traffic.simulation import Simulation
 
 START_NS = 1_000_000_000_000
 STEP_NS = 100_000_000
 WARM_UP_S = 15.0
-PERCEPTION_RANGE_M = 100.0  # how far a perception would see
-MIN_ROUTE_LEFT_M = 600.0  # the way is made longer when less than this is left
+PERCEPTION_RANGE_M = 100.0  # range of perception
+MIN_ROUTE_LEFT_M = 600.0  # the route is extended when less than this is left
 WALK_M = 3000.0
-OFF_ROUTE_M = 6.0  # a car this far from its way, or turned against it, for LOST_S is on another one
+OFF_ROUTE_M = 6.0  # a car this far from its route, or turned against it, for LOST_S gets a new route
 OFF_ROUTE_S = 2.0
 OFF_ROUTE_RAD = np.pi / 2
-REMOVE_AFTER_S = 2.0  # who was hit is taken off the road, or the town jams behind the wreck
+REMOVE_AFTER_S = 2.0  # a hit vehicle is removed after this time, or it would block the town
 GRID_REUSE_M, GRID_REUSE_RAD = 10.0, 0.3  # a drivable grid rides along for this long
 
 
@@ -83,12 +86,12 @@ class WorldOptions:
 
 
 class World:
-    """See the top of this file. A process can hold one world at a time; use it as a context manager, or close it."""
+    """The closed loop. A process can hold one world at a time; use it as a context manager, or close it."""
 
     def __init__(self, options: WorldOptions, vehicle: VehicleConfig | None = None, folder: Path | None = None) -> None:
-        """`folder` keeps the network's file; without one it goes away with the world.
+        """`folder` keeps the network's file; without one a temporary folder is used.
 
-        Raises RoadError for a map without a drivable route, SumoMissing without SUMO, TrafficError when SUMO breaks.
+        Raises RoadError for a map without a drivable route, SumoMissing without SUMO, TrafficError when SUMO fails.
         """
         self.options = options
         self.vehicle = vehicle or VehicleConfig()
@@ -99,7 +102,7 @@ class World:
         else:
             self.road_map = towns.make(options.name, options.seed, place)
         self._generator = np.random.default_rng([options.seed, 51])
-        self._space = drivable.joined([*self.road_map.roads.values(), *self.road_map.junctions.values()])
+        self._space = drivable.union_polygons([*self.road_map.roads.values(), *self.road_map.junctions.values()])
         demand = Demand.sample(self.road_map, options.seed, options.density)
         self._traffic = Simulation(self.road_map, demand, options.seed)
         try:
@@ -117,17 +120,18 @@ class World:
         self._at_m = first.at_m
         self._traffic.add_ego(first.edges, first.route.lanes[0], first.front_m, first.ego.speed_mps)
         self._traffic.step()
-        self._driven_m = -self._at_m  # progress on earlier ways, less where this one began
+        self._driven_m = -self._at_m  # progress on earlier routes, minus the start on this one
         self._off_route_steps = 0
         self._ended = False
         self._cleared: set[int] = set()
         self._grid: tuple[Array, DrivableGrid] | None = None
         self.stamp_ns = START_NS
+        self._history = AgentHistoryBuffer()
         self.snapshot: Snapshot = self._traffic.snapshot()
         self._recorder = Recorder(self.road_map, self._space, self.vehicle)
         self._watch()
 
-    # --- what is ------------------------------------------------------------------------------------------------------
+    # --- present state -----------------------------------------------------------------------------------------------
 
     @property
     def ego(self) -> EgoState:
@@ -136,7 +140,7 @@ class World:
 
     @property
     def route(self) -> Array:
-        """(L, 3) in the map frame, from 30 m behind the ego to 250 m ahead, as far as the network goes."""
+        """(L, 3) in the map frame, from 30 m behind the ego to 250 m ahead, as far as the network reaches."""
         return self._route.local_line(self._at_m)
 
     @property
@@ -170,13 +174,16 @@ class World:
         return appearance.sample_appearance(self.options.seed)
 
     def render_images(self, rig: Sequence[Camera]) -> tuple[CameraFrame, ...]:
-        """What the cameras see now, left to right."""
+        """Images of the cameras, left to right."""
         return camera.render_frames(
             self.scenery, self.snapshot, self._ego.map_from_ego, self.stamp_ns, tuple(rig), self.appearance
         )
 
-    def observation(self, cameras: tuple[CameraFrame, ...] = (), *, drivable: bool = False) -> Observation:
-        """What a planner may know now; `cameras` are handed through, oldest instant first."""
+    def observation(
+        self, cameras: tuple[CameraFrame, ...] = (), *, drivable: bool = False, vectors: bool = False
+    ) -> Observation:
+        """The planner's observation; `cameras` are passed on, oldest instant first. With `vectors` also lanes,
+        history, lights and stop lines."""
         command, instruction = self._next_instruction()
         ego_from_map = geometry.invert(self._ego.map_from_ego)
         return Observation(
@@ -189,6 +196,7 @@ class World:
             agents=self._agents(),
             drivable=self._drivable_grid() if drivable else None,
             instruction=instruction,
+            **(self._vectors(geometry.compose(ego_from_map, self.route)) if vectors else {}),
         )
 
     def areas(self) -> MapAreas:
@@ -196,7 +204,7 @@ class World:
         return local_map.areas(self.road_map, self._ego.map_from_ego, self._route_lanes())
 
     def score(self, trajectory: Trajectory) -> ScoreCard:
-        """The driving score of a plan made now: others keep their velocity, lights stay as they are.
+        """The driving score of a plan from the present state: agents keep their velocity, lights stay as they are.
 
         Progress is measured by the reference planner. Takes some tens of milliseconds. Raises ValueError for a
         trajectory shorter than 4 s.
@@ -214,15 +222,36 @@ class World:
             red_lights=lights,
             vehicle=self.vehicle,
         )
-        scene = replace(scene, reference=reference.measured(scene, scene, self.speed_limit_mps))
+        scene = replace(scene, reference=reference.reference_progress(scene, scene, self.speed_limit_mps))
         times_s = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
         return score(scene, kinematics.resample(trajectory, times_s)[None])
 
-    def _agents(self) -> Agents:
-        """Who is near enough to be seen, in the ego frame."""
+    def _vectors(self, route: Array) -> dict[str, Any]:
+        """Lanes, history, lights and stop lines of an observation with a route (L, 3) in the ego frame."""
+        pose, lamps = self._ego.map_from_ego, self.snapshot.lamps
+        lanes, route_lanes = local_map.lane_polylines(self.road_map, lamps, pose, route, self._route_lanes())
+        traffic_lights, stop_lines = local_map.lights(self.road_map, lamps, pose)
+        return {
+            "lanes": lanes,
+            "route_lanes": route_lanes,
+            "history": self._agent_history(),
+            "traffic_lights": traffic_lights,
+            "stop_lines": stop_lines,
+        }
+
+    def _agent_history(self) -> AgentHistory:
+        ids = self._near_actors().ids.tolist()
+        return self._history.history(self.stamp_ns, self._ego.map_from_ego, ids, self._agents())
+
+    def _near_actors(self) -> Actors:
+        """Actors within PERCEPTION_RANGE_M."""
         actors = self.snapshot.actors
         away = np.hypot(*(actors.poses[:, :2] - self._ego.map_from_ego[:2]).T)
-        near = actors.select(np.flatnonzero(away < PERCEPTION_RANGE_M))
+        return actors.select(np.flatnonzero(away < PERCEPTION_RANGE_M))
+
+    def _agents(self) -> Agents:
+        """Agents within PERCEPTION_RANGE_M, in the ego frame."""
+        near = self._near_actors()
         poses = geometry.compose(geometry.invert(self._ego.map_from_ego), near.poses)
         heading = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], axis=1)
         return Agents(poses, near.speeds_mps[:, None] * heading, near.sizes[:, :2], near.kinds)
@@ -231,7 +260,7 @@ class World:
         return self._route.lanes_between(self._at_m - navigation.BEHIND_M, self._at_m + navigation.AHEAD_M)
 
     def _drivable_grid(self) -> DrivableGrid:
-        """Made where the ego is, and kept while it is near there: making one takes 0.1 s."""
+        """The grid around the ego, kept while the ego is close to its origin: computing one takes 0.1 s."""
         map_from_ego = self._ego.map_from_ego
         if self._grid is not None:
             made_from_now = geometry.compose(geometry.invert(self._grid[0]), map_from_ego)
@@ -239,16 +268,18 @@ class World:
                 now_from_grid = geometry.compose(geometry.invert(made_from_now), self._grid[1].ego_from_grid)
                 return replace(self._grid[1], ego_from_grid=now_from_grid)
         around = self.areas()
-        made = drivable.grid_around_ego(drivable.joined((*around.roadblocks, *around.intersections), "World.areas"))
+        made = drivable.grid_around_ego(
+            drivable.union_polygons((*around.roadblocks, *around.intersections), "World.areas")
+        )
         self._grid = map_from_ego, made
         return made
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def step(self, plan: Plan | None, dt_s: float = DT_S) -> tuple[Event, ...]:
-        """The ego follows the plan (without one it brakes to a stop), the others react; what happened is told.
+        """Moves the ego along the plan (without one it brakes to a stop) and the traffic; returns the events.
 
-        `dt_s` is a whole number of tenths of a second. Raises ValueError on another, TrafficError when SUMO breaks.
+        `dt_s` is a whole number of tenths of a second. Raises ValueError on another, TrafficError when SUMO fails.
         """
         steps = round(dt_s / DT_S)
         if steps < 1 or abs(steps * DT_S - dt_s) > 1e-6:
@@ -267,12 +298,15 @@ class World:
         return events
 
     def _watch(self) -> tuple[Event, ...]:
+        actors = self.snapshot.actors
+        heading = np.stack([np.cos(actors.poses[:, 2]), np.sin(actors.poses[:, 2])], axis=1)
+        self._history.put(self.stamp_ns, actors.ids.tolist(), actors.poses, actors.speeds_mps[:, None] * heading)
         route = local_map.route_with_neighbours(self.road_map, self._route_lanes())
         progress_m = self._driven_m + self._at_m
         return self._recorder.watch(self.stamp_ns, self._ego, self.snapshot, route, progress_m, self.speed_limit_mps)
 
     def _navigate(self) -> tuple[Event, ...]:
-        """Where the ego is on its way; a new way where it has left the old one for good."""
+        """Updates the ego's place on its route; replaces the route if the ego has left it for good."""
         self._at_m, offset = self._route.project(self._at_m, self._ego.map_from_ego)
         turned = abs(float(geometry.wrap(self._route.pose_at(self._at_m)[2] - self._ego.map_from_ego[2])))
         self._off_route_steps = self._off_route_steps + 1 if abs(offset) > OFF_ROUTE_M or turned > OFF_ROUTE_RAD else 0
@@ -295,7 +329,7 @@ class World:
         return tuple(events)
 
     def _replace_route(self) -> bool:
-        """A way from the lane that the ego is on, if it is on one that leads on."""
+        """A route from the ego's lane, if that lane has a continuation."""
         new = start.route_from_pose(self.road_map, self._ego.map_from_ego, self._generator)
         if new is None:
             return False
@@ -305,7 +339,7 @@ class World:
         return True
 
     def _remove_hit_actors(self) -> None:
-        """Takes those off the road who were hit some time ago."""
+        """Removes vehicles that were hit some time ago."""
         for actor in self._recorder.recently_hit(REMOVE_AFTER_S):
             if actor not in self._cleared:
                 self._cleared.add(actor)
@@ -314,7 +348,7 @@ class World:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the traffic; a second time does nothing."""
+        """Ends the traffic; a second call does nothing."""
         self._traffic.close()
         if self._scratch is not None:
             self._scratch.cleanup()

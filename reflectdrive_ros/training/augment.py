@@ -1,12 +1,12 @@
-"""Blocks to learn from: the expert's tokens with some hidden, and plans that are wrong the way plans are wrong.
+"""Training sequences: the expert's tokens with some masked, and perturbed plans for AutoEdit.
 
-Hidden: a planner meets few of all sets of hidden tokens. It decides with everything hidden, drafts with the goal alone
-or the goal and what it wrote so far in sight. Hiding each token by itself, as language models do, shows the first of
-these once in 17 blocks and the second once in 2000; so the sets are drawn by kind.
+Masked: inference needs only a few kinds of masks: everything masked (the goal decision), everything but the goal, or
+everything but the goal and tokens written before. Independent masks, as in language models, would give the first of
+these once in 17 sequences and the second once in 2000; masks are therefore sampled by kind.
 
-Wrong: a plan is too fast or too slow (its points slide along its own path, on beyond its end too), or turned about the
-car. Some stay right, so that an editor learns to leave a good plan alone; half keep the right goal, which editing
-never moves; some lack their end, as a plan of a moment ago does.
+Perturbed: a plan is too fast or too slow (its points are moved along its path, also beyond its end), or rotated about
+the car. Some plans stay unchanged, so that the editor learns to keep a good plan; half keep the expert's goal, which
+editing never changes; some have a masked end, as in a lite step.
 """
 
 from __future__ import annotations
@@ -14,92 +14,104 @@ from __future__ import annotations
 import numpy as np
 
 from ..domain import Array
-from ..tokens import Codebook
+from ..tokens import TokenLayout
 
 KINDS = ("all", "goal", "goal_and_some", "any")
-SHARES = (0.20, 0.25, 0.25, 0.30)
-SOONER = 1e-3  # m; a step shorter than this has no direction
+KIND_PROBS = (0.20, 0.25, 0.25, 0.30)
+MIN_STEP_M = 1e-3  # m; a step shorter than this has no direction
 
-IDENTITY_SHARE = 0.2
-SLIGHT_SLIDE, SLIGHT_SLIDE_SHARE = (0.85, 1.15), 0.625
-WIDE_SLIDE = (0.6, 1.4)
-SLIGHT_TURN_RAD, SLIGHT_TURN_SHARE = np.radians(3.0), 0.7
-WIDE_TURN_RAD = np.radians(8.0)
-CLEAN_GOAL_SHARE = 0.5
-NO_END_SHARE = 0.15  # of one or two points
+IDENTITY_PROB = 0.2
+SMALL_SCALE, SMALL_SCALE_PROB = (0.85, 1.15), 0.625
+LARGE_SCALE = (0.6, 1.4)
+SMALL_ROTATION_RAD, SMALL_ROTATION_PROB = np.radians(3.0), 0.7
+LARGE_ROTATION_RAD = np.radians(8.0)
+CLEAN_GOAL_PROB = 0.5
+TRUNCATED_PROB = 0.15  # of one or two points
 
 
 # --- hidden ----------------------------------------------------------------------------------------------------------
 
 
-def masked_blocks(clean: Array, count: int, mask_id: int, rng: np.random.Generator) -> Array:
-    """(B, count, 16) of tokens (B, 16), part of them `mask_id`; the first of each scene is all mask.
+def masked_actions(clean: Array, count: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
+    """(B, count, T) of tokens (B, T), part of them masked; the first of each scene is all mask.
 
-    The others are of the kinds that are left, so that of `count` = 5 every kind has its share; two of its 16 tokens
-    are the goal. Raises ValueError if count is less than 1.
+    The others are of the kinds that are left, so that of `count` = 5 every kind has its share. Raises ValueError if
+    count is less than 1.
     """
     if count < 1:
-        raise ValueError(f"masked_blocks got count {count}, expected at least 1: the goal is read from an all-mask one")
+        raise ValueError(
+            f"masked_actions got count {count}, expected at least 1: the goal is read from an all-mask one"
+        )
     length = clean.shape[1]
-    rest = np.array(SHARES[1:]) / sum(SHARES[1:])
+    rest = np.array(KIND_PROBS[1:]) / sum(KIND_PROBS[1:])
     kinds = 1 + rng.choice(len(rest), size=(len(clean), count), p=rest)
     kinds[:, 0] = 0
-    free = np.arange(length) < length - 2
+    free = np.isin(np.arange(length), layout.free)
     order = rng.random((len(clean), count, length)).argsort(-1)  # rank of each place
     order_free = np.where(free, rng.random((len(clean), count, length)), 2.0).argsort(-1).argsort(-1)
-    some = rng.integers(1, length - 2, (len(clean), count, 1))  # 1 .. 13 hidden of the 14
+    some = rng.integers(1, len(layout.free), (len(clean), count, 1))  # hidden of the free ones, at least one is not
     share = rng.random((len(clean), count, 1))
     hidden = np.select(
         [kinds[..., None] == k for k in range(3)],
         [np.ones((1, 1, length), bool), free[None, None], free & (order_free < some)],
         order < np.maximum(1, np.rint(share * length)),
     )
-    return np.where(hidden, mask_id, clean[:, None])
+    return np.where(hidden, layout.mask_id, clean[:, None])
 
 
 # --- wrong -----------------------------------------------------------------------------------------------------------
 
 
-def slid(points: Array, factor: Array) -> Array:
-    """Points (N, T, 2) moved along their path from the origin to `factor` (N,) times their way; straight on beyond."""
+def scale_along_path(points: Array, factor: Array) -> Array:
+    """Waypoints (N, P, A) moved along their path from the origin to `factor` (N,) times their arc length.
+
+    Beyond the end the path is extended straight, with the last heading; before it headings are interpolated.
+
+    Headings are interpolated between the waypoints; beyond the last one they stay.
+    """
     path = np.concatenate([np.zeros_like(points[:, :1]), points], axis=1)
     step = np.diff(path, axis=1)
     length = np.hypot(step[..., 0], step[..., 1])
-    way = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
-    wanted = factor[:, None] * way[:, 1:]
-    real = length > SOONER
-    last = np.where(real.any(axis=1), real.shape[1] - 1 - real[:, ::-1].argmax(axis=1), 0)
-    begun = (wanted[..., None] >= way[:, None, :-1]) & real[:, None]  # steps that have begun by then
-    at = np.where(begun, np.arange(real.shape[1]), 0).max(axis=-1)
+    along = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
+    wanted = factor[:, None] * along[:, 1:]
+    moving = length > MIN_STEP_M
+    last = np.where(moving.any(axis=1), moving.shape[1] - 1 - moving[:, ::-1].argmax(axis=1), 0)
+    passed = (wanted[..., None] >= along[:, None, :-1]) & moving[:, None]  # steps that have passed by then
+    at = np.where(passed, np.arange(moving.shape[1]), 0).max(axis=-1)
     at = np.minimum(at, last[:, None])
     row = np.arange(len(points))[:, None]
     size = length[row, at]
-    share = np.where(size > SOONER, (wanted - way[row, at]) / np.maximum(size, SOONER), 0.0)
-    return np.asarray(path[row, at] + share[..., None] * step[row, at])
+    share = np.where(size > MIN_STEP_M, (wanted - along[row, at]) / np.maximum(size, MIN_STEP_M), 0.0)
+    moved = path[row, at] + share[..., None] * step[row, at]
+    moved[..., 2:] = path[row, at, 2:] + np.minimum(share, 1.0)[..., None] * step[row, at, 2:]
+    return np.asarray(moved)
 
 
-def turned(points: Array, angle_rad: Array) -> Array:
-    """Points (N, T, 2) turned about the origin by `angle_rad` (N,), left positive."""
+def rotate(points: Array, angle_rad: Array) -> Array:
+    """Waypoints (N, P, A) turned about the origin by `angle_rad` (N,), left positive."""
     cos, sin = np.cos(angle_rad)[:, None], np.sin(angle_rad)[:, None]
     x, y = points[..., 0], points[..., 1]
-    return np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1)
+    turned = np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1)
+    return np.concatenate([turned, points[..., 2:] + angle_rad[:, None, None]], axis=-1)
 
 
-def perturbed_blocks(points: Array, count: int, codebook: Codebook, rng: np.random.Generator) -> Array:
-    """(B, count, 16) tokens of perturbed plans; `points` (B, 8, 2) are the expert's, in metres."""
+def perturbed_actions(points: Array, count: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
+    """(B, count, T) tokens of perturbed plans; `points` (B, P, A) are the expert's, in metres and radians."""
     many = np.repeat(points, count, axis=0)
     size = len(many)
-    kind = rng.random(size)  # identity, then a quarter slid, a quarter turned, half of the rest both
-    share = (kind - IDENTITY_SHARE) / (1.0 - IDENTITY_SHARE)
+    kind = rng.random(size)  # unchanged, then a quarter scaled, a quarter rotated, half of the rest both
+    share = (kind - IDENTITY_PROB) / (1.0 - IDENTITY_PROB)
     slides, turns = (share >= 0.0) & (share < 0.75), share >= 0.25
-    slight = rng.random(size) < SLIGHT_SLIDE_SHARE
-    factor = np.where(slight, rng.uniform(*SLIGHT_SLIDE, size), rng.uniform(*WIDE_SLIDE, size))
-    most = np.where(rng.random(size) < SLIGHT_TURN_SHARE, SLIGHT_TURN_RAD, WIDE_TURN_RAD)
+    slight = rng.random(size) < SMALL_SCALE_PROB
+    factor = np.where(slight, rng.uniform(*SMALL_SCALE, size), rng.uniform(*LARGE_SCALE, size))
+    most = np.where(rng.random(size) < SMALL_ROTATION_PROB, SMALL_ROTATION_RAD, LARGE_ROTATION_RAD)
     angle = most * rng.uniform(-1.0, 1.0, size)
-    moved = turned(slid(many, np.where(slides, factor, 1.0)), np.where(turns, angle, 0.0))
-    keep = rng.random(size) < CLEAN_GOAL_SHARE
-    moved[keep, -1] = many[keep, -1]
-    tokens = codebook.encode(moved)
-    missing = np.where(rng.random(size) < NO_END_SHARE, rng.integers(1, 3, size), 0)
-    lost = np.arange(tokens.shape[1]) >= tokens.shape[1] - 2 * missing[:, None]
-    return np.where(lost, codebook.mask_id, tokens).reshape(len(points), count, -1)
+    moved = rotate(scale_along_path(many, np.where(slides, factor, 1.0)), np.where(turns, angle, 0.0))
+    keep = rng.random(size) < CLEAN_GOAL_PROB
+    if layout.goal:
+        goal = layout.goal[0] // len(layout.axes)
+        moved[keep, goal, :2] = many[keep, goal, :2]
+    tokens = layout.encode(moved)
+    missing = np.where(rng.random(size) < TRUNCATED_PROB, rng.integers(1, 3, size), 0)
+    lost = np.arange(tokens.shape[1]) >= tokens.shape[1] - len(layout.axes) * missing[:, None]
+    return np.where(lost, layout.mask_id, tokens).reshape(len(points), count, -1)

@@ -1,12 +1,11 @@
-"""`reflectdrive train mean RUN RUN .. --out DIR`: the mean of the weights of runs that began with each other.
+"""`reflectdrive train mean RUN RUN .. --out DIR`: averages the weights of a run and of those that it started from.
 
-A run learns much of its last scenes by heart and forgets some of the earlier ones. The mean of its weights and of those
-that it began with keeps what both know: they lie in one valley, so what is between them drives, too, and better on
-scenes that neither has seen (Model soups, arXiv 2203.05482; Robust fine-tuning, arXiv 2109.01903). It costs nothing
-when it drives.
+A run overfits its last scenes and forgets some of the earlier ones. The average of its weights and of its initial
+weights keeps both: they are in one basin of the loss, so that interpolated weights drive too, and better on new scenes
+(Model soups, arXiv 2203.05482; Robust fine-tuning, arXiv 2109.01903). Inference costs the same.
 
-RUN and DIR are folders with weights.safetensors and card.json, as models/reflectdrive2_small. One that is named twice
-counts twice.
+RUN and DIR are folders with weights.safetensors and card.json, as models/reflectdrive2_small. A folder that is given
+twice has double weight.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 
+from ..command import command
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
 from ..provenance import provenance
@@ -29,43 +28,37 @@ from .train_state import WEIGHTS, StateError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of weights, two or more different")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the mean is written")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
 
 
-def run(args: argparse.Namespace) -> int:
+@command(os_error="{}: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when there is no mean."""
-    errors = Console(stderr=True)
-    try:
-        digest = mean(args.runs, args.out, provenance())
-    except (CheckpointError, StateError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
-    except OSError as fault:
-        errors.print(escape(f"{fault.filename or args.out}: {fault.strerror or fault}"), soft_wrap=True)
-        return 2
-    Console().print(escape(f"{args.out / WEIGHTS}, SHA-256 {digest}"), soft_wrap=True, highlight=False)
-    return 0
+    digest = average(args.runs, args.out, provenance())
+    console.print(f"{args.out / WEIGHTS}, SHA-256 {digest}")
 
 
-def mean(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
-    """Writes the mean of the weights of some folders and its card; their SHA-256.
+def average(folders: list[Path], out: Path, about: dict[str, Any]) -> str:
+    """Writes the average of the weights of some folders and its card; returns the SHA-256 of the weights.
 
-    Raises StateError where there are fewer than two or a card is missing, CheckpointError for weights that are not
-    their card's or are another network's, OSError naming a file.
+    Raises StateError for fewer than two folders or a missing card, CheckpointError for weights that differ from their
+    card or belong to another network, OSError naming a file.
     """
     shares = {folder: count / len(folders) for folder, count in Counter(folders).items()}
     if len(shares) < 2:
-        raise StateError(f"train mean got {len(shares)} folder, expected two or more to take the mean of")
+        raise StateError(f"train mean got {len(shares)} folder, expected two or more")
     cards = [train_state.card_of(folder) for folder in shares]
     nets = [checkpoint.load(folder / WEIGHTS, card["sha256"]) for folder, card in zip(shares, cards, strict=True)]
     first = nets[0]
     for folder, net in zip(shares, nets, strict=True):
         if net.config != first.config:
-            raise CheckpointError(f"{folder} holds another network than {folders[0]}: there is no mean of the two")
+            raise CheckpointError(f"{folder} holds another network than {folders[0]}: they cannot be averaged")
     with torch.no_grad():
         for parts in zip(*(net.parameters() for net in nets), strict=True):
             parts[0].copy_(sum(share * part for share, part in zip(shares.values(), parts, strict=True)))
     out.mkdir(parents=True, exist_ok=True)
-    averaged_from = [{"share": round(share, 4), **train_state.earlier(folder)} for folder, share in shares.items()]
-    told = {"data": {"averaged_from": averaged_from, **about}}
-    return train_state.save_weights(first, out / WEIGHTS, told)
+    averaged_from = [
+        {"share": round(share, 4), **train_state.describe_init_run(folder)} for folder, share in shares.items()
+    ]
+    about = {"data": {"averaged_from": averaged_from, **about}}
+    return train_state.save_weights(first, out / WEIGHTS, about)

@@ -1,10 +1,10 @@
-"""What the pictures show, seen from above: an exercise for the eyes that only training sets.
+"""Auxiliary BEV head: occupancy of a grid around the car from all image tokens. Training only.
 
-Sixteen tokens say little about what is in six pictures. So while it learns, the network is also asked, from its picture
-tokens alone, which cells of a grid around the car are road, which hold somebody now and which will in one, two and four
-seconds. Cells are a metre wide: of larger ones somebody on foot fills too little to be counted. The reader that turns
-tokens into the grid is thrown away afterwards; the planner is the same without it. Such a second task is common among
-planners that learn from cameras (TransFuser, arXiv 2205.15997, section 3.4); ReflectDrive-2 has none.
+The sixteen action tokens alone are a weak training signal for the vision encoder. The network is therefore also trained
+to predict, from its image tokens, which cells of a grid around the car are road, and which are occupied now and in one,
+two and four seconds. Cells are 1 m wide: in larger ones the share of a pedestrian would be too small. The head is
+discarded after training and does not change the planner. Such auxiliary tasks are common in camera planners
+(TransFuser, arXiv 2205.15997, section 3.4); ReflectDrive-2 has none.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import distance_map
-from ..data.occupancy import AHEAD_STEPS, CELLS, CHANNELS, centres_m
+from ..data.occupancy import CELLS, CHANNELS, FUTURE_STEPS, cell_centres_m
 from ..tokens import Codebook
 
-PATCH = 8  # cells per side that one query answers
+PATCH = 8  # cells per side that one query predicts
 HEADS = 4
-RARE = 4.0  # weight of cells that hold somebody against those that do not
+OCCUPIED_WEIGHT = 4.0  # weight of occupied cells relative to free ones
 
 
-class BirdsEye(nn.Module):
-    """Picture tokens to the grid: one round of attention by a query per patch of cells."""
+class BevHead(nn.Module):
+    """Image tokens to the grid: one round of attention by a query per patch of cells."""
 
     rows: Tensor
     columns: Tensor
@@ -44,10 +44,12 @@ class BirdsEye(nn.Module):
                 else:
                     scale = 0.5 if name == "queries" else parameter.shape[1] ** -0.5
                     parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-        for name, centres, ids in zip(("rows", "columns"), centres_m(), distance_map.id_window(codebook), strict=True):
+        for name, centres, ids in zip(
+            ("rows", "columns"), cell_centres_m(), distance_map.id_window(codebook), strict=True
+        ):
             places = np.clip(codebook.to_ids(centres), ids.start, ids.stop - 1) - ids.start
             self.register_buffer(name, torch.from_numpy(places.astype(np.int64)), persistent=False)
-        weights = torch.tensor([1.0, *[RARE] * len(AHEAD_STEPS)])
+        weights = torch.tensor([1.0, *[OCCUPIED_WEIGHT] * len(FUTURE_STEPS)])
         self.register_buffer("weights", weights[:, None, None], persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -56,18 +58,18 @@ class BirdsEye(nn.Module):
             torch.unflatten(part, -1, (HEADS, -1)).transpose(1, 2) for part in self.keys_values(tokens).chunk(2, dim=-1)
         )
         queries = torch.unflatten(self.queries, -1, (HEADS, -1)).transpose(0, 1).expand(len(tokens), -1, -1, -1)
-        seen = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)
-        told = self.fc2(F.gelu(self.fc1(self.norm(self.queries + seen))))
+        attended = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)
+        outputs = self.fc2(F.gelu(self.fc1(self.norm(self.queries + attended))))
         side = CELLS // PATCH
-        patches: Tensor = told.view(-1, side, side, CHANNELS, PATCH, PATCH)
+        patches: Tensor = outputs.view(-1, side, side, CHANNELS, PATCH, PATCH)
         return patches.permute(0, 3, 1, 4, 2, 5).reshape(-1, CHANNELS, CELLS, CELLS)
 
-    def loss(self, tokens: Tensor, distances: Tensor, taken: Tensor) -> Tensor:
+    def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor) -> Tensor:
         """Mean cross-entropy over cells and channels.
 
-        tokens (B, N, width), distances (B, X, Y) int8 as `fields.distance_map`, taken bool as a batch of
+        tokens (B, N, width), distances (B, X, Y) int8 as `fields.distance_map`, occupancy bool as a batch of
         `occupancy`.
         """
         road = distances[:, self.rows][:, :, self.columns] <= 0
-        wanted = torch.cat([road[:, None], taken], 1).float()
+        wanted = torch.cat([road[:, None], occupancy], 1).float()
         return F.binary_cross_entropy_with_logits(self(tokens).float(), wanted, pos_weight=self.weights)

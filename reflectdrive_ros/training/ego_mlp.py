@@ -1,8 +1,7 @@
-"""How far one gets with closed eyes: a small network that knows the ego state and the command, and nothing else.
+"""Baseline without cameras: an MLP on the ego state and the command.
 
-It is trained on the expert's waypoints of one set and scored on another like every planner. What it scores is what a
-set gives away without a look at the road; a planner is worth what it adds to that. (NAVSIM's ego-status MLP is the same
-idea.)
+It is trained on the expert's waypoints of one set and scored on another like every planner. Its score shows how much of
+a set can be solved without images. (As NAVSIM's ego-status MLP.)
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 from torch import nn
 
 from .. import arguments
+from ..command import command, make_table, track_progress
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..domain import Array, Command
@@ -39,47 +36,41 @@ SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="set to learn from")
-    parser.add_argument("--test", type=Path, required=True, metavar="DIR", help="set to be scored on")
-    parser.add_argument("--seed", type=arguments.SEED, default=0, help="of weights and batches (default: 0)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of the table here too")
+    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
+    parser.add_argument("--test", type=Path, required=True, metavar="DIR", help="test set")
+    parser.add_argument("--seed", type=arguments.SEED, default=0, help="of weights and batches")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a set cannot be read or FILE cannot be written."""
-    errors, console = Console(stderr=True), Console()
-    try:
-        learnt = list(scenes(args.train, errors))
-        asked = list(scenes(args.test, errors))
-        network = fit(states(learnt), np.stack([scene.expert for scene in learnt]), args.seed, errors)
-        plans = answers(network, states(asked))
-        scored = [score(scene.scored(), plan[None]) for scene, plan in zip(asked, plans, strict=True)]
-        rows = np.array([[card.score[0], *(getattr(card, name)[0] for name in SUB_SCORES)] for card in scored])
-        result = numbers([scene.family for scene in asked], rows)
-        if args.json is not None:
-            write_numbers(args.json, {"trained_on": len(learnt), **result})
-    except (shards.SetError, OSError) as fault:
-        errors.print(escape(str(fault)), soft_wrap=True)
-        return 2
+    learnt = list(read_scenes(args.train, errors))
+    asked = list(read_scenes(args.test, errors))
+    network = fit(ego_states(learnt), np.stack([scene.expert for scene in learnt]), args.seed, errors)
+    plans = predict(network, ego_states(asked))
+    scored = [score(scene.scored(), plan[None]) for scene, plan in zip(asked, plans, strict=True)]
+    rows = np.array([[card.score[0], *(getattr(card, name)[0] for name in SUB_SCORES)] for card in scored])
+    result = mean_scores([scene.family for scene in asked], rows)
+    write_numbers(args.json, {"trained_on": len(learnt), **result})
     console.print(_table(result, len(learnt)))
-    return 0
 
 
-def scenes(folder: Path, errors: Console) -> Iterator[DrivingScene]:
-    """The scenes of a set without pictures."""
-    read = shards.read(folder, pictures=False, on_damage=lambda text: errors.print(escape(text), soft_wrap=True))
-    return iter(track(read, f"reading {folder.name}", console=errors, transient=True))
+def read_scenes(folder: Path, errors: Console) -> Iterator[DrivingScene]:
+    """The scenes of a set without images."""
+    read = shards.read(folder, images=False, on_damage=errors.print)
+    return iter(track_progress(read, f"reading {folder.name}", errors))
 
 
-def states(some: list[DrivingScene]) -> Array:
-    """(N, 8) what the network is told: ego state, and the command as one of four."""
+def ego_states(some: list[DrivingScene]) -> Array:
+    """(N, 8) inputs: ego state, and the command as one of four."""
     egos = np.array([[s.ego.speed_mps, s.ego.acceleration_mps2, s.ego.yaw_rate_rps, s.ego.steering_rad] for s in some])
     commands = np.eye(len(Command))[[int(s.command) for s in some]]
     return np.concatenate([egos / STATE_SCALE, commands], axis=1)
 
 
 def fit(inputs: Array, experts: Array, seed: int, console: Console) -> nn.Module:
-    """The network, trained to say the expert's waypoints (N, 8, 3) of states (N, 8); L1, seconds on a CPU."""
+    """The network, trained to predict the expert's waypoints (N, 8, 3) from states (N, 8); L1, seconds on a CPU."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     layers = [nn.Linear(inputs.shape[1], WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
@@ -88,7 +79,7 @@ def fit(inputs: Array, experts: Array, seed: int, console: Console) -> nn.Module
     wanted = torch.tensor((experts / POSE_SCALE).reshape(len(experts), -1), dtype=torch.float32)
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    for _ in track(range(STEPS), "learning", console=console, transient=True):
+    for _ in track_progress(range(STEPS), "learning", console):
         rows = torch.randint(len(known), (BATCH,), generator=generator)
         loss = (network(known[rows]) - wanted[rows]).abs().mean()
         optimizer.zero_grad()
@@ -98,14 +89,14 @@ def fit(inputs: Array, experts: Array, seed: int, console: Console) -> nn.Module
     return network
 
 
-def answers(network: nn.Module, inputs: Array) -> Array:
+def predict(network: nn.Module, inputs: Array) -> Array:
     """Waypoints (N, 8, 3) for states (N, 8)."""
     with torch.no_grad():
         said = network(torch.tensor(inputs, dtype=torch.float32)).numpy()
     return np.asarray(said.reshape(-1, WAYPOINTS, 3) * POSE_SCALE, float)
 
 
-def numbers(families: list[str], rows: Array) -> dict[str, Any]:
+def mean_scores(families: list[str], rows: Array) -> dict[str, Any]:
     """Means in percent over all scenes and by family; rows (N, 6) are PDMS and the sub-scores."""
     names = ("pdms", *SUB_SCORES)
 
@@ -118,12 +109,9 @@ def numbers(families: list[str], rows: Array) -> dict[str, Any]:
 
 
 def _table(result: dict[str, Any], learnt: int) -> Table:
-    title = f"a planner without eyes, trained on {learnt} scenes; means in percent"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("family")
-    for heading in ("scenes", "PDMS", "NC", "DAC", "TTC", "C", "EP"):
-        table.add_column(heading, justify="right")
+    title = f"a planner without cameras, trained on {learnt} scenes; means in percent"
+    rows = []
     for family, means in {"all": result, **result["families"]}.items():
         values = (f"{means[name]:.1f}" for name in ("pdms", *SUB_SCORES))
-        table.add_row(family, str(means["scenes"]), *values)
-    return table
+        rows.append((family, str(means["scenes"]), *values))
+    return make_table(("family", "scenes", "PDMS", "NC", "DAC", "TTC", "C", "EP"), rows, title)

@@ -1,4 +1,4 @@
-"""The Fabric of a run: device, precision, processes and threads as the settings say."""
+"""The Fabric of a run: device, precision, processes and threads from the settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import fsdp
 from .settings import TrainConfig
 
 
-def fabric_of(config: TrainConfig) -> Fabric:
+def launch_fabric(config: TrainConfig) -> Fabric:
     """A launched Fabric. Raises ConfigError for devices that this machine does not have."""
     device = config.device
     if device.accelerator == "cuda" and not torch.cuda.is_available():
@@ -32,7 +32,7 @@ def fabric_of(config: TrainConfig) -> Fabric:
     several: Any = "auto"
     if local * nodes > 1:
         # of the last layer the prompt's part is never used, so some parameters have no gradient
-        several = fsdp.strategy(local * nodes) if device.shards else DDPStrategy(find_unused_parameters=True)
+        several = fsdp.strategy(local * nodes) if device.fsdp else DDPStrategy(find_unused_parameters=True)
     precision: Any = device.precision
     fabric = Fabric(
         accelerator=device.accelerator, strategy=several, devices=local, num_nodes=nodes, precision=precision

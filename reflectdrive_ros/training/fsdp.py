@@ -1,8 +1,8 @@
-"""Weights in shards: of every weight, of its gradient and of AdamW's moments each process keeps a part (torch's FSDP2).
+"""Sharded training (torch's FSDP2): each process holds a part of every weight, gradient and AdamW moment.
 
-For networks that no single device holds with all that learning needs. Within a step the weights are gathered and stay
-whole until their gradient is known, so whatever the step asks of the network finds it as it is without shards. What a
-run leaves on disk is the same with shards and without, and either goes on from the other.
+For networks that do not fit into one device with their training state. Within a step the weights are gathered until
+their gradient is computed, so that all operations of the step are the same as without shards. Files of a run are the
+same with and without shards, and either can resume the other.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from .losses import Losses
 
 def strategy(processes: int) -> ModelParallelStrategy:
     """For a Fabric of so many processes, one per device."""
-    return ModelParallelStrategy(in_shards, processes, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    return ModelParallelStrategy(shard_losses, processes, tensor_parallel_size=1, save_distributed_checkpoint=False)
 
 
-def in_shards(losses: Losses, mesh: DeviceMesh) -> Losses:
-    """The losses, every layer of their network a piece that is gathered by itself, and the rest one more."""
+def shard_losses(losses: Losses, mesh: DeviceMesh) -> Losses:
+    """Shards the losses: every layer of their network is gathered by itself, and the rest as one unit."""
     for module in (*losses.net.vision.layers, *losses.net.layers, losses):
         fully_shard(module, mesh=mesh["data_parallel"], reshard_after_forward=False)
-    register_fsdp_forward_method(losses, "ask")
+    register_fsdp_forward_method(losses, "run_unsharded")
     return losses
 
 
-def whole(value: Tensor) -> Tensor:
+def full_tensor(value: Tensor) -> Tensor:
     """A tensor with the parts of all processes, which all have to ask for it."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def part(value: Tensor) -> Tensor:
-    """What this process holds of a tensor."""
+def local_tensor(value: Tensor) -> Tensor:
+    """The part of a tensor on this process."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def like(value: Tensor, parameter: Tensor) -> Tensor:
-    """A tensor that all processes have, shared out as a parameter is."""
+def distribute_like(value: Tensor, parameter: Tensor) -> Tensor:
+    """A tensor of all processes, distributed as a parameter is."""
     if not isinstance(parameter, DTensor):
         return value
     return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
@@ -49,7 +49,7 @@ def like(value: Tensor, parameter: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gather(average: Tensor, kept: Tensor, parameter: Tensor) -> None:
-    """Writes into `average` what the processes have `kept`, each the part that it has of a parameter."""
+    """Writes `kept` of all processes into `average`; each process has its part of every parameter."""
     if isinstance(parameter, DTensor):
         shared = parameter.device_mesh, parameter.placements
         average.copy_(DTensor.from_local(kept, *shared, shape=parameter.shape, stride=parameter.stride()).full_tensor())

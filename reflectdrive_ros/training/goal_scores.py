@@ -1,11 +1,12 @@
-"""What goals are worth: the driving score of the plan that a network writes for each of them.
+"""Goal scores: the driving score of the network's plan to each of many goals.
 
-To imitate the expert's goal is not to choose a good one: a goal half a metre beside his costs as much as one behind a
-parked car. So a network that can draft already is asked for many goals of each scene, its plans for them are driven
-and scored as an examination scores them, by what really came, and its goals are then learnt from the scores.
+Imitation of the expert's goal does not teach to choose a good goal: a goal half a metre beside the expert's has the
+same loss as one behind a parked car. A network that can draft already therefore drafts a plan to each of many goals of
+each scene; the plans are scored as in validation, with the recorded futures, and the goal decision is trained on the
+scores.
 
-The expert's goal is among them. What was found lies beside the scenes that were made ready, under the hash of the
-weights that wrote the plans, so a run that goes on finds it there.
+The expert's goal is among them. Scores are stored beside the prepared scenes, under the hash of the drafting weights,
+so that a resumed run finds them.
 """
 
 from __future__ import annotations
@@ -26,31 +27,32 @@ from ..domain import Array
 from ..features import ModelInputs
 from ..model import checkpoint
 from ..model.token import ops, rollout
-from ..model.token.net import GOAL_X, TokenNet
+from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
-from ..planning.postprocess.waypoints import driven
-from ..scoring.frenet import RoadFrame, poses_on_road
+from ..planning.postprocess.waypoints import postprocess
+from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import score
-from ..tokens import Codebook
-from .losses import PARTS
-from .self_drafts import ROUNDS, goal_alone
+from ..tokens import decoding_rounds
+from .losses import SUB_SCORES
+from .self_drafts import ROUNDS
 
-GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # beside the expert's own
-AT_ONCE = 10  # scenes
-Asked = tuple[DrivingScene, ModelInputs]
+GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # besides the expert's own
+BATCH_SCENES = 10  # scenes
+FORMER_ARRAYS = {"parts": "sub_scores"}  # names in files that an earlier version wrote
+SceneInputs = tuple[DrivingScene, ModelInputs]
 
 
 @dataclass(frozen=True, eq=False)
-class Worth:
+class GoalScores:
     """K goals of each of N scenes, in the order of the prepared set."""
 
     goals: Array  # (N, K, 2) ids of x and y, int16
     score: Array  # (N, K) of the plan for each, 0 to 1, float32
-    parts: Array  # (N, K, len(PARTS)) what this score is made of, likewise
+    sub_scores: Array  # (N, K, len(PARTS)) its sub-scores, likewise
 
 
 @dataclass(frozen=True)
-class Weights:
+class DraftingWeights:
     """The network that writes the plans."""
 
     file: Path
@@ -58,76 +60,84 @@ class Weights:
     fast: bool  # in bfloat16, where that is how it learns
 
 
-def worth_of(folder: Path, shape: Shape, weights: Weights, workers: int, progress: Callable[[int, int], None]) -> Worth:
+def score_set(
+    folder: Path, shape: Shape, weights: DraftingWeights, workers: int, progress: Callable[[int, int], None]
+) -> GoalScores:
     """Goals and scores of a prepared set, found where they are not yet; `progress` as in `prepared.prepare`.
 
     Raises SetError, CheckpointError, or OSError naming the file that cannot be written.
     """
-    notes = cache.ready(folder, shape)
+    notes = cache.cached_shards(folder, shape)
     todo = [note for note in notes if not _file(folder, shape, note, weights).exists()]
     done = len(notes) - len(todo)
     progress(done, len(notes))
-    for _ in cache.in_processes(_shard, [(folder, shape, note, weights) for note in todo], folder, workers):
+    for _ in cache.map_processes(_score_shard, [(folder, shape, note, weights) for note in todo], folder, workers):
         done += 1
         progress(done, len(notes))
     found: dict[str, list[Array]] = {}
     for note in notes:
-        with np.load(_file(folder, shape, note, weights), allow_pickle=False) as stored:
-            for name in stored.files:
-                found.setdefault(name, []).append(stored[name])
-    return Worth(**{name: np.concatenate(each) for name, each in found.items()})
+        for name, values in cache.read_stored(_file(folder, shape, note, weights)).items():
+            found.setdefault(FORMER_ARRAYS.get(name, name), []).append(values)
+    return GoalScores(**{name: np.concatenate(each) for name, each in found.items()})
 
 
-def _shard(job: tuple[Path, Shape, ShardNote, Weights]) -> None:
+def _score_shard(job: tuple[Path, Shape, ShardNote, DraftingWeights]) -> None:
     """Writes goals and scores of one shard, of those of its scenes that are in the prepared set."""
     folder, shape, note, weights = job
     torch.set_num_threads(1)  # shards share the cores
     net = checkpoint.load(weights.file, weights.sha256)
     scenes = []
-    for scene in shards.read_shard(folder, note, pictures=True, on_damage=lambda sentence: None):
+    for scene in shards.read_shard(folder, note, images=True, on_damage=lambda sentence: None):
         try:
             scenes.append((scene, features.model_inputs(scene.observation(), shape.spec)))
         except ValueError:
-            continue  # `prepare` has said so
+            continue  # `prepare` has reported it
     found = [
         part
-        for first in range(0, len(scenes), AT_ONCE)
-        for part in scored(net, scenes[first : first + AT_ONCE], shape.codebook, weights.fast)
+        for first in range(0, len(scenes), BATCH_SCENES)
+        for part in score_drafts(net, scenes[first : first + BATCH_SCENES], weights.fast)
     ]
-    arrays = dict(zip(("goals", "score", "parts"), map(np.stack, zip(*found, strict=True)), strict=True))
+    arrays = dict(zip(("goals", "score", "sub_scores"), map(np.stack, zip(*found, strict=True)), strict=True))
     cache.write_arrays(_file(folder, shape, note, weights), arrays)
 
 
-def scored(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool) -> list[tuple[Array, Array, Array]]:
+def score_drafts(net: TokenNet, asked: Sequence[SceneInputs], fast: bool) -> list[tuple[Array, Array, Array]]:
     """Goals (K, 2) int16 of each scene, and of their plans the scores (K,) and their PARTS (K, 5), float32."""
-    found = []
-    for (scene, _), blocks in zip(asked, plans(net, asked, codebook, fast), strict=True):
-        road = RoadFrame.of(scene.route)
-        points = driven(codebook.decode(blocks), scene.ego, codebook.bin_m, road)
+    found, layout = [], net.config.layout
+    for (scene, _), actions in zip(asked, draft_to_goals(net, asked, fast), strict=True):
+        road = FrenetFrame.of(scene.route)
+        points = postprocess(layout.decode(actions)[..., :2], scene.ego, layout.codebook.bin_m, road)
         card = score(scene.scored(), poses_on_road(points, road))
-        parts = np.stack([getattr(card, name) for name in PARTS], axis=-1)
-        found.append((blocks[:, GOAL_X:].astype(np.int16), card.score.astype(np.float32), parts.astype(np.float32)))
+        parts = np.stack([getattr(card, name) for name in SUB_SCORES], axis=-1)
+        goals = actions[:, list(layout.goal)].astype(np.int16)
+        found.append((goals, card.score.astype(np.float32), parts.astype(np.float32)))
     return found
 
 
 @torch.no_grad()
-def plans(net: TokenNet, asked: Sequence[Asked], codebook: Codebook, fast: bool) -> Array:
-    """(scenes, K, 16) tokens: drafts for the network's likeliest goals and, last, for the expert's.
+def draft_to_goals(net: TokenNet, asked: Sequence[SceneInputs], fast: bool) -> Array:
+    """(scenes, K, T) tokens: drafts for the network's likeliest goals and, last, for the expert's.
 
     They are not edited: editing moves no goal and hardly a score.
     """
     images, text, ego, route = (
         torch.from_numpy(np.stack(part)) for part in zip(*(each.arrays.values() for _, each in asked), strict=True)
     )
-    experts = codebook.encode(np.stack([scene.expert[:, :2] for scene, _ in asked])).astype(np.int64)
-    clean = net.config.reachable(torch.from_numpy(experts))
+    layout = net.config.layout
+    experts = layout.encode(np.stack([scene.expert[:, : len(layout.axes)] for scene, _ in asked])).astype(np.int64)
+    clean = net.config.clamp_to_range(torch.from_numpy(experts))
     with torch.autocast("cpu", torch.bfloat16, enabled=fast):
         known = rollout.prefill_goal(net, images, text, ego, route, GOALS)
-        blocks = torch.cat([known.blocks, goal_alone(clean, net.config.mask_id)[:, None]], 1)
-        for limit in ops.schedule(GOAL_X, ROUNDS):
-            blocks, _ = rollout.step(net, blocks, known.keys_values, limit, False, EditRules())
-    return np.asarray(blocks.numpy())
+        actions = torch.cat([known.actions, ops.mask_free(clean, layout)[:, None]], 1)
+        drafts = rollout.rollout(
+            lambda ids: net.decode(ids, known.keys_values),
+            actions,
+            layout,
+            decoding_rounds(len(layout.free), ROUNDS, 0),
+            EditRules(),
+        )
+    return np.asarray(drafts[-1].actions.numpy())
 
 
-def _file(folder: Path, shape: Shape, note: ShardNote, weights: Weights) -> Path:
-    return cache.file_of(cache.home_of(folder, shape), note, f"worth-{weights.sha256[:16]}.npz")
+def _file(folder: Path, shape: Shape, note: ShardNote, weights: DraftingWeights) -> Path:
+    return cache.cache_file(cache.cache_folder(folder, shape), note, f"goal-scores-{weights.sha256[:16]}.npz")

@@ -1,10 +1,9 @@
-"""What stands on the ground behind each part of a picture: the first exercise for the eyes.
+"""Auxiliary ground head: occupancy of the ground behind each image patch. Training only.
 
-A picture token stands for a patch of its picture, and each pixel below the horizon looks at a place on the ground that
-follows from the camera alone. So every token is asked about the places behind its own patch: is this road, does
-somebody stand there, will somebody soon? The answer is in front of it, no geometry has to be learnt first,
-and eyes learn from it several times faster than from the whole grid seen from above (birdseye.py), which then asks for
-the geometry. The reader is one matrix, thrown away afterwards like that of the grid.
+An image token stands for a patch of its image, and each pixel below the horizon corresponds to a place on the ground,
+given by the camera's pose. For each token, the head predicts whether the places behind its patch are road, and whether
+they are occupied now and later. This needs no learned geometry, so the vision encoder learns several times faster from
+it than from the BEV grid (bev_head.py), which then requires geometry. The head is one matrix, discarded after training.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import distance_map
-from ..data.occupancy import AHEAD_STEPS, CELL_M, CELLS, CHANNELS, FIRST_M
+from ..data.occupancy import CELL_M, CELLS, CHANNELS, FIRST_M, FUTURE_STEPS
 from ..domain import Array
 from ..model.token.net import TokenNetConfig
 from ..model.vision import SHUFFLE
 from ..sim.render.camera import Camera, rig
 from ..tokens import Codebook
-from .bev_head import RARE
+from .bev_head import OCCUPIED_WEIGHT
 
-ROWS, COLUMNS = 8, 4  # places that a token is asked about: the ground is seen at a slant, far things are flat
-FURTHEST_M = 70.0  # of road
+ROWS, COLUMNS = 8, 4  # places per token: the ground is seen at a slant, so that distant places have little height
+ROAD_RANGE_M = 70.0  # of road
 
 
-def places_m(camera: Camera, rows: int, columns: int) -> Array:
-    """(rows, columns, 2) ground points in the ego frame behind the middles of a picture's cells; NaN above the horizon.
+def ground_points_m(camera: Camera, rows: int, columns: int) -> Array:
+    """(rows, columns, 2) ground points in the ego frame behind the middles of an image's cells; NaN above the horizon.
 
     The ground is the plane z = 0 of the ego frame.
     """
@@ -41,69 +40,69 @@ def places_m(camera: Camera, rows: int, columns: int) -> Array:
     return np.asarray((eye - rays * eye[2] / down)[..., :2])
 
 
-class GroundView(nn.Module):
-    """Picture tokens to what is on the ground behind them."""
+class GroundHead(nn.Module):
+    """Image tokens to occupancy of the ground behind them."""
 
     x_places: Tensor  # (tokens, PLACES) rows of a distance map
     y_places: Tensor
     x_cells: Tensor  # (tokens, PLACES) of the grid of `occupancy.occupancy`
     y_cells: Tensor
-    weights: Tensor  # (tokens, CHANNELS, PLACES), those of a channel sum to 1; 0 where nothing is known
+    weights: Tensor  # (tokens, CHANNELS, PLACES), those of a channel sum to 1; 0 where the target is unknown
     rare: Tensor
 
     def __init__(self, network: TokenNetConfig, codebook: Codebook, generator: torch.Generator) -> None:
         """For the cameras of the proving ground. Raises ValueError if the network has not as many."""
         super().__init__()
-        vision, width = network.vision, network.blocks.width
+        vision, width = network.vision, network.transformer.width
         cameras = rig(vision.width, vision.height)
         if network.cameras != len(cameras):
             raise ValueError(f"the network has {network.cameras} cameras, the proving ground {len(cameras)}")
-        points = np.concatenate([_behind_tokens(camera, network) for camera in cameras])  # (tokens, PLACES, 2)
+        points = np.concatenate([_token_ground_points(camera, network) for camera in cameras])  # (tokens, PLACES, 2)
         below = np.isfinite(points).all(-1)
         points = np.clip(np.nan_to_num(points), -90.0, 90.0)
         window = distance_map.id_window(codebook)
         ids = [codebook.to_ids(points[..., k]) - each.start for k, each in enumerate(window)]
         sizes = [each.stop - each.start for each in window]
-        on_map = below & (points[..., 0] < FURTHEST_M)
+        on_map = below & (points[..., 0] < ROAD_RANGE_M)
         for each, size in zip(ids, sizes, strict=True):
             on_map &= (each >= 0) & (each < size)
         cells = np.floor((points - FIRST_M) / CELL_M).astype(np.int64)
         on_grid = below & ((cells >= 0) & (cells < CELLS)).all(-1)
         cells = np.clip(cells, 0, CELLS - 1)
-        known = np.stack([on_map, *[on_grid] * len(AHEAD_STEPS)], 1).astype(np.float32)
+        known = np.stack([on_map, *[on_grid] * len(FUTURE_STEPS)], 1).astype(np.float32)
         for name, array in (
             ("x_places", np.clip(ids[0], 0, sizes[0] - 1).astype(np.int64)),
             ("y_places", np.clip(ids[1], 0, sizes[1] - 1).astype(np.int64)),
             ("x_cells", cells[..., 0]),
             ("y_cells", cells[..., 1]),
             ("weights", known / np.maximum(known.sum((0, 2), keepdims=True), 1.0)),
-            ("rare", np.array([[1.0], *[[RARE]] * len(AHEAD_STEPS)], np.float32)),
+            ("rare", np.array([[1.0], *[[OCCUPIED_WEIGHT]] * len(FUTURE_STEPS)], np.float32)),
         ):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
-        self.reader = nn.Linear(width, CHANNELS * ROWS * COLUMNS)
+        self.linear = nn.Linear(width, CHANNELS * ROWS * COLUMNS)
         with torch.no_grad():
-            self.reader.weight.copy_(width**-0.5 * torch.randn(self.reader.weight.shape, generator=generator))
-            self.reader.bias.zero_()
+            self.linear.weight.copy_(width**-0.5 * torch.randn(self.linear.weight.shape, generator=generator))
+            self.linear.bias.zero_()
 
-    def wanted(self, distances: Tensor, taken: Tensor) -> Tensor:
-        """(B, tokens, CHANNELS, PLACES) 0 or 1 of distances (B, X, Y) int8 and taken bool as of `birdseye`."""
+    def wanted(self, distances: Tensor, occupancy: Tensor) -> Tensor:
+        """(B, tokens, CHANNELS, PLACES) 0 or 1 of distances (B, X, Y) int8 and occupancy bool as of `bev_head`."""
         road = distances[:, self.x_places, self.y_places] <= 0
-        users = taken[:, :, self.x_cells, self.y_cells].transpose(1, 2)
+        users = occupancy[:, :, self.x_cells, self.y_cells].transpose(1, 2)
         return torch.cat([road[:, :, None], users], 2).float()
 
-    def loss(self, tokens: Tensor, distances: Tensor, taken: Tensor) -> Tensor:
-        """Mean cross-entropy over channels and places, of those of tokens (B, N, width) that see the newest instant."""
+    def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor) -> Tensor:
+        """Mean cross-entropy over channels and places, of the tokens (B, N, width) of the newest instant."""
         newest = tokens[:, -len(self.weights) :]
-        told = torch.unflatten(self.reader(newest).float(), -1, (CHANNELS, ROWS * COLUMNS))
+        logits = torch.unflatten(self.linear(newest).float(), -1, (CHANNELS, ROWS * COLUMNS))
         each = F.binary_cross_entropy_with_logits(
-            told, self.wanted(distances, taken), reduction="none", pos_weight=self.rare
+            logits, self.wanted(distances, occupancy), reduction="none", pos_weight=self.rare
         )
         return (each * self.weights).sum() / (CHANNELS * len(tokens))
 
 
-def _behind_tokens(camera: Camera, network: TokenNetConfig) -> Array:
+def _token_ground_points(camera: Camera, network: TokenNetConfig) -> Array:
     """(tokens, PLACES, 2) of one camera's tokens, row by row."""
     rows, columns = (side // SHUFFLE for side in network.vision.grid)
-    places = places_m(camera, rows * ROWS, columns * COLUMNS)
+    places = ground_points_m(camera, rows * ROWS, columns * COLUMNS)
     apart = places.reshape(rows, ROWS, columns, COLUMNS, 2).transpose(0, 2, 1, 3, 4)
     return np.asarray(apart.reshape(rows * columns, -1, 2))

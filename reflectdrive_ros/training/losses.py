@@ -1,19 +1,18 @@
-"""What ReflectDrive-2 learns from: the plan under its masks, the goal, the plan under perturbations, the road's edge.
+"""Training losses of ReflectDrive-2.
 
-    L = L_DLM + goal L_goal + worth L_worth + odds L_odds + sap L_SAP + field L_field + seen L_seen
+    L = L_DLM + goal L_goal + goal_score L_goal_score + goal_value L_goal_value + sap L_SAP + field L_field
+        + aux_perception L_aux
 
 The weights are those of settings.LossConfig.
 
-L_DLM and L_SAP are cross-entropy on all 16 positions of a block, hidden or not: a network that edits must know what to
-leave alone. L_goal is cross-entropy of the goal's x and of its y given that x, from the block that is all mask.
-L_worth is 1 less the driving score that is expected of its goals, one of K being chosen as probably as the network
-finds them (worth.py); L_odds is the same once the network has looked at each goal by itself, the cross-entropy of what
-it then holds of each, and that of a reader's answers to what the score is made of: would it hit somebody, leave the
-road, come too close, shake, get on? To know that a goal is bad is less than to know why. Neither is the paper's.
-L_field is the price of the cells off the road, -log(1 - p_i q_j) C_ij summed over the cells and waypoints of a block.
-L_seen is not the paper's: what the pictures show, on the ground behind them (ground_view.py) and seen from above
-(birdseye.py).
-All are means over scenes and blocks.
+L_DLM and L_SAP are cross-entropy on all positions of a sequence, masked or not: an editor must learn which tokens to
+keep. L_goal is cross-entropy of the goal's x and of its y given that x, from the fully masked sequence. L_goal_score is
+1 minus the expected driving score of the goal choice, over K goals weighted by the network's probabilities
+(goal_scores.py). L_goal_value is the sum of three terms for goals that are each encoded in a sequence of their own: 1
+minus the expected score of the reweighted choice, the cross-entropy of the goal value, and that of a head that predicts
+the sub-scores (SubScoreHead). Both are not in the paper. L_field is the cost of cells off the road, -log(1 - p_i q_j)
+C_ij summed over the cells and waypoints of a sequence. L_aux is not in the paper: occupancy of the ground behind image
+patches (ground_head.py) and of a BEV grid (bev_head.py). All are means over scenes and sequences.
 """
 
 from __future__ import annotations
@@ -27,40 +26,40 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import distance_map
-from ..model.token.net import GOAL_X, GOAL_Y, Packed, TokenNet
-from ..tokens import Codebook
-from .bev_head import BirdsEye
-from .ground_head import GroundView
+from ..model.token import ops
+from ..model.token.net import PackedOutput, TokenNet
+from .bev_head import BevHead
+from .ground_head import GroundHead
 from .settings import LossConfig
 
 Answer = TypeVar("Answer")
-SERIES = 8  # powers of p q that are summed for every cell
-EXACT = 4  # rows and columns of the largest p and q whose cells are reckoned exactly
+SERIES_TERMS = 8  # powers of p q that are summed for every cell
+EXACT_CELLS = 4  # rows and columns of the largest p and q whose cells are computed exactly
 STEP_M = 0.1  # of stored distances
-PARTS = ("nc", "dac", "ttc", "comfort", "ep")  # of a score card
+SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")  # of a score card
 
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
 class Batch:
-    """B scenes and what is asked about each; block 0 is all mask, the first `masked` of R are masked."""
+    """B scenes with their training targets; sequence 0 is all mask, the first `masked` of R are masked."""
 
     images: Tensor  # (B, 6, H, W, 3) uint8
     text: Tensor  # (B, T) int64
     ego: Tensor  # (B, 3) float32
     route: Tensor  # (B, points, 2) int64
-    clean: Tensor  # (B, 16) int64, the expert's tokens
-    blocks: Tensor  # (B, R, 16) int64
+    clean: Tensor  # (B, T) int64, the expert's tokens
+    actions: Tensor  # (B, R, T) int64
     distances: Tensor  # (B, X, Y) int8, `fields.distance_map`
-    taken: Tensor  # (B, 4, CELLS, CELLS) bool, `occupancy.occupancy`
+    occupancy: Tensor  # (B, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     goals: Tensor  # (B, K, 2) int64 ids of goals, the expert's and others; K may be 0
-    worth: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
-    parts: Tensor  # (B, K, 5) float32, what it is made of: PARTS
-    looked: Tensor  # (B, S) int64, which of the goals are looked at once more
+    goal_score: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
+    sub_scores: Tensor  # (B, K, 5) float32, its sub-scores: PARTS
+    rescored: Tensor  # (B, S) int64, indices of the goals with a goal value
     masked: int
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What the network is given, as it takes it."""
+        """The network's inputs, in its order."""
         return self.images, self.text, self.ego, self.route
 
     def to(self, device: torch.device) -> Batch:
@@ -73,90 +72,109 @@ class Batch:
 
 
 class Losses(nn.Module):
-    """The network with its losses: one forward per step, as data-parallel training wants it."""
+    """The network with its losses: one forward pass per step, as data-parallel training requires."""
 
     def __init__(self, net: TokenNet, weights: LossConfig, generator: torch.Generator) -> None:
-        """`generator` makes the weights of what only training needs."""
+        """`generator` initialises the auxiliary heads."""
         super().__init__()
         self.net = net
         self.weights = weights
-        codebook = Codebook(net.config.bin_m, net.config.bins)
+        codebook = net.config.layout.codebook
         x_ids, y_ids = distance_map.id_window(codebook)
         self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
-        self.readers = nn.ModuleList()  # of what the pictures show
-        if weights.seen:
-            self.readers.append(BirdsEye(net.config.blocks.width, codebook, generator))
-            self.readers.append(GroundView(net.config, codebook, generator))
-        self.why = Reasons(net.config.blocks.width, net.config.goal_hidden, generator) if weights.odds else None
+        self.aux_heads = nn.ModuleList()  # auxiliary perception heads
+        if weights.aux_perception:
+            self.aux_heads.append(BevHead(net.config.transformer.width, codebook, generator))
+            self.aux_heads.append(GroundHead(net.config, codebook, generator))
+        self.sub_score_head = (
+            SubScoreHead(net.config.transformer.width, net.config.goal_hidden, generator)
+            if weights.goal_value
+            else None
+        )
 
-    def forward(self, batch: Batch, eyes_only: bool = False) -> dict[str, Tensor]:
-        """Scalars `loss`, `dlm`, `goal`, `worth`, `odds`, `sap`, `field`, `seen`; of eyes alone two, the rest NaN."""
+    def forward(self, batch: Batch, vision_only: bool = False) -> dict[str, Tensor]:
+        """Scalars `loss`, `dlm`, `goal`, `goal_score`, `goal_value`, `sap`, `field`, `aux_perception`.
+
+        With `vision_only` all but `loss` and `aux_perception` are NaN.
+        """
         weights, masked = self.weights, batch.masked
-        if eyes_only:
-            seen = self._seen(self.net.placed(self.net.see(batch.images)), batch)
-            nothing = dict.fromkeys(("dlm", "goal", "worth", "odds", "sap", "field"), seen.new_full((), torch.nan))
-            return {"loss": weights.seen * seen, **nothing, "seen": seen.detach()}
-        asked, looked = batch.blocks.shape[1], self._looked(batch) if weights.odds else batch.blocks[:, :0]
-        out = self.net.packed(*batch.inputs, torch.cat([batch.blocks, looked], 1))
-        hidden_of_looked, out = out.hidden[:, asked:], out.of(asked)
-        of_goals = self._log_probs(out, batch.goals)
+        if vision_only:
+            seen = self._aux_perception_loss(self.net.image_tokens(self.net.encode_images(batch.images)), batch)
+            nothing = dict.fromkeys(
+                ("dlm", "goal", "goal_score", "goal_value", "sap", "field"), seen.new_full((), torch.nan)
+            )
+            return {"loss": weights.aux_perception * seen, **nothing, "aux_perception": seen.detach()}
+        asked, rescored = (
+            batch.actions.shape[1],
+            self._goals_to_rescore(batch) if weights.goal_value else batch.actions[:, :0],
+        )
+        out = self.net.forward_packed(*batch.inputs, torch.cat([batch.actions, rescored], 1))
+        rescored_hidden, out = out.hidden[:, asked:], out.first(asked)
+        net_goal = self.net.config.layout.goal
+        goal_log_probs = self._goal_log_probs(out, batch.goals)
         found = {
             "dlm": token_loss(out.logits[:, :masked], batch.clean),
-            "goal": self._goal(out, batch.clean),
-            "worth": expected_loss(of_goals, batch.worth),
-            "odds": self._odds(hidden_of_looked, of_goals, batch) if weights.odds else of_goals.new_zeros(()),
+            "goal": self._goal_loss(out, batch.clean) if net_goal else goal_log_probs.new_zeros(()),
+            "goal_score": expected_goal_loss(goal_log_probs, batch.goal_score),
+            "goal_value": self._goal_value_loss(rescored_hidden, goal_log_probs, batch)
+            if weights.goal_value
+            else goal_log_probs.new_zeros(()),
             "sap": token_loss(out.logits[:, masked:], batch.clean),
-            "field": self._field(out.logits[:, :masked], batch.distances),
-            "seen": self._seen(out.pictures, batch),
+            "field": self._field_loss(out.logits[:, :masked], batch.distances),
+            "aux_perception": self._aux_perception_loss(out.image_tokens, batch),
         }
         total = found["dlm"]
-        for name in ("goal", "worth", "odds", "sap", "field", "seen"):
+        for name in ("goal", "goal_score", "goal_value", "sap", "field", "aux_perception"):
             total = total + getattr(weights, name) * found[name]
         return {"loss": total, **{name: value.detach() for name, value in found.items()}}
 
-    def ask(self, question: Callable[[TokenNet], Answer]) -> Answer:
-        """What a question makes of the network; where weights lie in shards (sharding.py) they are whole meanwhile."""
-        return question(self.net)
+    def run_unsharded(self, function: Callable[[TokenNet], Answer]) -> Answer:
+        """Applies a function to the network; sharded weights (fsdp.py) are gathered meanwhile."""
+        return function(self.net)
 
-    def _seen(self, pictures: Tensor, batch: Batch) -> Tensor:
-        found = pictures.new_zeros(())
-        for reader in self.readers:
-            found = found + reader.loss(pictures, batch.distances, batch.taken)  # type: ignore[operator]
+    def _aux_perception_loss(self, image_tokens: Tensor, batch: Batch) -> Tensor:
+        found = image_tokens.new_zeros(())
+        for head in self.aux_heads:
+            found = found + head.loss(image_tokens, batch.distances, batch.occupancy)  # type: ignore[operator]
         return found
 
-    def _goal(self, out: Packed, clean: Tensor) -> Tensor:
-        x_logits, y_logits = out.logits[:, 0, GOAL_X], self.net.goal_y(out, clean[:, GOAL_X, None])[:, 0]
-        (_, (y_low, _)) = self.net.config.id_ranges
-        return F.cross_entropy(x_logits, clean[:, GOAL_X]) + F.cross_entropy(y_logits, clean[:, GOAL_Y] - y_low)
+    def _goal_loss(self, out: PackedOutput, clean: Tensor) -> Tensor:
+        layout = self.net.config.layout
+        (x, y), (y_low, _) = layout.goal, layout.id_ranges[1]
+        x_logits, y_logits = out.logits[:, 0, x], self.net.goal_y_logits(out, clean[:, x, None])[:, 0]
+        return F.cross_entropy(x_logits, clean[:, x]) + F.cross_entropy(y_logits, clean[:, y] - y_low)
 
-    def _log_probs(self, out: Packed, goals: Tensor) -> Tensor:
+    def _goal_log_probs(self, out: PackedOutput, goals: Tensor) -> Tensor:
         """(B, K) of goals (B, K, 2), as the block that is all mask has them."""
         if goals.shape[1] == 0:
             return out.hidden.new_zeros(goals.shape[:2], dtype=torch.float32)
-        ((x_low, _), (y_low, _)) = self.net.config.id_ranges
+        (x_low, _), (y_low, _) = self.net.config.layout.id_ranges[:2]
         x_ids, y_ids = goals.unbind(-1)
-        of_x = self.net.goal_x(out).log_softmax(-1).gather(-1, x_ids - x_low)
-        of_y = self.net.goal_y(out, x_ids).log_softmax(-1).gather(-1, (y_ids - y_low)[..., None])[..., 0]
+        of_x = self.net.goal_x_logits(out).log_softmax(-1).gather(-1, x_ids - x_low)
+        of_y = self.net.goal_y_logits(out, x_ids).log_softmax(-1).gather(-1, (y_ids - y_low)[..., None])[..., 0]
         return of_x + of_y
 
-    def _looked(self, batch: Batch) -> Tensor:
-        """(B, S, 16) blocks that hold the goals which are looked at once more, and nothing else."""
-        goals = batch.goals.gather(1, batch.looked[..., None].expand(-1, -1, 2))
-        return F.pad(goals, (GOAL_X, 0), value=self.net.config.mask_id)
+    def _goals_to_rescore(self, batch: Batch) -> Tensor:
+        """(B, S, T) sequences that hold one goal each, and masks."""
+        goals = batch.goals.gather(1, batch.rescored[..., None].expand(-1, -1, 2))
+        return ops.goal_sequences(goals, self.net.config.layout)
 
-    def _odds(self, hidden: Tensor, of_goals: Tensor, batch: Batch) -> Tensor:
-        assert self.why is not None
-        odds = self.net.goal_odds(hidden)
-        of_looked, worth = of_goals.gather(1, batch.looked), batch.worth.gather(1, batch.looked)
-        parts = batch.parts.gather(1, batch.looked[..., None].expand(-1, -1, batch.parts.shape[-1]))
-        held = F.binary_cross_entropy_with_logits(odds, worth)
-        reasons = F.binary_cross_entropy_with_logits(self.why(self.net.summed_up(hidden)), parts)
-        return held + reasons + expected_loss(of_looked + odds, worth)
+    def _goal_value_loss(self, hidden: Tensor, goal_log_probs: Tensor, batch: Batch) -> Tensor:
+        assert self.sub_score_head is not None
+        value = self.net.goal_value(hidden)
+        log_probs, score = goal_log_probs.gather(1, batch.rescored), batch.goal_score.gather(1, batch.rescored)
+        parts = batch.sub_scores.gather(1, batch.rescored[..., None].expand(-1, -1, batch.sub_scores.shape[-1]))
+        value_loss = F.binary_cross_entropy_with_logits(value, score)
+        sub_score_loss = F.binary_cross_entropy_with_logits(
+            self.sub_score_head(self.net.pool_goal_features(hidden)), parts
+        )
+        return value_loss + sub_score_loss + expected_goal_loss(log_probs + value, score)
 
-    def _field(self, logits: Tensor, distances: Tensor) -> Tensor:
+    def _field_loss(self, logits: Tensor, distances: Tensor) -> Tensor:
         if self.weights.field == 0.0:
             return logits.new_zeros(())
-        (x_low, x_high), (y_low, y_high) = self.net.config.id_ranges
+        layout = self.net.config.layout
+        (x_low, x_high), (y_low, y_high) = layout.id_ranges[:2]
         rows, columns = (
             (torch.arange(low, high + 1, device=logits.device) - first).clamp(0, size - 1)
             for low, high, first, size in (
@@ -165,36 +183,36 @@ class Losses(nn.Module):
             )
         )
         cost = (STEP_M * distances[:, rows][:, :, columns].float() + self.weights.field_margin_m).clamp(min=0.0)
-        points = torch.unflatten(logits, -2, (-1, 2)).flatten(1, 2)  # (B, R * 8, 2, bins)
+        points = torch.unflatten(logits, -2, (-1, len(layout.axes))).flatten(1, 2)  # (B, R * P, A, bins)
         x, y = points[:, :, 0, x_low : x_high + 1], points[:, :, 1, y_low : y_high + 1]
         return field_loss(x, y, cost) / logits.shape[1]
 
 
-class Reasons(nn.Module):
-    """What a goal's score is made of, read from what the network's odds are read from; thrown away afterwards."""
+class SubScoreHead(nn.Module):
+    """Predicts the sub-scores of a goal's plan from the features of the goal value; discarded after training."""
 
     def __init__(self, width: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(2 * width, hidden), nn.Linear(hidden, len(PARTS))
+        self.fc1, self.fc2 = nn.Linear(2 * width, hidden), nn.Linear(hidden, len(SUB_SCORES))
         with torch.no_grad():
             for layer, scale in ((self.fc1, (2 * width) ** -0.5), (self.fc2, 0.0)):  # all are as likely to begin with
                 layer.weight.copy_(scale * torch.randn(layer.weight.shape, generator=generator))
                 layer.bias.zero_()
 
-    def forward(self, summed_up: Tensor) -> Tensor:
+    def forward(self, features: Tensor) -> Tensor:
         """(.., 2 width) -> logits (.., len(PARTS))."""
-        return self.fc2(F.silu(self.fc1(summed_up))).float()  # type: ignore[no-any-return]
+        return self.fc2(F.silu(self.fc1(features))).float()  # type: ignore[no-any-return]
 
 
-def expected_loss(log_probs: Tensor, worth: Tensor) -> Tensor:
-    """What is lost by choosing among K goals as log_probs (B, K) have it, the choice restricted to them; 0 without."""
-    if worth.shape[1] == 0:
-        return worth.new_zeros(())
-    return 1.0 - (log_probs.softmax(-1) * worth).sum(-1).mean()
+def expected_goal_loss(log_probs: Tensor, score: Tensor) -> Tensor:
+    """Expected loss of score of choosing among K goals by log_probs (B, K), restricted to them; 0 without goals."""
+    if score.shape[1] == 0:
+        return score.new_zeros(())
+    return 1.0 - (log_probs.softmax(-1) * score).sum(-1).mean()
 
 
 def token_loss(logits: Tensor, clean: Tensor) -> Tensor:
-    """Mean cross-entropy of (B, R, 16, bins) against the same (B, 16) for all R blocks; 0 without blocks."""
+    """Mean cross-entropy of (B, R, T, bins) against the same (B, T) for all R blocks; 0 without blocks."""
     if logits.shape[1] == 0:
         return logits.new_zeros(())
     wanted = clean[:, None].expand(-1, logits.shape[1], -1)
@@ -204,29 +222,29 @@ def token_loss(logits: Tensor, clean: Tensor) -> Tensor:
 def field_loss(x_logits: Tensor, y_logits: Tensor, cost: Tensor) -> Tensor:
     """Sum over N points and all cells of -log(1 - p_i q_j) C_ij, mean over B scenes: a scalar.
 
-    x_logits (B, N, X) and y_logits (B, N, Y) give p and q of each point, cost (B, X, Y) in metres is at least 0.
-    -log(1 - u) = u + u^2 / 2 + .. is a product of matrices in every power, so no (N, X, Y) is ever held; the rest of
-    the series counts only where u is large, and at most a few p and q are. There it is taken from logarithms, and stays
-    finite where p and q are 1.
+    x_logits (B, N, X) and y_logits (B, N, Y) give p and q of each point, cost (B, X, Y) in metres is at least 0. Each
+    power in -log(1 - u) = u + u^2 / 2 + .. is a product of matrices, so that no (N, X, Y) is stored; the remainder of
+    the series matters only for large u, which at most a few p and q have. There it is computed from logarithms, and
+    stays finite for p = q = 1.
     """
     log_p, log_q = x_logits.log_softmax(-1), y_logits.log_softmax(-1)
-    powers = torch.arange(1, SERIES + 1, device=cost.device, dtype=log_p.dtype)[:, None, None]
+    powers = torch.arange(1, SERIES_TERMS + 1, device=cost.device, dtype=log_p.dtype)[:, None, None]
     p, q = ((powers * logs[:, None]).exp().flatten(1, 2) for logs in (log_p, log_q))  # (B, K * N, X or Y)
-    terms = torch.unflatten((torch.bmm(p, cost.to(p.dtype)) * q).sum(-1), 1, (SERIES, -1))  # (B, K, N)
+    terms = torch.unflatten((torch.bmm(p, cost.to(p.dtype)) * q).sum(-1), 1, (SERIES_TERMS, -1))  # (B, K, N)
     series = (terms / powers[:, :, 0]).sum((1, 2))
 
-    top_p, rows = log_p.topk(min(EXACT, log_p.shape[-1]))
-    top_q, columns = log_q.topk(min(EXACT, log_q.shape[-1]))
+    top_p, rows = log_p.topk(min(EXACT_CELLS, log_p.shape[-1]))
+    top_q, columns = log_q.topk(min(EXACT_CELLS, log_q.shape[-1]))
     log_u = top_p[..., :, None] + top_q[..., None, :]  # (B, N, 4, 4)
-    log_rest_p, log_rest_q = _log_of_others(x_logits, rows), _log_of_others(y_logits, columns)
+    log_rest_p, log_rest_q = _log_complement(x_logits, rows), _log_complement(y_logits, columns)
     log_one_less_u = torch.logaddexp(log_rest_p[..., :, None], top_p[..., :, None] + log_rest_q[..., None, :])
-    taken = ((powers[:, 0, 0] * log_u[..., None]).exp() / powers[:, 0, 0]).sum(-1)
-    cells = cost.flatten(1).to(p.dtype).gather(1, _cells(rows, columns, cost.shape[-1])).view_as(log_u)
-    remainder = ((-log_one_less_u - taken) * cells).sum((1, 2, 3))
+    series_part = ((powers[:, 0, 0] * log_u[..., None]).exp() / powers[:, 0, 0]).sum(-1)
+    cells = cost.flatten(1).to(p.dtype).gather(1, _flat_indices(rows, columns, cost.shape[-1])).view_as(log_u)
+    remainder = ((-log_one_less_u - series_part) * cells).sum((1, 2, 3))
     return (series + remainder).mean()
 
 
-def _log_of_others(logits: Tensor, chosen: Tensor) -> Tensor:
+def _log_complement(logits: Tensor, chosen: Tensor) -> Tensor:
     """(B, N, k) log(1 - p) of the chosen entries (B, N, k) of (B, N, X), from the other logits: exact near p = 1."""
     others = logits[:, :, None].expand(-1, -1, chosen.shape[-1], -1)
     others = others.scatter(-1, chosen[..., None], -torch.inf)
@@ -234,6 +252,6 @@ def _log_of_others(logits: Tensor, chosen: Tensor) -> Tensor:
     return rest
 
 
-def _cells(rows: Tensor, columns: Tensor, width: int) -> Tensor:
+def _flat_indices(rows: Tensor, columns: Tensor, width: int) -> Tensor:
     """(B, N * 16) places of cells in a flattened map."""
     return (rows[..., :, None] * width + columns[..., None, :]).flatten(1)

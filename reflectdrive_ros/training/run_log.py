@@ -1,4 +1,4 @@
-"""What a run tells while it learns: a progress bar, log.csv and TensorBoard."""
+"""Progress output of a training run: a progress bar, log.csv and TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,45 +21,48 @@ LOG = "log.csv"
 LOG_BYTES = 64 * MEGABYTE
 COLUMNS = ("step", "minutes", *sft.LOSSES, "norm", "rate", "scenes_per_s")
 HEAD = ",".join(COLUMNS)
+FORMER_COLUMNS = {"worth": "goal_score", "odds": "goal_value", "seen": "aux_perception"}
 
 
 class RunLog:
     """Progress bar, log.csv and TensorBoard, by the first process alone."""
 
-    def __init__(self, out: Path, config: TrainConfig, network: TokenNetConfig, console: Console, speaks: bool) -> None:
-        self.out, self.config, self.console, self.speaks = out, config, console, speaks
+    def __init__(
+        self, out: Path, config: TrainConfig, network: TokenNetConfig, console: Console, enabled: bool
+    ) -> None:
+        self.out, self.config, self.console, self.enabled = out, config, console, enabled
         self._seen: tuple[float, int] | None = None  # elapsed and step at the last row
         self._loss = float("nan")
 
     def __enter__(self) -> RunLog:
-        if self.speaks:
-            found = train_state.peek(self.out)
+        if self.enabled:
+            found = train_state.read_progress(self.out)
             begun = 0 if found is None else found[0].step
-            _cut(self.out / LOG, begun)
+            _drop_unsaved_rows(self.out / LOG, begun)
             self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=begun)
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
             self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
-            self._task: TaskID = self._bar.add_task("learning", total=1.0, told="")
+            self._task: TaskID = self._bar.add_task("learning", total=1.0, text="")
             self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.speaks:
+        if self.enabled:
             self._bar.stop()
             self._board.close()
 
     def step(self, progress: train_state.Progress, at: float, scenes: int) -> None:
-        if not self.speaks:
+        if not self.enabled:
             return
         if self._seen is None:
             self._seen = (progress.elapsed_s, progress.step)
         rate = self._rate(progress)
         left_s = progress.elapsed_s * (1.0 - at) / max(at, 1e-9)
-        told = f"step {progress.step}, loss {self._loss:.3f}, {rate:.1f} scenes/s, {left_s / 60:.0f} min left"
-        self._bar.update(self._task, completed=at, told=told)
+        text = f"step {progress.step}, loss {self._loss:.3f}, {rate:.1f} scenes/s, {left_s / 60:.0f} min left"
+        self._bar.update(self._task, completed=at, text=text)
 
     def row(self, progress: train_state.Progress, values: Mapping[str, float]) -> None:
-        if not self.speaks:
+        if not self.enabled:
             return
         self._loss = values["loss"]
         row = {"step": progress.step, "minutes": progress.elapsed_s / 60.0, **values}
@@ -72,7 +75,8 @@ class RunLog:
             if new:
                 writer.writeheader()
             writer.writerow({name: f"{row[name]:.6g}" for name in COLUMNS})
-        known = {name: value for name, value in row.items() if not math.isnan(value)}  # eyes know no plans
+        # vision pretraining has no plan metrics
+        known = {name: value for name, value in row.items() if not math.isnan(value)}
         for name in known.keys() - {"step", "minutes"}:
             self._board.add_scalar(f"train/{name}", known[name], progress.step)
         if not self.console.is_terminal:
@@ -82,17 +86,19 @@ class RunLog:
                 + f", {row['scenes_per_s']:.1f} scenes/s"
             )
 
-    def begins_anew(self, names: Sequence[str]) -> None:
-        if self.speaks and names:
-            self.console.print(f"begun anew, as the earlier run has no such parameters: {', '.join(names)}")
+    def missing_keys(self, names: Sequence[str]) -> None:
+        if self.enabled and names:
+            self.console.print(
+                f"initialised from scratch, as the earlier run has no such parameters: {', '.join(names)}"
+            )
 
-    def validated(self, progress: train_state.Progress, found: Mapping[str, float]) -> None:
-        if not self.speaks:
+    def validated(self, progress: train_state.Progress, metrics: Mapping[str, float]) -> None:
+        if not self.enabled:
             return
-        for name, value in found.items():
+        for name, value in metrics.items():
             self._board.add_scalar(f"val/{name}", value, progress.step)
         minutes = progress.elapsed_s / 60.0
-        self.console.print(f"step {progress.step}, {minutes:.1f} min: {validation.summary(found)}")
+        self.console.print(f"step {progress.step}, {minutes:.1f} min: {validation.summary(metrics)}")
 
     def _rate(self, progress: train_state.Progress) -> float:
         """Scenes per second since the last row."""
@@ -101,27 +107,24 @@ class RunLog:
         return self.config.data.batch * (progress.step - self._seen[1]) / (progress.elapsed_s - self._seen[0])
 
 
-def _cut(path: Path, step: int) -> None:
-    """Leaves out rows of a log that the state does not know of: they will be made again. Raises StateError."""
-    rows = whole_rows(path)
+def _drop_unsaved_rows(path: Path, step: int) -> None:
+    """Removes rows of a log that are later than the state: they are made again. Raises StateError."""
+    rows = complete_rows(path)
     if rows is not None:
         kept = [line for line in rows if float(line.split(",")[0]) <= step]
         path.write_text(f"{HEAD}\n{''.join(kept)}", encoding="utf-8")
 
 
-def whole_rows(path: Path) -> list[str] | None:
-    """Whole rows of a log; None where there is no log. Raises StateError for a file that is no log.
-
-    What a power cut left of the last rows, half a row or zero bytes, is no whole row.
-    """
+def complete_rows(path: Path) -> list[str] | None:
+    """Complete rows of a log; None if there is no log. Raises StateError for another file."""
     try:
         head, *lines = read_limited(path, LOG_BYTES).decode(errors="replace").splitlines() or [HEAD]
     except FileNotFoundError:
         return None
     except OSError as fault:
         raise StateError(f"{path} cannot be read: {fault.strerror}") from None
-    if head != HEAD:
-        raise StateError(f"{path} is no log of this training run: remove it, or give another --out")
+    if ",".join(FORMER_COLUMNS.get(name, name) for name in head.split(",")) != HEAD:
+        raise StateError(f"{path} is not a log of this training run: remove it, or give another --out")
     return [f"{line}\n" for line in lines if _is_row(line)]
 
 

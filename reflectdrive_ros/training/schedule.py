@@ -1,35 +1,37 @@
-"""How far a run is, by steps or by the clock, and the learning rate that belongs to it.
+"""Progress of a run, by steps or by time, and its learning rate.
 
-A run has two parts: first the eyes alone, then everything. Each has a warm-up and a fall of its own.
+A run has two parts: vision pretraining, then full training. Each has its own warm-up and decay.
 """
 
 from __future__ import annotations
 
 import math
 
-from .settings import LengthConfig, OptimizerConfig
+from .settings import OptimizerConfig, ScheduleConfig
 
 FIRST_STEPS = 50  # a warm-up by the clock is no shorter than this
 
 
-def progress(length: LengthConfig, step: int, elapsed_s: float) -> float:
+def progress(config: ScheduleConfig, step: int, elapsed_s: float) -> float:
     """0 at the beginning, 1 at the end; a run of so many minutes ends when they are over, however slow the machine."""
-    if length.minutes > 0.0:
-        return min(1.0, elapsed_s / (60.0 * length.minutes))
-    return min(1.0, step / length.steps)
+    if config.minutes > 0.0:
+        return min(1.0, elapsed_s / (60.0 * config.minutes))
+    return min(1.0, step / config.steps)
 
 
-def eyes_only(config: OptimizerConfig, at: float) -> bool:
-    """Whether only the eyes learn."""
-    return at < config.eyes_share
+def vision_only(config: OptimizerConfig, at: float) -> bool:
+    """Whether only the vision encoder is trained."""
+    return at < config.vision_pretrain_fraction
 
 
 def learning_rate(config: OptimizerConfig, at: float, step: int) -> float:
     """In each part of the run a straight rise over the warm-up, then half a cosine down to the final share."""
-    begun, ended = (0.0, config.eyes_share) if eyes_only(config, at) else (config.eyes_share, 1.0)
+    begun, ended = (
+        (0.0, config.vision_pretrain_fraction) if vision_only(config, at) else (config.vision_pretrain_fraction, 1.0)
+    )
     at = (at - begun) / max(ended - begun, 1e-9)
-    if at < config.warmup_share or config.warmup_share == 1.0:
-        return config.learning_rate * min((step + 1) / FIRST_STEPS, max(at, 1e-3) / config.warmup_share)
-    along = (at - config.warmup_share) / (1.0 - config.warmup_share)
-    falling = config.final_share + (1.0 - config.final_share) * 0.5 * (1.0 + math.cos(math.pi * along))
+    if at < config.warmup_fraction or config.warmup_fraction == 1.0:
+        return config.learning_rate * min((step + 1) / FIRST_STEPS, max(at, 1e-3) / config.warmup_fraction)
+    along = (at - config.warmup_fraction) / (1.0 - config.warmup_fraction)
+    falling = config.final_lr_fraction + (1.0 - config.final_lr_fraction) * 0.5 * (1.0 + math.cos(math.pi * along))
     return config.learning_rate * min((step + 1) / FIRST_STEPS, 1.0) * falling

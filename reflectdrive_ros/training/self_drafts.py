@@ -7,27 +7,30 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..model.token import ops
-from ..model.token.net import BLOCK, GOAL_X, TokenNet
+from ..model.token import ops, rollout
+from ..model.token.net import TokenNet
+from ..model.token.ops import EditRules
+from ..model.token.rollout import Sampling
+from ..tokens import decoding_rounds
 from .losses import Batch
 
 ROUNDS = 3  # as in a full frame
 
 
-def with_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, generator: torch.Generator) -> Batch:
-    """The batch with drafts in place of the perturbed plans of its first scenes.
+def add_self_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, generator: torch.Generator) -> Batch:
+    """The batch with self-drafts in place of the perturbed plans of its first scenes.
 
-    They are drafted from the expert's goal, so what is to be corrected are the mistakes on the way there.
+    They are drafted from the expert's goal, so that the errors to correct are on the path to it.
     """
-    count = batch.blocks.shape[1] - batch.masked
+    count = batch.actions.shape[1] - batch.masked
     if scenes == 0 or count == 0:
         return batch
     first = slice(0, scenes)
     images, text, ego, route = (part[first] for part in batch.inputs)
     drafted = draft(net, (images, text, ego, route), batch.clean[first], count, temperature, generator)
-    blocks = batch.blocks.clone()
-    blocks[first, batch.masked :] = drafted
-    return replace(batch, blocks=blocks)
+    actions = batch.actions.clone()
+    actions[first, batch.masked :] = drafted
+    return replace(batch, actions=actions)
 
 
 @torch.no_grad()
@@ -39,20 +42,15 @@ def draft(
     temperature: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """(B, count, 16) ids drafted in three rounds from the goal of `clean` (B, 16), tokens drawn at a temperature."""
-    mask_id = net.config.mask_id
-    blocks = goal_alone(clean, mask_id)[:, None].expand(-1, count, -1)
-    out = net.packed(*inputs, blocks[:, :1])
-    logits = out.logits.expand(-1, count, -1, -1)
-    for turn, limit in enumerate(ops.schedule(GOAL_X, ROUNDS)):
-        if turn:
-            logits = net.decode(blocks, out.keys_values)
-        noise = torch.rand(logits.shape, generator=generator).to(logits.device)
-        drawn = logits - temperature * torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))  # Gumbel's trick
-        blocks, _ = ops.unmask(blocks, drawn, mask_id, limit)
-    return blocks
+    """(B, count, T) ids drafted in three rounds from the goal of `clean` (B, T), tokens drawn at a temperature."""
+    layout = net.config.layout
+    actions = ops.mask_free(clean, layout)[:, None].expand(-1, count, -1)
+    out = net.forward_packed(*inputs, actions[:, :1])
 
+    def logits(drafts: Tensor) -> Tensor:
+        """Of the first round all sequences are equal: the pass that encodes the prompt has theirs."""
+        first = drafts is actions
+        return out.logits.expand(-1, count, -1, -1) if first else net.decode(drafts, out.keys_values)
 
-def goal_alone(clean: Tensor, mask_id: int) -> Tensor:
-    """(B, 16) plans `clean` (B, 16) with all but their goal masked."""
-    return torch.where(torch.arange(BLOCK, device=clean.device) < GOAL_X, mask_id, clean)
+    rounds, sampling = decoding_rounds(len(layout.free), ROUNDS, 0), Sampling(temperature, generator)
+    return rollout.rollout(logits, actions, layout, rounds, EditRules(), sampling)[-1].actions

@@ -9,31 +9,33 @@ from pathlib import Path
 from typing import Any
 
 from .. import features
-from ..config import ConfigError, override_by, setting
-from ..model.token.net import TokenNetConfig, base, small
+from ..config import ConfigError, override_from_file, setting
+from ..documents import DocumentError, read_yaml
+from ..files import shown
+from ..model.token.net import TokenNetConfig, base_config, small_config
 
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
-    "small": lambda: small(features.WORDS),
-    "base": lambda: base(features.WORDS),
+    "small": lambda: small_config(features.WORDS),
+    "base": lambda: base_config(features.WORDS),
 }
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which scenes come when, and how they are varied."""
+    """Order of scenes, and their augmentation."""
 
     batch: int = setting(32, "scenes per step, of all processes together", 1, 65_536)
-    masked_blocks: int = setting(4, "blocks per scene with hidden tokens; the first is all mask", 1, 64)
-    perturbed_blocks: int = setting(3, "blocks per scene with a wrong plan; 0: no L_SAP", 0, 64)
-    mirror_share: float = setting(0.5, "scenes that are shown left for right", 0.0, 1.0)
-    blank_share: float = setting(0.1, "scenes without words, from which guidance learns what they add", 0.0, 1.0)
-    routeless_share: float = setting(0.1, "scenes without a route, where words must do", 0.0, 1.0)
-    route_aside_m: float = setting(0.15, "how far routes lie beside their lane (standard deviation)", 0.0, 5.0)
-    route_turned_rad: float = setting(0.005, "how far they are turned (standard deviation)", 0.0, 0.5)
-    light: float = setting(0.25, "how far brightness, contrast and tint of the pictures are varied", 0.0, 1.0)
-    draft_share: float = setting(0.2, "scenes whose wrong plans are the network's own drafts", 0.0, 1.0)
-    draft_from: float = setting(0.3, "part of the schedule after which it makes them", 0.0, 1.0)
-    draft_temperature: float = setting(1.0, "of the tokens drawn for them", 0.0, 10.0)
+    masked_actions: int = setting(4, "masked sequences per scene; the first is all mask", 1, 64)
+    perturbed_actions: int = setting(3, "perturbed plans per scene; 0: no L_SAP", 0, 64)
+    flip_prob: float = setting(0.5, "share of scenes that are mirrored", 0.0, 1.0)
+    text_dropout: float = setting(0.1, "share of scenes without text; classifier-free guidance needs it", 0.0, 1.0)
+    route_dropout: float = setting(0.1, "share of scenes without a route", 0.0, 1.0)
+    route_noise_m: float = setting(0.15, "standard deviation of the lateral offset of routes", 0.0, 5.0)
+    route_yaw_noise_rad: float = setting(0.005, "standard deviation of the rotation of routes", 0.0, 0.5)
+    color_jitter: float = setting(0.25, "range of brightness, contrast and tint variation", 0.0, 1.0)
+    draft_fraction: float = setting(0.2, "share of scenes whose perturbed plans are self-drafts", 0.0, 1.0)
+    draft_start: float = setting(0.3, "share of the schedule after which self-drafts begin", 0.0, 1.0)
+    draft_temperature: float = setting(1.0, "sampling temperature of self-drafts", 0.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -43,67 +45,69 @@ class LossConfig:
     goal: float = setting(0.2, "of L_goal, a sum over two tokens", 0.0, 100.0)
     sap: float = setting(0.7, "of L_SAP", 0.0, 100.0)
     field: float = setting(0.05, "of L_field, a sum over 8 points in metres", 0.0, 100.0)
-    worth: float = setting(0.0, "of L_worth, goals by the scores of their plans; needs --init-from", 0.0, 100.0)
-    odds: float = setting(0.0, "of L_odds, the same of goals looked at once more; needs loss.worth", 0.0, 100.0)
-    seen: float = setting(1.0, "of L_seen, what the pictures show on the ground; 0: left out", 0.0, 100.0)
-    field_margin_m: float = setting(1.1, "a point must be this far inside the road: half the width of a car", -5.0, 5.0)
+    goal_score: float = setting(0.0, "of L_goal_score, goals by their plans' scores; needs --init-from", 0.0, 100.0)
+    goal_value: float = setting(0.0, "of L_goal_value, the value of each goal; needs loss.goal_score", 0.0, 100.0)
+    aux_perception: float = setting(1.0, "of L_aux, road and occupancy from image tokens; 0: none", 0.0, 100.0)
+    field_margin_m: float = setting(1.1, "required distance inside the road: half a car's width", -5.0, 5.0)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW, its schedule, and the average of the weights that is kept."""
+    """AdamW, its schedule, and the averaging of weights."""
 
     learning_rate: float = setting(6e-4, "at the end of the warm-up", 1e-9, 1.0)
-    final_share: float = setting(0.02, "of the learning rate, at the end", 0.0, 1.0)
-    warmup_share: float = setting(0.03, "of the schedule", 0.0, 1.0)
-    eyes_share: float = setting(0.15, "of the run, its beginning: the eyes alone learn, from L_seen", 0.0, 0.99)
+    final_lr_fraction: float = setting(0.02, "of the learning rate, at the end", 0.0, 1.0)
+    warmup_fraction: float = setting(0.03, "of the schedule", 0.0, 1.0)
+    vision_pretrain_fraction: float = setting(
+        0.15, "share of the run in which the vision encoder alone is trained, by L_aux", 0.0, 0.99
+    )
     weight_decay: float = setting(0.05, "of matrices; vectors and tables of tokens have none", 0.0, 10.0)
     beta2: float = setting(0.98, "of AdamW", 0.5, 0.99999)
     gradient_clip: float = setting(1.0, "largest norm of a gradient", 1e-6, 1e6)
-    average: float = setting(0.999, "share of the averaged weights that a step keeps", 0.0, 0.999999)
+    ema_decay: float = setting(0.999, "decay of the exponential moving average of the weights", 0.0, 0.999999)
 
 
 @dataclass(frozen=True)
-class LengthConfig:
-    """When it ends: after so many steps or, where minutes are given, so much time."""
+class ScheduleConfig:
+    """Length of a run: in steps or, if minutes are given, in time."""
 
-    steps: int = setting(20_000, "steps of the schedule; ignored where minutes are given", 1, 10**9)
-    minutes: float = setting(0.0, "wall clock of the training itself; 0: steps count", 0.0, 1e6)
+    steps: int = setting(20_000, "steps of the schedule; ignored if minutes are given", 1, 10**9)
+    minutes: float = setting(0.0, "wall time of the training itself; 0: use steps", 0.0, 1e6)
 
 
 @dataclass(frozen=True)
-class KeepingConfig:
-    """How often what is done."""
+class CheckpointingConfig:
+    """Intervals of checkpoints, log rows and validations."""
 
     checkpoint_minutes: float = setting(5.0, "between two checkpoints", 0.0, 1e6)
     log_steps: int = setting(20, "steps per row of the log", 1, 10**6)
     validations: int = setting(8, "over the whole schedule; 0: none", 0, 10_000)
-    validation_scenes: int = setting(100, "of the validation set, its first", 1, 10**6)
+    validation_scenes: int = setting(100, "the first scenes of the validation set", 1, 10**6)
 
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """Where it runs; torchrun adds machines."""
+    """Devices of one machine; torchrun adds machines."""
 
     accelerator: str = setting("auto", "cpu, cuda or auto")
     devices: int = setting(1, "processes of this machine, one per device", 1, 64)
     precision: str = setting("32-true", "32-true or bf16-mixed")
-    compile: bool = setting(False, "by torch.compile: two minutes to begin with, then faster; needs a C++ compiler")
-    shards: bool = setting(False, "each process keeps a part of the weights (FSDP), where there are several")
-    threads: int = setting(0, "of each process on a CPU; 0: as torch likes", 0, 1024)
+    compile: bool = setting(False, "use torch.compile: two minutes at the start, then faster; needs a C++ compiler")
+    fsdp: bool = setting(False, "shard weights, gradients and optimizer state over processes (FSDP)")
+    threads: int = setting(0, "of each process on a CPU; 0: torch's default", 0, 1024)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything of a run that its result follows from, beside the sets."""
+    """All that determines the result of a run, besides the sets."""
 
-    network: str = setting("small", "small: 7.8 M parameters, learns on a CPU; base: 621 M, from public weights")
+    network: str = setting("small", "small: 7.8 M parameters, trains on a CPU; base: 621 M, from public weights")
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
     data: DataConfig = field(default_factory=DataConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    length: LengthConfig = field(default_factory=LengthConfig)
-    keeping: KeepingConfig = field(default_factory=KeepingConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    checkpointing: CheckpointingConfig = field(default_factory=CheckpointingConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
 
     def __post_init__(self) -> None:
@@ -114,23 +118,79 @@ class TrainConfig:
         ):
             if value not in allowed:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
-        if self.loss.odds > 0.0 and self.loss.worth == 0.0:
-            raise ConfigError("loss.odds is learnt from what goals are worth: set loss.worth above 0 too")
-        if self.loss.seen == 0.0 and self.optimizer.eyes_share > 0.0:
-            raise ConfigError("loss.seen is 0, so eyes have nothing to learn from: set optimizer.eyes_share to 0 too")
+        if self.loss.goal_value > 0.0 and self.loss.goal_score == 0.0:
+            raise ConfigError("loss.goal_value is above 0 and loss.goal_score is 0: set loss.goal_score above 0")
+        if self.loss.aux_perception == 0.0 and self.optimizer.vision_pretrain_fraction > 0.0:
+            raise ConfigError(
+                "optimizer.vision_pretrain_fraction is above 0 and loss.aux_perception is 0: the vision encoder has "
+                "no loss in its pretraining; "
+                "set optimizer.vision_pretrain_fraction to 0"
+            )
+
+
+FORMER = {  # former name of a section or setting -> present name
+    "length": "schedule",
+    "keeping": "checkpointing",
+    "data.masked_blocks": "data.masked_actions",
+    "data.perturbed_blocks": "data.perturbed_actions",
+    "data.mirror_share": "data.flip_prob",
+    "data.blank_share": "data.text_dropout",
+    "data.routeless_share": "data.route_dropout",
+    "data.route_aside_m": "data.route_noise_m",
+    "data.route_turned_rad": "data.route_yaw_noise_rad",
+    "data.light": "data.color_jitter",
+    "data.draft_share": "data.draft_fraction",
+    "data.draft_from": "data.draft_start",
+    "loss.worth": "loss.goal_score",
+    "loss.odds": "loss.goal_value",
+    "loss.seen": "loss.aux_perception",
+    "optimizer.final_share": "optimizer.final_lr_fraction",
+    "optimizer.warmup_share": "optimizer.warmup_fraction",
+    "optimizer.eyes_share": "optimizer.vision_pretrain_fraction",
+    "optimizer.average": "optimizer.ema_decay",
+    "device.shards": "device.fsdp",
+}
+
+
+def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as an earlier version stored them (sections of values), under their present names."""
+
+    def section(name: str, content: Any) -> Any:
+        if not isinstance(content, Mapping):
+            return content
+        return {FORMER.get(f"{name}.{key}", f"{name}.{key}").partition(".")[2]: each for key, each in content.items()}
+
+    return {FORMER.get(name, name): section(name, content) for name, content in values.items()}
+
+
+def _check_former_names(path: Path) -> None:
+    """Raises ConfigError naming the first setting in a YAML file that has another name now."""
+    try:
+        content = read_yaml(path)
+    except (OSError, DocumentError):
+        return  # `read` reports it
+    for name, section in content.items() if isinstance(content, dict) else ():
+        for dotted in (name, *(f"{name}.{key}" for key in (section if isinstance(section, dict) else ()))):
+            if dotted in FORMER:
+                raise ConfigError(f"{shown(path)}: {dotted} is now called {FORMER[dotted]}: rename it")
 
 
 def read(path: Path) -> TrainConfig:
     """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
-    config: TrainConfig = override_by(TrainConfig(), path)
+    _check_former_names(path)
+    config: TrainConfig = override_from_file(TrainConfig(), path)
     return config
 
 
-FREE = ("length", "keeping", "device")  # may change between two parts of a run; all else decides what is learnt
+RESUMABLE_SECTIONS = (
+    "schedule",
+    "checkpointing",
+    "device",
+)  # may change when a run is resumed; all other settings determine the result
 
 
-def differences(config: TrainConfig, other: Mapping[str, Any], free: Sequence[str] = FREE) -> list[str]:
-    """Dotted names of settings that are not the same in `other`, an `asdict`, without the sections that are `free`."""
+def differences(config: TrainConfig, other: Mapping[str, Any], free: Sequence[str] = RESUMABLE_SECTIONS) -> list[str]:
+    """Dotted names of settings that differ in `other`, an `asdict`, without the sections `free`."""
     found = _differences(dataclasses.asdict(config), other, "")
     return [name for name in found if name.split(".")[0] not in free]
 

@@ -1,9 +1,9 @@
-"""Supervised training: one loop over steps, whose state can be put down and taken up at any of them.
+"""Supervised training: one loop over steps, whose state can be saved and restored after any step.
 
-A step follows from the state, the settings and its number. Nothing else is remembered: batches, perturbations and
-drafts take their randomness from the seed and the number. So a run that was killed and goes on from its last state ends
-with the same weights, bit by bit, as one that was not (on the same machine, when steps decide its length; when minutes
-do, the learning rate follows the clock).
+A step depends on the state, the settings and its number only. Batches, perturbations and drafts take their randomness
+from the seed and the number. A run that was killed and resumed from its last state therefore ends with the same
+weights, bit by bit, as one that was not (on the same machine, if its length is given in steps; if it is given in
+minutes, the learning rate follows the clock).
 """
 
 from __future__ import annotations
@@ -22,65 +22,65 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ..data.cache import PreparedSet
+from ..data.cache import CachedSet
+from ..errors import UserError
 from ..model import pretrained
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.rollout import Decoding
-from ..tokens import Codebook
 from . import data, fsdp, schedule, self_drafts, train_state, validation
 from .data import Source
-from .goal_scores import Worth
+from .goal_scores import GoalScores
 from .losses import Batch, Losses
 from .settings import TrainConfig
 from .train_state import Progress
-from .validation import Exam
+from .validation import ValidationSet
 
-BAD_BATCH = "bad_batch.npz"
-TABLES = ("camera", "instant", "slot", "route_place", "queries")  # learned tokens that are no nn.Embedding
-LOSSES = ("loss", "dlm", "goal", "worth", "odds", "sap", "field", "seen")
+NONFINITE_BATCH = "bad_batch.npz"
+TABLES = ("camera", "instant", "slot", "route_position", "queries")  # learned tokens that are no nn.Embedding
+LOSSES = ("loss", "dlm", "goal", "goal_score", "goal_value", "sap", "field", "aux_perception")
 
 
-class TrainingError(Exception):
-    """Training cannot go on; the message says why and what to do."""
+class TrainingError(UserError):
+    """Training cannot continue; the message names the reason and what to do."""
 
 
 @dataclass(frozen=True)
-class Public:
-    """Folders of public weights that a new run's network begins with."""
+class PretrainedPaths:
+    """Folders of public weights that initialise a new run's network."""
 
     language: Path | None = None  # a Qwen3
-    eyes: Path | None = None  # a SigLIP2
+    vision: Path | None = None  # a SigLIP2
 
     @property
-    def given(self) -> bool:
-        return self.language is not None or self.eyes is not None
+    def any_given(self) -> bool:
+        return self.language is not None or self.vision is not None
 
     def fill(self, net: TokenNet) -> None:
-        """Raises CheckpointError for weights of other measures."""
+        """Raises CheckpointError for weights of other shapes."""
         if self.language is not None:
             pretrained.load_qwen3(net, self.language)
-        if self.eyes is not None:
-            pretrained.load_siglip(net, self.eyes)
+        if self.vision is not None:
+            pretrained.load_siglip(net, self.vision)
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What is trained, on what, and where it is kept."""
+    """What is trained, on which data, and where it is stored."""
 
     config: TrainConfig
     network: TokenNetConfig
-    scenes: PreparedSet
-    exam: Exam | None
+    scenes: CachedSet
+    validation_set: ValidationSet | None
     out: Path
-    sets: Mapping[str, Any]  # what the card tells of the data
+    sets: Mapping[str, Any]  # description of the data for the card
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
-    init_from: Path | None = None  # folder of the run whose weights this one begins with
-    public: Public = Public()
-    worth: Worth | None = None  # of goals of the scenes
+    init_from: Path | None = None  # folder of the run whose weights initialise this one
+    pretrained_paths: PretrainedPaths = PretrainedPaths()
+    goal_scores: GoalScores | None = None  # of goals of the scenes
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a state must have in common with a run that takes it up, and what the card tells."""
+        """What a state must have in common with a run that resumes it; also part of the card."""
         return {
             "settings": dataclasses.asdict(self.config),
             "network": dataclasses.asdict(self.network),
@@ -90,44 +90,44 @@ class Job:
 
 
 class Reporter(Protocol):
-    """Who is told how it goes."""
+    """Receives the progress of a run."""
 
     def step(self, progress: Progress, at: float, scenes: int) -> None:
         """A step is done; `at` is 0 to 1."""
 
     def row(self, progress: Progress, values: Mapping[str, float]) -> None:
-        """Means of losses and the like since the last row."""
+        """Means of losses and metrics since the last row."""
 
-    def begins_anew(self, names: Sequence[str]) -> None:
+    def missing_keys(self, names: Sequence[str]) -> None:
         """Which parameters the run that this one begins with does not have."""
 
-    def validated(self, progress: Progress, found: Mapping[str, float]) -> None:
-        """What a validation found."""
+    def validated(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        """Result of a validation."""
 
 
 def train(
     job: Job, fabric: Fabric, reporter: Reporter, stop: Callable[[], bool], clock: Callable[[], float] = time.monotonic
 ) -> Progress:
-    """Trains from the state in `job.out`, or from the beginning, until the schedule ends or `stop` says so.
+    """Trains from the state in `job.out`, or from the start, until the schedule ends or `stop` returns True.
 
-    A new run may begin with public weights, or with those of another. Leaves the state, and the averaged weights with
+    A new run may start with public weights, or with those of another. Writes the state, and the averaged weights with
     their card. Raises TrainingError when a loss or gradient is not finite, StateError when the state is another
     network's, CheckpointError when public weights are, OSError naming a file that cannot be written.
     """
     config = job.config
     net = TokenNet(job.network)
     net.initialise(torch.Generator().manual_seed(config.seed))
-    found = train_state.peek(job.out)
+    found = train_state.read_progress(job.out)
     if found is None:
-        job.public.fill(net)
+        job.pretrained_paths.fill(net)
     net = net.to(fabric.device)
     average = copy.deepcopy(net).requires_grad_(False)
     losses = Losses(net, config.loss, torch.Generator().manual_seed(config.seed)).to(fabric.device)
     progress = Progress()
     if found is None and job.init_from is not None:
-        reporter.begins_anew(train_state.take_over(job.init_from, losses, average))
+        reporter.missing_keys(train_state.load_pretrained(job.init_from, losses, average))
     learning: Any = torch.compile(losses) if config.device.compile else losses
-    model = fabric.setup_module(learning)  # from here on weights may lie in shards
+    model = fabric.setup_module(learning)  # from here on weights may be sharded
     optimizer = torch.optim.AdamW(
         _groups(losses, config.optimizer.weight_decay), lr=0.0, betas=(0.9, config.optimizer.beta2), fused=True
     )
@@ -150,19 +150,19 @@ class _Loop:
     wrapped: Any  # the optimizer, likewise
     optimizer: torch.optim.Optimizer
     reporter: Reporter
-    kept: list[Tensor] = dataclasses.field(init=False)  # of the averaged weights, what this process keeps
+    kept: list[Tensor] = dataclasses.field(init=False)  # part of the averaged weights on this process
 
     def __post_init__(self) -> None:
         pairs = zip(self.average.parameters(), self.net.parameters(), strict=True)
-        self.kept = [fsdp.part(fsdp.like(average, parameter)) for average, parameter in pairs]
+        self.kept = [fsdp.local_tensor(fsdp.distribute_like(average, parameter)) for average, parameter in pairs]
 
     def run(self, progress: Progress, stop: Callable[[], bool], clock: Callable[[], float]) -> Progress:
-        config, keeping = self.job.config, self.job.config.keeping
+        config, checkpointing = self.job.config, self.job.config.checkpointing
         began, saved = clock() - progress.elapsed_s, clock()
         sums: list[Tensor] = []
         with closing(self._batches(progress.step)) as batches:
             for batch in batches:
-                at = schedule.progress(config.length, progress.step, progress.elapsed_s)
+                at = schedule.progress(config.schedule, progress.step, progress.elapsed_s)
                 halted = self._agreed(stop())
                 if at >= 1.0 or halted:
                     break
@@ -170,21 +170,21 @@ class _Loop:
                 sums.append(self._step(batch, progress.step, at, rate))
                 elapsed_s = self._agreed(clock() - began)
                 progress = replace(progress, step=progress.step + 1, elapsed_s=elapsed_s)
-                at = schedule.progress(config.length, progress.step, elapsed_s)
+                at = schedule.progress(config.schedule, progress.step, elapsed_s)
                 self.reporter.step(progress, at, config.data.batch)
-                if progress.step % keeping.log_steps == 0:
+                if progress.step % checkpointing.log_steps == 0:
                     means = self._mean(torch.stack(sums).nanmean(0)).tolist()
                     self.reporter.row(progress, {**dict(zip((*LOSSES, "norm"), means, strict=True)), "rate": rate})
                     sums.clear()
-                if self._exam_is_due(progress, at):
-                    self._examine(progress)
+                if self._validation_is_due(progress, at):
+                    self._validate(progress)
                     progress = replace(progress, validations=progress.validations + 1)
-                if self._agreed(clock() - saved >= 60.0 * keeping.checkpoint_minutes):
+                if self._agreed(clock() - saved >= 60.0 * checkpointing.checkpoint_minutes):
                     self._save(progress)
                     saved = clock()
         last = None
-        if self.job.exam is not None and not halted:
-            last = self._examine(progress)
+        if self.job.validation_set is not None and not halted:
+            last = self._validate(progress)
         self._save(progress)
         self._save_weights(progress, last)
         return progress
@@ -194,10 +194,9 @@ class _Loop:
         source = Source(
             job.scenes,
             job.config.data,
-            Codebook(job.network.bin_m, job.network.bins),
-            job.network.id_ranges,
+            job.network.layout,
             job.config.seed,
-            job.worth,
+            job.goal_scores,
         )
         return data.batches(source, first, self.fabric.global_rank, self.fabric.world_size)
 
@@ -205,62 +204,64 @@ class _Loop:
         """One step; the losses and the norm of the gradient."""
         config = self.job.config
         batch = batch.to(self.fabric.device)
-        eyes_only = schedule.eyes_only(config.optimizer, at)
-        if config.data.draft_share > 0.0 and at >= config.data.draft_from and not eyes_only:
-            batch = self._with_drafts(batch, step)
+        vision_only = schedule.vision_only(config.optimizer, at)
+        if config.data.draft_fraction > 0.0 and at >= config.data.draft_start and not vision_only:
+            batch = self._with_self_drafts(batch, step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        found = self.model(batch, eyes_only)
+        found = self.model(batch, vision_only)
         self.fabric.backward(found["loss"])
         most = config.optimizer.gradient_clip
-        norm = fsdp.whole(nn.utils.clip_grad_norm_(self.losses.parameters(), most, foreach=True))
+        norm = fsdp.full_tensor(nn.utils.clip_grad_norm_(self.losses.parameters(), most, foreach=True))
         if not torch.isfinite(norm + found["loss"].detach()):
             raise TrainingError(self._bad_batch(batch, step, found))
         self.wrapped.step()
         self.wrapped.zero_grad(set_to_none=True)
-        kept = min(config.optimizer.average, (1.0 + step) / (10.0 + step))
+        kept = min(config.optimizer.ema_decay, (1.0 + step) / (10.0 + step))
         with torch.no_grad():
-            torch._foreach_lerp_(self.kept, [fsdp.part(each) for each in self.net.parameters()], 1.0 - kept)
+            torch._foreach_lerp_(self.kept, [fsdp.local_tensor(each) for each in self.net.parameters()], 1.0 - kept)
         return torch.stack([*(found[name].detach().float() for name in LOSSES), norm])
 
-    def _with_drafts(self, batch: Batch, step: int) -> Batch:
+    def _with_self_drafts(self, batch: Batch, step: int) -> Batch:
         config = self.job.config
         rank = self.fabric.global_rank
         generator = torch.Generator().manual_seed((config.seed * 1_000_003 + step) * 1024 + rank)
-        scenes = round(config.data.draft_share * len(batch.text))
+        scenes = round(config.data.draft_fraction * len(batch.text))
         temperature = config.data.draft_temperature
         with self.fabric.autocast():
-            return self.losses.ask(lambda net: self_drafts.with_drafts(net, batch, scenes, temperature, generator))
+            return self.losses.run_unsharded(
+                lambda net: self_drafts.add_self_drafts(net, batch, scenes, temperature, generator)
+            )
 
     def _bad_batch(self, batch: Batch, step: int, found: Mapping[str, Tensor]) -> str:
-        path = self.job.out / BAD_BATCH
+        path = self.job.out / NONFINITE_BATCH
         arrays: dict[str, Any] = {
             k: value.cpu().numpy() for k, value in vars(batch).items() if isinstance(value, Tensor)
         }
         np.savez_compressed(path, step=step, **arrays)
-        told = ", ".join(f"{name} {found[name].item():.4g}" for name in LOSSES)
+        values = ", ".join(f"{name} {found[name].item():.4g}" for name in LOSSES)
         return (
-            f"step {step} gave a loss or gradient that is not finite ({told}); its batch is in {path}: "
+            f"step {step} gave a loss or gradient that is not finite ({values}); its batch is in {path}: "
             "go on from the last state with a lower optimizer.learning_rate"
         )
 
-    def _exam_is_due(self, progress: Progress, at: float) -> bool:
-        """Validations are spread evenly over the schedule; the last comes at its end."""
-        wanted = self.job.config.keeping.validations
-        return self.job.exam is not None and at < 1.0 and at * wanted >= progress.validations + 1
+    def _validation_is_due(self, progress: Progress, at: float) -> bool:
+        """Validations are spread evenly over the schedule; the last is at its end."""
+        wanted = self.job.config.checkpointing.validations
+        return self.job.validation_set is not None and at < 1.0 and at * wanted >= progress.validations + 1
 
-    def _examine(self, progress: Progress) -> dict[str, float]:
+    def _validate(self, progress: Progress) -> dict[str, float]:
         found: dict[str, float] = {}
         self._gather()
-        if self.fabric.is_global_zero and self.job.exam is not None:
+        if self.fabric.is_global_zero and self.job.validation_set is not None:
             self.average.eval()
-            found = validation.examine(self.average, self.job.exam, self.job.decoding, self.fabric.device)
+            found = validation.validate(self.average, self.job.validation_set, self.job.decoding, self.fabric.device)
             self.reporter.validated(progress, found)
         self.fabric.barrier()
         return found
 
     def _gather(self) -> None:
-        """Brings the averaged weights together, where they lie in shards."""
+        """Gathers the averaged weights, if they are sharded."""
         for each in zip(self.average.parameters(), self.kept, self.net.parameters(), strict=True):
             fsdp.gather(*each)
 

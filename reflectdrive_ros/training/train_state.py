@@ -1,6 +1,6 @@
-"""A training run on disk: all that the next step follows from, in one file that is whole or not there.
+"""A training run on disk: the complete training state in one file that is written atomically.
 
-OUT/ state.safetensors    weights, averaged weights, AdamW's moments; its header tells step, time and settings
+OUT/ state.safetensors    weights, averaged weights, AdamW's moments; its header holds step, time and settings
      weights.safetensors, card.json   the averaged weights, for driving (model/checkpoint.py)
      log.csv              a row every few steps
      tensorboard/         the same
@@ -19,30 +19,48 @@ from safetensors import SafetensorError
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..documents import SHA256, anything, check_fields, json_of, named, number, read_json, whole
-from ..files import write_whole
+from ..documents import SHA256, anything, check_fields, named, number, parse_json, read_json, whole
+from ..errors import UserError
+from ..files import write_atomic
 from ..model import checkpoint
 from ..model.token.net import TokenNet
-from ..model.vision import resized_patches
+from ..model.vision import resize_patch_embedding
 from ..runtime.network import golden
-from ..runtime.torch_backend import TRIED_BY, TorchNetwork
-from . import fsdp
+from ..runtime.torch_backend import SELF_CHECK_DECODING, TorchNetwork
+from . import fsdp, settings
 
 FILE = "state.safetensors"
 WEIGHTS = "weights.safetensors"
-FORMAT = "reflectdrive.training.2"
+FORMAT = "reflectdrive.training.3"
+FORMER_FORMAT = "reflectdrive.training.2"  # former names of parameters and settings
 PATCHES = "vision.patch_embedding.weight"
-LAST_OF_LAYER = ("out_proj.weight", "fc2.weight", "o_proj.weight", "down_proj.weight")  # what it adds comes from them
+RESIDUAL_OUTPUTS = (
+    "out_proj.weight",
+    "fc2.weight",
+    "o_proj.weight",
+    "down_proj.weight",
+)  # products that write to the residual stream; zero in a layer that starts as an identity
 STATE = {
     "progress": {"step": whole(0, 10**12), "elapsed_s": number(0.0, 1e12), "validations": whole(0, 10**9)},
     "about": {"settings": named(anything), "sets": named(anything)},
 }
 ADAM = ("exp_avg", "exp_avg_sq", "step")
-OF_WEIGHTS = ("format", "file", "bytes", "parameters", "dtype", "config", "golden")  # of a card: nothing about the run
+WEIGHTS_ONLY_KEYS = (
+    "format",
+    "kind",
+    "capabilities",
+    "training_domain",
+    "file",
+    "bytes",
+    "parameters",
+    "dtype",
+    "config",
+    "golden",
+)  # of a card: nothing about the run
 
 
-class StateError(Exception):
-    """A run cannot go on; the message says which, why and what to do."""
+class StateError(UserError):
+    """A run cannot be resumed; the message names it, the reason and what to do."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,9 @@ class Progress:
 
 
 def tensors_of(learning: nn.Module, average: TokenNet, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What a state keeps; `learning` is all that the optimizer changes. In shards all processes have to ask."""
+    """Tensors of a state; `learning` holds all that the optimizer changes. With shards all processes have to
+    call this.
+    """
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("learning", learning), ("average", average)):
         for name, value in module.named_parameters():
@@ -64,45 +84,48 @@ def tensors_of(learning: nn.Module, average: TokenNet, optimizer: torch.optim.Op
     for parameter, moments in optimizer.state.items():
         for key in ADAM:
             tensors[f"{key}.{names[id(parameter)]}"] = moments[key]
-    return {name: fsdp.whole(value).to("cpu").contiguous() for name, value in tensors.items()}
+    return {name: fsdp.full_tensor(value).to("cpu").contiguous() for name, value in tensors.items()}
 
 
 def save(folder: Path, progress: Progress, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Writes the state: `about` are the settings and sets, as JSON. Raises OSError naming the file."""
     content = {"progress": asdict(progress), "about": about}
-    write_whole(folder / FILE, to_bytes(dict(tensors), {FORMAT: json.dumps(content)}))
+    write_atomic(folder / FILE, to_bytes(dict(tensors), {FORMAT: json.dumps(content)}))
 
 
 def save_weights(net: TokenNet, path: Path, about: Mapping[str, Any]) -> str:
-    """Writes weights and a card with what the file as it lies there answers, for every later start to be held against;
-    their SHA-256. The bytes of the weights stay the same meanwhile. Raises OSError naming the file."""
+    """Writes weights and a card with the self-check answers of the stored file; returns their SHA-256. The bytes of the
+    weights are not changed by the self-check. Raises OSError naming the file.
+    """
     digest = checkpoint.save(net, path, about)
     return checkpoint.save(
-        net, path, {**about, "golden": golden(TorchNetwork.of_file(path, digest, decoding=TRIED_BY))}
+        net, path, {**about, "golden": golden(TorchNetwork.from_file(path, digest, decoding=SELF_CHECK_DECODING))}
     )
 
 
-def peek(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
+def read_progress(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
     """How far the run of a folder is and what it is about; None where there is none. Raises StateError."""
     path = folder / FILE
     try:
-        with checkpoint.opened(path) as file:
-            content = json_of((file.metadata() or {})[FORMAT])
+        with checkpoint.open_safetensors(path) as file:
+            metadata = file.metadata() or {}
+        content = parse_json(metadata[FORMER_FORMAT if FORMER_FORMAT in metadata else FORMAT])
         check_fields(content, STATE)
-        return Progress(**content["progress"]), content["about"]
+        about = {**content["about"], "settings": settings.upgrade(content["about"]["settings"])}
+        return Progress(**content["progress"]), about
     except FileNotFoundError:
         return None
     except (SafetensorError, OSError, KeyError, ValueError) as fault:
-        raise StateError(f"{path} is no state of a training run ({fault}): remove it to begin again") from None
+        raise StateError(f"{path} is not a state of a training run ({fault}): remove it to begin again") from None
 
 
 def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: torch.optim.Optimizer) -> None:
-    """Puts the state of a folder into what is learning and its optimizer. Raises StateError if it is another's."""
+    """Loads the state of a folder into the losses and the optimizer. Raises StateError if it is of another network."""
     path = folder / FILE
     parameters = dict(learning.named_parameters())
     try:
-        with checkpoint.opened(path) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with checkpoint.open_safetensors(path) as file:
+            tensors = {checkpoint.present_name(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         with torch.no_grad():
             for prefix, module in (("learning", learning), ("average", average)):
                 for name, parameter in module.named_parameters():
@@ -111,62 +134,61 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
             key, _, name = full_name.partition(".")
             parameter = parameters[name]
             there = value.to(parameter.device)
-            optimizer.state[parameter][key] = there if key == "step" else fsdp.like(there, parameter)
+            optimizer.state[parameter][key] = there if key == "step" else fsdp.distribute_like(there, parameter)
     except (SafetensorError, OSError, KeyError) as fault:
         raise StateError(f"{path} does not fit this network ({fault}): give another --out") from None
 
 
-def take_over(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]:
-    """Puts the weights of another run into this one's, the network's averaged ones, where names and shapes agree.
+def load_pretrained(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]:
+    """Copies the weights of another run into this one, the averaged ones of the network, where names and shapes agree.
 
-    A network may grow: patches of other sizes are learnt from the other's (`vision.resized_patches`), and layers that
-    the other has not begin by passing on what they are given. A folder without a state, as networks are passed on, has
-    the network's weights alone. Returns the names of parameters that did not come from the other run. Raises
-    StateError.
+    The network may be larger: patch embeddings of another size are resized (`vision.resize_patch_embedding`), and
+    layers that the other run lacks start as identities. A folder without a state, such as a published network, has the
+    network's weights only. Returns the names of parameters that did not come from the other run. Raises StateError.
     """
     whole = (folder / FILE).exists()
     path = folder / (FILE if whole else WEIGHTS)
-    anew = []
+    missing_keys = []
     try:
-        with checkpoint.opened(path) as file, torch.no_grad():
-            there = set(file.keys())
+        with checkpoint.open_safetensors(path) as file, torch.no_grad():
+            there = {checkpoint.present_name(name): name for name in file.keys()}  # noqa: SIM118
             for name, parameter in learning.named_parameters():
                 of_network = name.removeprefix("net.")
                 prefix = "" if not whole else "learning." if of_network == name else "average."
                 kept = prefix + of_network
-                found = file.get_tensor(kept) if kept in there else None
+                found = file.get_tensor(there[kept]) if kept in there else None
                 if found is not None and of_network == PATCHES and found.shape[:2] == parameter.shape[:2]:
-                    found = resized_patches(found.float(), parameter.shape[-1])
+                    found = resize_patch_embedding(found.float(), parameter.shape[-1])
                 if found is not None and found.shape == parameter.shape:
                     parameter.copy_(found)
                     continue
-                anew.append(name)
-                if found is None and ".layers." in name and name.endswith(LAST_OF_LAYER):
+                missing_keys.append(name)
+                if found is None and ".layers." in name and name.endswith(RESIDUAL_OUTPUTS):
                     parameter.zero_()
             average.load_state_dict(cast(nn.Module, learning.net).state_dict())
     except (SafetensorError, OSError) as fault:
         raise StateError(f"{path} cannot be read ({fault}): give another --init-from") from None
-    return anew
+    return missing_keys
 
 
-def earlier(folder: Path) -> dict[str, Any]:
-    """What a card tells of the run whose weights another begins with. Raises StateError where there are none."""
-    found = peek(folder)
+def describe_init_run(folder: Path) -> dict[str, Any]:
+    """The card entry of the run whose weights initialise another. Raises StateError if there are none."""
+    found = read_progress(folder)
     if found is not None:
         progress, about = found
-        told = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
-        return {**told, "settings": about["settings"], **about["sets"]}
-    return {name: value for name, value in card_of(folder).items() if name not in OF_WEIGHTS}
+        about_run = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
+        return {**about_run, "settings": about["settings"], **about["sets"]}
+    return {name: value for name, value in card_of(folder).items() if name not in WEIGHTS_ONLY_KEYS}
 
 
 def card_of(folder: Path) -> dict[str, Any]:
-    """The card beside the weights of a run. Raises StateError where there is none, or one of graphs."""
+    """The card beside the weights of a run. Raises StateError if there is none, or if it is a card of graphs."""
     path = folder / checkpoint.CARD
     try:
         card = read_json(path)
         check_fields(card, named(anything))
         if "graphs" in card:
-            raise StateError(f"{folder} holds exported graphs: name the folder of the weights that they are made of")
+            raise StateError(f"{folder} holds exported graphs: name the folder of their weights")
         check_fields(card, {"sha256": SHA256})
         return dict(card)
     except FileNotFoundError:
@@ -180,4 +202,4 @@ def _fill(parameter: nn.Parameter, value: Tensor, path: Path, name: str) -> None
     if parameter.shape != value.shape:
         shapes = f"{tuple(value.shape)}, expected {tuple(parameter.shape)}"
         raise StateError(f"{path}: {name} has shape {shapes}: it is another network's, give another --out")
-    parameter.copy_(fsdp.like(value.to(parameter.device), parameter))
+    parameter.copy_(fsdp.distribute_like(value.to(parameter.device), parameter))

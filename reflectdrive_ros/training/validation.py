@@ -16,31 +16,29 @@ from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array
 from ..features import ModelInputs
-from ..model.token import rollout
-from ..model.token.net import GOAL_X, TokenNet
+from ..model.token import ops, rollout
+from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
-from ..planning.postprocess.waypoints import driven
-from ..scoring.frenet import RoadFrame, poses_on_road
+from ..planning.postprocess.waypoints import postprocess
+from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import score
-from ..tokens import Codebook
-from .self_drafts import goal_alone
 
-AT_ONCE = 16  # scenes
+BATCH_SCENES = 16  # scenes
 SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 
 
 @dataclass(frozen=True, eq=False)
-class Exam:
-    """The scenes of a validation set that are asked, without their pictures, and what the network is given of them."""
+class ValidationSet:
+    """The scenes used in validation, without their images, and the network's inputs of them."""
 
     scenes: tuple[DrivingScene, ...]
     inputs: tuple[ModelInputs, ...]
 
 
-def exam(folder: Path, shape: Shape, limit: int, on_damage: Callable[[str], None]) -> Exam:
+def load_validation_set(folder: Path, shape: Shape, limit: int, on_damage: Callable[[str], None]) -> ValidationSet:
     """The first `limit` scenes of a set. Raises SetError if there is none."""
     scenes, inputs = [], []
-    for scene in shards.read(folder, pictures=True, limit=limit, on_damage=on_damage):
+    for scene in shards.read(folder, images=True, limit=limit, on_damage=on_damage):
         try:
             inputs.append(features.model_inputs(scene.observation(), shape.spec))
         except ValueError as fault:
@@ -49,36 +47,37 @@ def exam(folder: Path, shape: Shape, limit: int, on_damage: Callable[[str], None
         scenes.append(replace(scene, cameras=()))
     if not scenes:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")
-    return Exam(tuple(scenes), tuple(inputs))
+    return ValidationSet(tuple(scenes), tuple(inputs))
 
 
 @torch.no_grad()
-def examine(net: TokenNet, questions: Exam, decoding: Decoding, device: torch.device) -> dict[str, float]:
-    """Means over the scenes: PDMS and its parts in percent, errors in metres, tokens in percent.
+def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: torch.device) -> dict[str, float]:
+    """Means over the scenes: PDMS and its sub-scores in percent, errors in metres, tokens in percent.
 
     `pdms` is that of the most probable goal's plan, `pdms_drafted` of the same before editing, `pdms_best` of the best
-    of all goals' plans; `token_accuracy` that of the other 14 tokens when the expert's goal is told and nothing else.
+    of all goals' plans; `token_accuracy` is that of the other tokens given the expert's goal.
     """
-    codebook = Codebook(net.config.bin_m, net.config.bins)
-    drafting = replace(decoding, edit_rounds=0)
+    layout = net.config.layout
+    free = list(layout.free)
     rows: dict[str, list[float]] = {}
-    for begin in range(0, len(questions.scenes), AT_ONCE):
-        some = slice(begin, begin + AT_ONCE)
-        asked, scenes = questions.inputs[some], questions.scenes[some]
-        parts = zip(*(each.arrays.values() for each in asked), strict=True)
+    for begin in range(0, len(dataset.scenes), BATCH_SCENES):
+        some = slice(begin, begin + BATCH_SCENES)
+        inputs_of_batch, scenes = dataset.inputs[some], dataset.scenes[some]
+        parts = zip(*(each.arrays.values() for each in inputs_of_batch), strict=True)
         images, text, ego, route = (torch.from_numpy(np.stack(part)).to(device) for part in parts)
         inputs = images, text, ego, route
-        experts = np.stack([scene.expert[:, :2] for scene in scenes])
-        clean = net.config.reachable(torch.from_numpy(codebook.encode(experts).astype(np.int64)).to(device))
-        hidden = goal_alone(clean, net.config.mask_id)
-        told = net.packed_logits(*inputs, hidden[:, None])[:, 0, :GOAL_X].argmax(-1)
-        plans = codebook.decode(rollout.full(net, *inputs, decoding).blocks.cpu().numpy())  # (b, K, 8, 2)
-        drafts = codebook.decode(rollout.full(net, *inputs, drafting).blocks[:, :1].cpu().numpy())
+        experts = np.stack([scene.expert[:, : len(layout.axes)] for scene in scenes])
+        clean = net.config.clamp_to_range(torch.from_numpy(layout.encode(experts).astype(np.int64)).to(device))
+        hidden = ops.mask_free(clean, layout)
+        predicted = net.packed_logits(*inputs, hidden[:, None])[:, 0, free].argmax(-1)
+        rounds = rollout.full_step(net, *inputs, decoding).rounds
+        plans = layout.decode(rounds[-1].actions.cpu().numpy())  # (b, K, P, A)
+        drafts = layout.decode(rounds[-1 - decoding.edit_rounds].actions[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):
-            road = RoadFrame.of(scene.route)
-            points = driven(np.concatenate([drafts[k], plans[k]]), scene.ego, codebook.bin_m, road)
+            road = FrenetFrame.of(scene.route)
+            points = postprocess(np.concatenate([drafts[k], plans[k]])[..., :2], scene.ego, layout.codebook.bin_m, road)
             card = score(scene.scored(), poses_on_road(points, road))
-            error = np.hypot(*np.moveaxis(plans[k, 0] - experts[k], -1, 0))
+            error = np.hypot(*np.moveaxis(plans[k, 0, :, :2] - experts[k, :, :2], -1, 0))
             row = {
                 "pdms": 100.0 * card.score[1],
                 **{name: 100.0 * getattr(card, name)[1] for name in SUB_SCORES},
@@ -86,7 +85,7 @@ def examine(net: TokenNet, questions: Exam, decoding: Decoding, device: torch.de
                 "pdms_best": 100.0 * card.score[1:].max(),
                 "ade_m": error.mean(),
                 "goal_error_m": error[-1],
-                "token_accuracy": 100.0 * (told[k] == clean[k, :GOAL_X]).float().mean().item(),
+                "token_accuracy": 100.0 * (predicted[k] == clean[k, free]).float().mean().item(),
             }
             for name, value in row.items():
                 rows.setdefault(name, []).append(float(value))

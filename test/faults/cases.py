@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import cv2
 from drive import FAULTY_NODE, HERE, REAL_NODE, Drive
-from messages import CAMERAS, picture, predicted_objects, route, tf_static
+from messages import CAMERAS, image, predicted_objects, route, tf_static
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
@@ -136,8 +136,7 @@ def frozen():
 def resized():
     count = iter(range(10**9))
     made = [
-        array("B", cv2.imencode(".jpg", picture(k, width=16 + 40 * k, height=9 + 23 * k))[1].tobytes())
-        for k in range(8)
+        array("B", cv2.imencode(".jpg", image(k, width=16 + 40 * k, height=9 + 23 * k))[1].tobytes()) for k in range(8)
     ]
 
     def alter(key, message):
@@ -315,7 +314,7 @@ def end_hog(drive: Drive) -> None:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 SIDES = tuple(f"image:{name}" for name in CAMERAS if name != "front")
-MISSING = r"old, allowed|nearest is|no new picture|nothing received"
+MISSING = r"old, allowed|nearest is|no new image|nothing received"
 
 CASES = (
     Case("node_killed", "kill -9 of the node, then a new start", kill_node, restart_node, seconds=0.5, kills_node=True),
@@ -337,8 +336,8 @@ CASES = (
     Case("one_camera_dead", "one camera dead", without(SIDES[0]), with_(*IMAGES), MISSING),
     Case("two_cameras_dead", "two cameras dead", without(*SIDES), with_(*IMAGES), MISSING),
     Case("three_cameras_dead", "three cameras dead", without(*IMAGES), with_(*IMAGES), MISSING),
-    Case("frozen_picture", "the same pictures again and again", altered(frozen()), mend, "frozen", seconds=3.0),
-    Case("changing_size", "pictures of another size each time", altered(resized()), mend),
+    Case("frozen_image", "the same images again and again", altered(frozen()), mend, "frozen", seconds=3.0),
+    Case("changing_size", "images of another size each time", altered(resized()), mend),
     Case("nan_odometry", "NaN in every float field of odometry", altered(spoiled("odometry")), mend, "odometry"),
     Case(
         "nan_acceleration", "NaN in every float field of acceleration",

@@ -22,7 +22,7 @@ from sender import GROUPS, IMAGES, INFOS, SENDING, TICK_S, Sender
 
 from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.replay.node import Harness
-from reflectdrive_ros.ros.processes import end
+from reflectdrive_ros.ros.processes import stop_process
 
 HERE = Path(__file__).parent
 REAL_NODE = ("-m", "reflectdrive_ros.ros.node")
@@ -98,10 +98,10 @@ class Drive:
         nearest = known[np.argmin(np.abs(stamps[known] - stamp_s))]
         return float(places[nearest]), float(at - moments[nearest])
 
-    def stood_still_s(self, begin: float, end: float) -> float:
+    def stood_still_s(self, begin: float, stop_process: float) -> float:
         """For how long, between two moments (perf_counter), this process itself was held up and could hear nobody."""
-        moments = np.array([at for at, _, _ in self.sender.places if begin <= at <= end])
-        return float(np.maximum(np.diff([begin, *moments, end]) - HELD_UP_S, 0.0).sum())
+        moments = np.array([at for at, _, _ in self.sender.places if begin <= at <= stop_process])
+        return float(np.maximum(np.diff([begin, *moments, stop_process]) - HELD_UP_S, 0.0).sum())
 
     def _tell_time(self) -> None:
         while not self._closing.is_set():
@@ -172,9 +172,9 @@ class Drive:
         self._closing.set()
         self.sender.close()
         for process in [*self.sensors.values(), *self.others]:
-            end(process, patience_s=1.0)
+            stop_process(process, patience_s=1.0)
         if self.process is not None:
-            end(self.process)
+            stop_process(self.process)
         self.harness.close()
 
 

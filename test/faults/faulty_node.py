@@ -10,12 +10,12 @@ from reflectdrive_ros.ros import node
 HANG_S = 1.0
 
 
-def plan(state, scene, tools):
+def plan(state, scene, planner_context):
     if scene.instruction == "raise":
         raise RuntimeError("planted")
     if scene.instruction == "hang":
         time.sleep(HANG_S)
-    return reflectdrive2.plan(state, scene, tools)
+    return reflectdrive2.plan(state, scene, planner_context)
 
 
 if __name__ == "__main__":

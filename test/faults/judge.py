@@ -20,7 +20,7 @@ OFF_PATH_M = 0.5  # the car drives straight along y = 0
 OFF_PLACE_M = 1.0  # first point of a plan against where the car was at its stamp
 OLD_S = 0.5  # a plan that comes later than this is no answer any more
 FASTER_MPS = 2.0
-OVERDUE = r"the planner has been busy|no new picture|old, allowed|nearest is"  # a fault, whatever the case is about
+OVERDUE = r"the planner has been busy|no new image|old, allowed|nearest is"  # a fault, whatever the case is about
 
 
 @dataclass(frozen=True)

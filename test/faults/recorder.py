@@ -12,7 +12,7 @@ from rclpy.node import Node
 
 from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.bag import BagWriter
-from reflectdrive_ros.ros.processes import resolved
+from reflectdrive_ros.ros.processes import full_topic_name
 
 
 def main(folder: Path) -> int:
@@ -21,7 +21,7 @@ def main(folder: Path) -> int:
     try:
         with BagWriter(folder, replace=True) as bag:
             for topic in topics.OUTPUTS:
-                name = resolved(topic.name)
+                name = full_topic_name(topic.name)
                 bag.add_topic(name, topic.type)
 
                 def record(data: bytes, name: str = name) -> None:

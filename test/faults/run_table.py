@@ -2,7 +2,7 @@
 
     make test-faults                                  # all cases; docs/bench/faults.json and docs/faults.md
     make test-faults ARGS="engine_hangs cpu_hog"      # some, without writing anything
-    python test/faults/run_table.py --page            # docs/faults.md anew from docs/bench/faults.json
+    python test/faults/run_table.py --page            # writes docs/faults.md from docs/bench/faults.json
 
 Exit code 1 when a case does not meet what is required.
 """
@@ -51,7 +51,7 @@ def run(case: Case, folder: Path) -> Outcome:
         if drive.process.poll() is not None:
             complaints.append(f"the node ended with code {drive.process.returncode}: {log[-300:]}")
         if first is not drive.process and not case.kills_node:
-            complaints.append("the node was started anew")
+            complaints.append("the node was started again")
         if "Traceback" in log and not case.traceback_allowed:
             complaints.append(f"the node's log holds a traceback: {log[log.index('Traceback') :][-300:]}")
         return assess(drive, case, began, ended, recovered, complaints)
@@ -72,20 +72,20 @@ def numbers(outcomes: dict[str, Outcome]) -> dict:
 
 HEAD = """# Faults
 
-Made from [bench/faults.json](bench/faults.json) by `make test-faults`: each row is a fault that happened to the real
-node over DDS, in a process of its own with the default planner and all other settings as they are shipped, while it
+Made from [bench/faults.json](bench/faults.json) by `make test-faults`: each row is a fault of the inputs of the real
+node over DDS, in its own process with the default planner and the shipped settings, while it
 drove at 5 m/s with three cameras.
 
-- **silence**: the longest time during the fault without an answer. An answer is a trajectory that may be followed
-  (finite, in `map`, from where the car is, along its way) or a diagnostic that names the fault or says that no plan
-  comes. Required: {silence:.0f} ms.
-- **detection**: until the first diagnostic or status that names the fault; empty where none need be named.
-- **recovery**: from the fault's end to the planner's own plan. Required: {recovery:.0f} ms.
-- What the measuring process was itself held up is taken off the silence (`stood_still_ms` in the file).
-- A sensor that starts anew is back when the middleware has connected it. A killed node cannot answer: control's
+- **silence**: the longest time during the fault without an answer: a trajectory that may be followed
+  (finite, in `map`, starting at the car, along its path) or a diagnostic that names the fault or that there is no plan.
+  Required: {silence:.0f} ms.
+- **detection**: time to the first diagnostic or status that names the fault; empty if none is required.
+- **recovery**: time from the fault's end to the planner's own plan. Required: {recovery:.0f} ms.
+- Delays of the measuring process itself are subtracted from the silence (`stood_still_ms` in the file).
+- A restarted sensor is back when the middleware has connected it. A killed node cannot answer: control's
   timeout must.
 
-{met} of {of} cases meet what is required. Machine: {device}; commit {commit}; {date}.
+{met} of {of} cases meet the requirements. Machine: {device}; commit {commit}; {date}.
 """
 
 
@@ -94,7 +94,7 @@ def page(content: dict) -> str:
     text = HEAD.format(silence=required["silence_ms"], recovery=required["recovery_ms"], **content)
     lines = [
         text,
-        "| fault | silence ms | detection ms | recovery ms | met | what the node said |",
+        "| fault | silence ms | detection ms | recovery ms | met | diagnostics |",
         "|---|---|---|---|---|---|",
     ]
     for row in content["cases"].values():
@@ -108,7 +108,7 @@ def page(content: dict) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(BY_NAME))
-    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    parser.add_argument("--page", action="store_true", help="only write the page")
     args = parser.parse_args()
     if args.page:
         PAGE.write_text(page(json.loads(NUMBERS.read_text())))

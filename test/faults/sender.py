@@ -1,4 +1,4 @@
-"""What a car sends, from a thread: pictures at 10 Hz, odometry at 50 Hz. A fault alters it on the way.
+"""What a car sends, from a thread: images at 10 Hz, odometry at 50 Hz. A fault alters it on the way.
 
 As a program it is one group of sensors in a process of its own, which can be killed:
 
@@ -18,17 +18,17 @@ from contextlib import suppress
 
 import cv2
 import rclpy
-from messages import CAMERAS, acceleration, camera_info, odometry, picture, predicted_objects
+from messages import CAMERAS, acceleration, camera_info, image, odometry, predicted_objects
 from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage
 
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.ros import outputs, topics
-from reflectdrive_ros.ros.processes import resolved, sending
+from reflectdrive_ros.ros.processes import full_topic_name, sender_qos
 
 SPEED_MPS = 5.0
 TICK_S = 0.02
-TICKS_PER_PICTURE = 5
+TICKS_PER_IMAGE = 5
 SHADES = 64
 SENDING = "sending"
 IMAGES = tuple(f"image:{name}" for name in CAMERAS)
@@ -53,7 +53,7 @@ class Sender:
         self.alter: Alteration = unaltered
         self.paused = False
         self.places: list[tuple[float, float, float]] = []  # (perf_counter, stamp, x m) whenever odometry was due
-        self.drawn = [cv2.imencode(".jpg", picture(shade))[1].tobytes() for shade in range(SHADES)]
+        self.drawn = [cv2.imencode(".jpg", image(shade))[1].tobytes() for shade in range(SHADES)]
         self._publishers, self._now_s, self._driven_s = publishers, now_s, driven_s
         self._count = 0
         self._closing = threading.Event()
@@ -79,7 +79,7 @@ class Sender:
         now, place = self._now_s(), SPEED_MPS * self._driven_s()
         self.places.append((time.perf_counter(), now, place))
         yield "odometry", odometry(now, x=place, speed=SPEED_MPS)
-        if tick % TICKS_PER_PICTURE:
+        if tick % TICKS_PER_IMAGE:
             return
         self._count += 1
         yield "acceleration", acceleration(now, 0.0)
@@ -103,7 +103,9 @@ def main(group: str, origin_s: float, heard: bool) -> None:
     rclpy.init()
     node = Node(f"sensors_{group}")
     publishers = {
-        topic.key: node.create_publisher(topics.message_class(topic.type), resolved(topic.name), sending(topic.qos))
+        topic.key: node.create_publisher(
+            topics.message_class(topic.type), full_topic_name(topic.name), sender_qos(topic.qos)
+        )
         for topic in topics.inputs(Config())
         if topic.key in GROUPS[group]
     }

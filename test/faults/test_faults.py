@@ -36,7 +36,7 @@ def test_the_page_is_made_from_the_numbers():
 
 def test_a_stop_is_safe_and_a_plan_from_elsewhere_is_not():
     made = config()
-    stop = outputs.trajectory(guard.stop(ego(5.0), None, None, made), made)
+    stop = outputs.trajectory(guard.stop_plan(ego(5.0), None, None, made), made)
     assert unsafe(stop, 0.0) == ""
     assert "from the car" in unsafe(stop, 30.0)
     stop.points[3].pose.position.y = 2.0

@@ -1,14 +1,14 @@
-"""`phases.step` on a CUDA device: recorded once for each number of blocks, replayed with one launch from then on.
+"""`rollout.step` on a CUDA device: recorded once for each number of action sequences, then replayed with one launch.
 
-    step = on_gpu(net, rules, CHOSEN, device, counts=range(1, 7))
-    blocks, confidence = step(ids, keys_values, limit, edit)         # as phases.step, a plain limit and flag
+    step = cuda_step(net, rules, DEFAULT_MODE, device, counts=range(1, 7))
+    actions, confidence = step(ids, keys_values, limit, edit)         # as rollout.step, with plain limit and edit
 
-A step of a small network is hundreds of kernels that take microseconds each, and launching them one by one takes longer
-than running them. A CUDA graph is their recording: the same kernels on the same memory, started together. So whatever
-changes from step to step (ids, limit, flag, keys and values of the prompt) is copied into memory that stays, and what
-comes out is copied from there. Keys and values are copied once for a prompt, not once for a step.
+A step of a small network is hundreds of kernels of a few microseconds, and launching them one by one takes longer than
+running them. A CUDA graph records them with their memory addresses. Data that changes from step to step (ids, limit,
+edit, the prompt's KV cache) is copied to fixed memory before the launch, and results are copied from there. The KV
+cache is copied once per prompt, not per step.
 
-Every way of running a step gives what `phases.step` gives; which one drives is `CHOSEN`.
+All modes return the results of `rollout.step`; `DEFAULT_MODE` is the one in use.
 """
 
 from __future__ import annotations
@@ -22,50 +22,52 @@ from torch import Tensor
 
 from ..layers import KeysValues
 from . import ops
-from .net import BLOCK, TokenNet
+from .net import TokenNet
 from .ops import EditRules
 
-WARM_UPS = 3  # runs before a recording, in which libraries choose kernels and take their working memory
+WARM_UPS = 3  # runs before a recording, in which libraries choose kernels and allocate workspaces
 
 Context = tuple[KeysValues, ...]  # of one prompt, per layer
-Result = tuple[Tensor, Tensor]  # blocks (B, M, 16) and the probability of each of their tokens
+Result = tuple[Tensor, Tensor]  # blocks (B, M, T) and the probability of each of their tokens
 Step = Callable[[Tensor, Context, Tensor, Tensor], Result]  # ids, context, limit, edit: all on the device
 PlainStep = Callable[[Tensor, Context, int, bool], Result]
-Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # what is done once -> what does it again
+Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # function -> function that repeats its device work
 
 
 @dataclass(frozen=True)
-class GpuWay:
+class CudaMode:
     """How steps are run on a GPU; where all is off, kernel by kernel."""
 
     recorded: bool = False  # as CUDA graphs
-    compiled: bool = False  # by torch.compile, anew for each number of blocks: a long start
+    compiled: bool = False  # by torch.compile, once for each number of sequences: a long start
     fused: bool = False  # ids written by fused_update.py in place of token_ops
 
     def __str__(self) -> str:
         """As in "graph, fused"."""
-        told = {"graph": self.recorded, "compiled": self.compiled, "fused": self.fused}
-        return ", ".join(name for name, on in told.items() if on) or "eager"
+        modes = {"graph": self.recorded, "compiled": self.compiled, "fused": self.fused}
+        return ", ".join(name for name, on in modes.items() if on) or "eager"
 
 
-# The ways that `bench planner --backend torch --device cuda` measures against each other.
-WAYS = (
-    GpuWay(),
-    GpuWay(fused=True),
-    GpuWay(recorded=True),
-    GpuWay(recorded=True, fused=True),
-    GpuWay(recorded=True, compiled=True),
+# Modes that `bench planner --backend torch --device cuda` compares.
+MODES = (
+    CudaMode(),
+    CudaMode(fused=True),
+    CudaMode(recorded=True),
+    CudaMode(recorded=True, fused=True),
+    CudaMode(recorded=True, compiled=True),
 )
-# The one that drives. No GPU has run the others yet, and what has never run drives no car: they are switched on here by
-# a bench whose gpu.step_ms_p50 is smaller with them than without, for one block and for six, and same_ids is 1.
-CHOSEN = GpuWay()
+# The mode in use. The others have not been run on a GPU: switch one on here if a bench shows a smaller gpu.step_ms_p50
+# for one and for six sequences, and same_ids is 1.
+DEFAULT_MODE = CudaMode()
 
 
-def on_gpu(net: TokenNet, rules: EditRules, way: GpuWay, device: torch.device, counts: Iterable[int]) -> PlainStep:
-    """`phases.step` of a network on `device`, run that way; graphs of these numbers of blocks are made at once."""
-    step = step_of(net, rules, way)
-    if way.recorded:
-        return StepGraphs(step, device, counts, partial(cuda_graph, device))
+def cuda_step(
+    net: TokenNet, rules: EditRules, mode: CudaMode, device: torch.device, counts: Iterable[int]
+) -> PlainStep:
+    """`rollout.step` of a network on `device`, in a mode; graphs of these numbers of sequences are recorded at once."""
+    step = build_step(net, rules, mode)
+    if mode.recorded:
+        return CudaGraphStep(step, device, counts, partial(capture_cuda_graph, device))
 
     def launched(ids: Tensor, context: Context, limit: int, edit: bool) -> Result:
         return step(ids, context, torch.full((), limit, device=device), torch.full((), edit, device=device))
@@ -73,61 +75,61 @@ def on_gpu(net: TokenNet, rules: EditRules, way: GpuWay, device: torch.device, c
     return launched
 
 
-def step_of(net: TokenNet, rules: EditRules, way: GpuWay) -> Step:
-    """A step whose limit and flag are read on the device. Raises ModuleNotFoundError where `fused` lacks triton."""
+def build_step(net: TokenNet, rules: EditRules, mode: CudaMode) -> Step:
+    """A step that reads limit and edit on the device. Raises ModuleNotFoundError if `fused` lacks triton."""
     update = ops.update
-    if way.fused:
+    if mode.fused:
         from . import fused_update
 
         update = fused_update.update  # type: ignore[assignment]
 
     def step(ids: Tensor, context: Context, limit: Tensor, edit: Tensor) -> Result:
-        return update(ids, net.decode(ids, context), net.config.mask_id, limit, edit, rules)
+        return update(ids, net.decode(ids, context), net.config.layout, limit, edit, rules)
 
-    if way.compiled:  # not by a mode that makes CUDA graphs of its own
+    if mode.compiled:  # not with a torch.compile mode that records CUDA graphs itself
         return torch.compile(step, fullgraph=True, dynamic=False)
     return step
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
-    ids: Tensor  # (B, M, 16), read by each replay
+class CapturedStep:
+    ids: Tensor  # (B, M, T), read by each replay
     replay: Callable[[], Result]  # into the same memory each time
 
 
-class StepGraphs:
-    """A step, recorded for each number of blocks that comes, and the memory that the recordings read.
+class CudaGraphStep:
+    """A step, recorded for each number of sequences, and the memory that the recordings use.
 
-    To record takes longer than a step on the road may: what `counts` names is recorded with the first step, which is
-    the self-check before the drive. Another number of blocks is recorded when it first comes.
+    Recording takes longer than a step may take on the road: the numbers in `counts` are recorded with the first step,
+    in the self-check before the drive. Another number is recorded at its first use.
     """
 
     def __init__(self, step: Step, device: torch.device, counts: Iterable[int], capture: Capture) -> None:
-        """`capture` records what a function does on the device: `cuda_graph`, or a test's own."""
+        """`capture` records what a function does on the device: `capture_cuda_graph`, or a test's own."""
         self._step, self._capture, self._counts = step, capture, tuple(counts)
         self._limit = torch.zeros((), dtype=torch.int64, device=device)
         self._edit = torch.zeros((), dtype=torch.bool, device=device)
-        self._given: Context = ()  # whose copy `_context` is
+        self._source: Context = ()  # the original of `_context`
         self._context: Context = ()
-        self._recordings: dict[torch.Size, Recording] = {}
+        self._recordings: dict[torch.Size, CapturedStep] = {}
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, context: Context, limit: int, edit: bool) -> Result:
-        """As `phases.step`, on ids (B, M, 16); what it returns is the caller's to keep."""
-        if context is not self._given:
-            self._take(context)
+        """As `rollout.step`, on ids (B, M, T); what it returns is the caller's to keep."""
+        if context is not self._source:
+            self._copy_context(context)
         for count in (*self._counts, ids.shape[1]):
-            shape = torch.Size((ids.shape[0], count, BLOCK))
+            shape = torch.Size((ids.shape[0], count, ids.shape[2]))
             if shape not in self._recordings:
-                self._recordings[shape] = self._recorded(shape)
+                self._recordings[shape] = self._capture_for(shape)
         recording = self._recordings[ids.shape]
         recording.ids.copy_(ids)
         self._limit.fill_(limit)
         self._edit.fill_(edit)
-        blocks, confidence = recording.replay()
-        return blocks.clone(), confidence.clone()
+        actions, confidence = recording.replay()
+        return actions.clone(), confidence.clone()
 
-    def _take(self, context: Context) -> None:
+    def _copy_context(self, context: Context) -> None:
         """Bring the keys and values of another prompt to where the recordings read them."""
         if shapes(context) != shapes(self._context):  # another length of prompt: the recordings are of no use
             self._recordings.clear()
@@ -135,18 +137,18 @@ class StepGraphs:
         for theirs, ours in zip(context, self._context, strict=True):
             for fresh, kept in zip(theirs, ours, strict=True):
                 kept.copy_(fresh)
-        self._given = context  # held, so that no later context can be taken for this one
+        self._source = context  # held, so that no later context can be taken for this one
 
-    def _recorded(self, shape: torch.Size) -> Recording:
+    def _capture_for(self, shape: torch.Size) -> CapturedStep:
         ids = torch.zeros(shape, dtype=torch.int64, device=self._limit.device)
-        return Recording(ids, self._capture(lambda: self._step(ids, self._context, self._limit, self._edit)))
+        return CapturedStep(ids, self._capture(lambda: self._step(ids, self._context, self._limit, self._edit)))
 
 
 def shapes(context: Context) -> list[torch.Size]:
     return [part.shape for layer in context for part in layer]
 
 
-def cuda_graph(device: torch.device, work: Callable[[], Result]) -> Callable[[], Result]:
+def capture_cuda_graph(device: torch.device, work: Callable[[], Result]) -> Callable[[], Result]:
     """Record what `work` launches on a CUDA device, after it has run a few times; returns what replays it.
 
     A replay writes into the memory of the recorded run's results, and returns those.

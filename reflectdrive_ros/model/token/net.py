@@ -1,33 +1,31 @@
-"""The network of ReflectDrive-2: pictures, words and the ego state in; what each action token may be out.
+"""The network of ReflectDrive-2: images, words, ego state and route in; logits of each action token out.
 
-One prompt [pictures | words | ego | route], causal, and blocks of 16 action tokens x1, y1, .. x8, y8 (ids of
-`tokens.Codebook`, `bins` is the mask), bidirectional inside. A block sees the whole prompt and itself; the prompt sees
-no block, and no block another. So the prompt's keys and values are computed once for all blocks and all steps, and any
-number of blocks is packed along the token axis beside one prompt, exactly.
+One prompt [images | words | ego | route], causal, and action sequences of T tokens (`tokens.TokenLayout`: x1, y1, ..
+x8, y8 by default), bidirectional inside. A sequence attends to the whole prompt and to itself; the prompt attends to no
+sequence, and no sequence to another. So the prompt's keys and values are computed once for all sequences and all
+rounds, and any number of sequences is packed along the token axis beside one prompt, exactly.
 
-    net = TokenNet(small(words))                                    # words: features.WORDS
+    net = TokenNet(small_config(words))                                    # words: features.WORDS
     net.initialise(torch.Generator().manual_seed(0))
-    out = net.packed(images, text, ego, route, blocks)              # one prompt, R blocks: .logits, .hidden
-    logits = net.packed_logits(images, text, ego, route, blocks)    # (B, R, 16, bins), the same without .hidden
-    y_logits = net.goal_y(out, x_ids)                               # (B, K, Y): y of the goal given K of its x
-    x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the pictures on
+    out = net.forward_packed(images, text, ego, route, actions)            # one prompt, R sequences: .logits, .hidden
+    logits = net.packed_logits(images, text, ego, route, actions)          # (B, R, T, bins), the same without .hidden
+    y_logits = net.goal_y_logits(out, x_ids)                               # (B, K, Y): y of the goal given K of its x
+    x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the images on
 
-    images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, T) int64; ego (B, 3) float32,
-    normalised speed, acceleration, yaw rate; route (B, points, 2) int64, ids of x and y as in blocks, the mask where
-    it is not known; blocks (B, R, 16) int64.
+    images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, L) int64; ego (B, 3) float32,
+    normalised speed, acceleration, yaw rate; route (B, points, 2) int64, ids of x and y, the mask of their codebook
+    where it is not known; actions (B, R, T) int64.
 
-The paper's prompt has no route: a car with a map knows more of its way than "left", and a route of which no point is
-known is the paper's case, which training shows the network too.
+The paper's prompt has no route. A route of which no point is known is the paper's case; training shows it too.
 
-The goal posterior is p(x8) p(y8 | x8), read from a block that is all mask: a product of two marginals would invent
-goals between the true ones. To train it, let block 0 be all mask: cross-entropy of out.logits[:, 0, 14] against x8 and
-of net.goal_y(out, x8[:, None])[:, 0] against y8 less the lowest id of y. The few goals that may be driven to are then
-looked at once more, each in a block that holds it alone (`goal_odds`): nothing in a block of masks stands on the way to
-any of them.
+The goal posterior is p(x) p(y | x), read from a sequence that is all mask: a product of two marginals would invent
+goals between the true ones. To train it, sequence 0 is all mask: cross-entropy of its logits against the goal's x, and
+of `goal_y_logits` given that x against the goal's y less the lowest id of y. The best goals are then evaluated once
+more, each in a sequence that holds it alone (`goal_value`). A layout without a goal has none of these heads.
 
-Rows of the heads outside `x_range_m`, `y_range_m` have logit -1e9 (probability exactly 0): bring targets inside with
-`config.reachable(blocks)` first. `packed` is differentiable; `encode` and `decode` are its two halves for inference
-(see phases.py), equal to 1e-5. `checkpoint.save` and `load` keep all this on disk.
+Ids outside the ranges of the layout have logit -1e9 (probability exactly 0): bring targets inside with
+`config.clamp_to_range(actions)` first. `forward_packed` is differentiable; `encode` and `decode` are its two halves for
+inference (`rollout`), equal to 1e-5. `checkpoint.save` and `load` store all this.
 """
 
 from __future__ import annotations
@@ -40,14 +38,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..layers import Block, BlockConfig, KeysValues, RmsNorm, rotary_tables
+from ...tokens import AXES, TokenLayout
+from ..layers import DecoderLayer, KeysValues, RmsNorm, TransformerConfig, rotary_tables
 from ..vision import Projector, VisionConfig, VisionEncoder
 
-BLOCK = 16  # action tokens: 8 points, x and y
-GOAL_X, GOAL_Y = BLOCK - 2, BLOCK - 1
-NEVER = -1e9  # logit of what cannot be
+MASKED_LOGIT = -1e9  # logit of what cannot be
 EGO_VALUES = 3  # speed, acceleration, yaw rate; one prompt token each
-OCTAVES = 6  # sines and cosines by which a number is told
+FOURIER_OCTAVES = 6  # frequencies of the Fourier features of a number
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class TokenNetConfig:
     """The whole network's measures, and what its inputs mean."""
 
     vision: VisionConfig = field(default_factory=VisionConfig)
-    blocks: BlockConfig = field(default_factory=BlockConfig)
+    transformer: TransformerConfig = field(default_factory=TransformerConfig)
     cameras: int = 3
     instants: int = 2
     text_length: int = 16
@@ -63,72 +60,48 @@ class TokenNetConfig:
     words: tuple[str, ...] = ()  # of the own vocabulary, in order; empty where a tokenizer file is used
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
     route_at_m: tuple[float, ...] = (*(3.0 * k for k in range(1, 17)), 54.0, 62.0, 70.0, 80.0)  # along it
-    bin_m: float = 0.3
-    bins: int = 667
-    x_range_m: tuple[float, float] = (-12.0, 99.9)
-    y_range_m: tuple[float, float] = (-45.0, 45.0)
+    layout: TokenLayout = field(default_factory=TokenLayout)
     goal_hidden: int = 128
 
     def __post_init__(self) -> None:
-        if self.bins < 3 or self.bins % 2 == 0:
-            raise ValueError(f"TokenNetConfig.bins is {self.bins}, expected an odd number of at least 3")
         if self.instants % self.vision.frames:
             raise ValueError(f"TokenNetConfig.instants is {self.instants}, expected a multiple of vision.frames")
         if len(self.words) > self.text_vocabulary:
             raise ValueError(f"TokenNetConfig.words holds {len(self.words)} words for {self.text_vocabulary} rows")
-        for name in ("x_range_m", "y_range_m"):
-            low, high = getattr(self, name)
-            if not low <= 0.0 <= high:
-                raise ValueError(f"TokenNetConfig.{name} is {(low, high)}, expected a range around 0")
 
     @property
-    def mask_id(self) -> int:
-        return self.bins
-
-    @property
-    def pictures(self) -> int:
+    def image_count(self) -> int:
         return self.cameras * self.instants
 
     @property
     def prompt_length(self) -> int:
-        return self.pictures // self.vision.frames * self.vision.tokens + self.told_length
+        return self.image_count // self.vision.frames * self.vision.tokens + self.non_image_length
 
     @property
-    def told_length(self) -> int:
-        """Tokens of the prompt that are no pictures."""
+    def non_image_length(self) -> int:
+        """Tokens of the prompt that are no images."""
         return self.text_length + EGO_VALUES + len(self.route_at_m)
 
-    @property
-    def id_ranges(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """First and last id that x and y may have."""
-        half = self.bins // 2
-        reach = half * self.bin_m
-        return tuple(  # type: ignore[return-value]
-            (round(max(low, -reach) / self.bin_m) + half, round(min(high, reach) / self.bin_m) + half)
-            for low, high in (self.x_range_m, self.y_range_m)
-        )
-
-    def reachable(self, blocks: Tensor) -> Tensor:
-        """Blocks (.., 16) with every id brought into the range of its head; masks stay masks."""
-        (x_low, x_high), (y_low, y_high) = self.id_ranges
-        points = torch.unflatten(blocks, -1, (-1, 2))
-        inside = torch.stack([points[..., 0].clamp(x_low, x_high), points[..., 1].clamp(y_low, y_high)], -1).flatten(-2)
-        return torch.where(blocks == self.mask_id, blocks, inside)
+    def clamp_to_range(self, actions: Tensor) -> Tensor:
+        """Sequences (.., T) with every id clipped to the range of its head; masks stay masks."""
+        points = torch.unflatten(actions, -1, (-1, len(self.layout.axes)))
+        axes = [points[..., k].clamp(*ids) for k, ids in enumerate(self.layout.id_ranges)]
+        return torch.where(actions == self.layout.mask_id, actions, torch.stack(axes, -1).flatten(-2))
 
 
-def small(words: tuple[str, ...]) -> TokenNetConfig:
+def small_config(words: tuple[str, ...]) -> TokenNetConfig:
     """The network that is trained on two CPU cores and shipped: 7.8 M parameters."""
     return TokenNetConfig(words=words, text_vocabulary=max(64, len(words)))
 
 
-def base(words: tuple[str, ...] = ()) -> TokenNetConfig:
+def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
     """Qwen3-0.6B with SigLIP2-base-patch16-256 and an action FFN of width 1024: 776 M parameters.
 
-    With a vocabulary of its own it has embeddings for that alone, 156 M parameters less.
+    With its own vocabulary it has embeddings for that alone, 156 M parameters less.
     """
     return TokenNetConfig(
         vision=VisionConfig(256, 256, 16, 1, (), 768, 12, 12, 3072, 1e-6),
-        blocks=BlockConfig(1024, 28, 16, 8, 128, 3072, 1024, 1e6, 1e-6),
+        transformer=TransformerConfig(1024, 28, 16, 8, 128, 3072, 1024, 1e6, 1e-6),
         text_length=16 if words else 64,
         text_vocabulary=max(64, len(words)) if words else 151_936,
         words=words,
@@ -136,71 +109,80 @@ def base(words: tuple[str, ...] = ()) -> TokenNetConfig:
     )
 
 
-class Packed(NamedTuple):
-    """What the network says of R blocks."""
+class PackedOutput(NamedTuple):
+    """Outputs of the network for R sequences."""
 
-    logits: Tensor  # (B, R, 16, bins) float32
-    hidden: Tensor  # (B, R, 16, width), what the heads read
+    logits: Tensor  # (B, R, T, bins) float32
+    hidden: Tensor  # (B, R, T, width), inputs of the heads
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
-    pictures: Tensor  # (B, P', width), the part of the prompt that stands for the pictures, before the first layer
-    way: Tensor  # (B, points, width), the part that stands for the route
+    image_tokens: Tensor  # (B, P', width), the image tokens of the prompt, before the first layer
+    route_embedding: Tensor  # (B, points, width), the route tokens of the prompt
 
-    def of(self, count: int) -> Packed:
-        """What it says of the first blocks."""
+    def first(self, count: int) -> PackedOutput:
+        """The outputs of the first sequences."""
         return self._replace(logits=self.logits[:, :count], hidden=self.hidden[:, :count])
 
 
 class TokenNet(nn.Module):
     cos: Tensor
     sin: Tensor
+    x_embedding: nn.Embedding
+    y_embedding: nn.Embedding
+    x_head: nn.Linear
+    y_head: nn.Linear
 
     def __init__(self, config: TokenNetConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.blocks.width
+        width = config.transformer.width
         self.vision = VisionEncoder(config.vision)
         self.projector = Projector(config.vision, width)
         self.camera = nn.Parameter(torch.empty(config.cameras, width))
         self.instant = nn.Parameter(torch.empty(config.instants // config.vision.frames, width))
         self.embed_tokens = nn.Embedding(config.text_vocabulary, width)
         self.ego = nn.Sequential(
-            nn.Linear(EGO_VALUES * (1 + 2 * OCTAVES), width), nn.SiLU(), nn.Linear(width, EGO_VALUES * width)
+            nn.Linear(EGO_VALUES * (1 + 2 * FOURIER_OCTAVES), width), nn.SiLU(), nn.Linear(width, EGO_VALUES * width)
         )
-        self.route_place = nn.Parameter(torch.empty(len(config.route_at_m), width))
-        self.x_embedding = nn.Embedding(config.bins + 1, width)
-        self.y_embedding = nn.Embedding(config.bins + 1, width)
-        self.slot = nn.Parameter(torch.empty(BLOCK, width))
-        self.layers = nn.ModuleList(Block(config.blocks) for _ in range(config.blocks.layers))
-        self.norm = RmsNorm(width, config.blocks.norm_eps)
-        self.x_head = nn.Linear(width, config.bins, bias=False)
-        self.y_head = nn.Linear(width, config.bins, bias=False)
-        self.goal_x_embedding = nn.Embedding(config.bins, config.goal_hidden)
-        self.goal_hidden = nn.Linear(2 * width, config.goal_hidden)
-        self.goal_y_head = nn.Linear(config.goal_hidden, config.bins, bias=False)
-        self.goal_way = nn.Linear(width, width + config.goal_hidden)
-        self.odds_hidden = nn.Linear(2 * width, config.goal_hidden)
-        self.odds_head = nn.Linear(config.goal_hidden, 1)
+        self.route_position = nn.Parameter(torch.empty(len(config.route_at_m), width))
+        layout = config.layout
+        for axis in layout.axes:
+            self.add_module(f"{axis.name}_embedding", nn.Embedding(layout.bins + 1, width))
+        self.slot = nn.Parameter(torch.empty(layout.length, width))
+        self.layers = nn.ModuleList(DecoderLayer(config.transformer) for _ in range(config.transformer.layers))
+        self.norm = RmsNorm(width, config.transformer.norm_eps)
+        for axis in layout.axes:
+            self.add_module(f"{axis.name}_head", nn.Linear(width, axis.bins, bias=False))
+        if layout.goal:
+            x, y = layout.axes[:2]
+            self.goal_x_embedding = nn.Embedding(x.bins, config.goal_hidden)
+            self.goal_hidden = nn.Linear(2 * width, config.goal_hidden)
+            self.goal_y_head = nn.Linear(config.goal_hidden, y.bins, bias=False)
+            self.goal_route = nn.Linear(width, width + config.goal_hidden)
+            self.value_hidden = nn.Linear(2 * width, config.goal_hidden)
+            self.value_head = nn.Linear(config.goal_hidden, 1)
 
-        cos, sin = rotary_tables(config.prompt_length + BLOCK, config.blocks.head_dim, config.blocks.rope_theta)
+        cos, sin = rotary_tables(
+            config.prompt_length + layout.length, config.transformer.head_dim, config.transformer.rope_theta
+        )
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Random weights from a seed: normal, smaller where layers add up, smooth from bin to bin in the tables."""
+        """Random weights from a seed: normal, smaller for residual outputs, smooth over bins in the tables."""
         layers = {self.vision: len(self.vision.layers), self: len(self.layers)}
         with torch.no_grad():
             for name, parameter in self.named_parameters():
-                if name.endswith("bias") or name == "odds_head.weight":  # all goals are as good to begin with
+                if name.endswith("bias") or name == "value_head.weight":  # all goals are as good to begin with
                     parameter.zero_()
                 elif "norm" in name:
                     parameter.fill_(1.0)
-                elif name.split(".")[0] in ("x_embedding", "y_embedding", "goal_x_embedding"):
+                elif name.removesuffix("_embedding.weight").removeprefix("goal_") in AXES:
                     parameter.copy_(smooth_rows(parameter, generator))
-                elif name.split(".")[0] in ("x_head", "y_head", "goal_y_head"):
+                elif name.removesuffix("_head.weight").removeprefix("goal_") in AXES:
                     parameter.copy_(0.3 * parameter.shape[1] ** -0.5 * smooth_rows(parameter, generator))
                 else:
                     fan_in = parameter[0].numel()
-                    table = name in ("camera", "instant", "slot", "route_place") or (
+                    table = name in ("camera", "instant", "slot", "route_position") or (
                         "embed" in name and parameter.dim() == 2
                     )
                     scale = 0.5 if table else fan_in**-0.5
@@ -211,33 +193,37 @@ class TokenNet(nn.Module):
 
     # --- whole passes ------------------------------------------------------------------------------------------------
 
-    def packed(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor) -> Packed:
-        """All R blocks (B, R, 16) beside one prompt, in one pass; each as if it were alone."""
-        return self.packed_beside(self.prompt(images, text, ego, route), blocks)
+    def forward_packed(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> PackedOutput:
+        """All R sequences (B, R, T) with one prompt, in one pass; each result is independent of the others."""
+        return self.forward_from_prompt(self.prompt(images, text, ego, route), actions)
 
-    def packed_beside(self, prompt: Tensor, blocks: Tensor) -> Packed:
-        """`packed` from the prompt (B, P, width) on."""
-        count, length = blocks.shape[1], prompt.shape[1]
-        x = torch.cat([prompt, self.action_embeddings(blocks).flatten(1, 2)], 1)
-        mask = torch.where(sight(length, count, prompt.device), 0.0, NEVER)
+    def forward_from_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
+        """`forward_packed` from the prompt (B, P, width) on."""
+        count, length = actions.shape[1], prompt.shape[1]
+        x = torch.cat([prompt, self.action_embeddings(actions).flatten(1, 2)], 1)
+        allowed = attention_mask(length, count, self.config.layout.length, prompt.device)
+        mask = torch.where(allowed, 0.0, MASKED_LOGIT)
         positions = torch.cat([torch.arange(length, device=x.device), self._block_positions(length, count)])
         cos, sin = self.cos[positions], self.sin[positions]
         kept = []
         for layer in self.layers[:-1]:
             x, keys_values = layer(x, length, mask, cos, sin)
             kept.append(keys_values)
-        # of the last layer the prompt's keys and values are enough: nobody reads its output
+        # of the prompt's last layer only keys and values are needed
         x, keys_values = self.layers[-1](x, length, mask, cos, sin, skip=length)
         kept.append(keys_values)
-        hidden = torch.unflatten(self.norm(x), 1, (count, BLOCK))
+        hidden = torch.unflatten(self.norm(x), 1, (count, self.config.layout.length))
         of_prompt = tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in kept)
-        pictures, way = prompt[:, : length - self.config.told_length], prompt[:, length - len(self.config.route_at_m) :]
-        return Packed(self.logits(hidden), hidden, of_prompt, pictures, way)
+        image_tokens, route_embedding = (
+            prompt[:, : length - self.config.non_image_length],
+            prompt[:, length - len(self.config.route_at_m) :],
+        )
+        return PackedOutput(self.logits(hidden), hidden, of_prompt, image_tokens, route_embedding)
 
     def encode(self, prompt: Tensor) -> tuple[KeysValues, ...]:
-        """Keys and values of the prompt (B, P, width), those that `packed_beside` gives."""
+        """The KV cache of the prompt (B, P, width), equal to that of `forward_packed`."""
         length = prompt.shape[1]
-        mask = torch.where(sight(length, 0, prompt.device), 0.0, NEVER)
+        mask = torch.where(attention_mask(length, 0, self.config.layout.length, prompt.device), 0.0, MASKED_LOGIT)
         cos, sin = self.cos[:length], self.sin[:length]
         x, kept = prompt, []
         for layer in self.layers[:-1]:
@@ -246,132 +232,145 @@ class TokenNet(nn.Module):
         last = self.layers[-1]
         return *kept, last.self_attn.keys_values(last.input_layernorm(x), cos, sin)  # type: ignore[operator, union-attr]
 
-    def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor) -> Tensor:
-        """(B, R, 16, bins) of blocks (B, R, 16)."""
-        return self.packed(images, text, ego, route, blocks).logits
+    def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> Tensor:
+        """(B, R, T, bins) of blocks (B, R, T)."""
+        return self.forward_packed(images, text, ego, route, actions).logits
 
     def goal_logits(
         self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, x_ids: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, Y)."""
-        nothing = torch.full((images.shape[0], 1, BLOCK), self.config.mask_id, device=images.device)
-        out = self.packed(images, text, ego, route, nothing)
-        return out.logits[:, 0, GOAL_X], self.goal_y(out, x_ids)
+        out = self.forward_packed(images, text, ego, route, self.all_masked(len(images), images.device))
+        return out.logits[:, 0, self.config.layout.goal[0]], self.goal_y_logits(out, x_ids)
 
-    def decode(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
-        """Logits (B, R, 16, bins) of blocks (B, R, 16) from the prompt's keys and values, which stay as they are."""
-        return self.logits(self.hidden(blocks, keys_values))
+    def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+        """Logits (B, R, T, bins) of sequences (B, R, T) from the prompt's KV cache, which is not changed."""
+        return self.logits(self.hidden(actions, keys_values))
 
-    def hidden(self, blocks: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
-        """(B, R, 16, width) what the heads read of blocks (B, R, 16)."""
+    def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+        """(B, R, T, width) inputs of the heads for sequences (B, R, T)."""
         length = keys_values[0][0].shape[2]
-        cos, sin = self.cos[length : length + BLOCK], self.sin[length : length + BLOCK]  # each stands behind the prompt
-        scale = self.config.blocks.head_dim**-0.5  # of the softmax
-        x = self.action_embeddings(blocks)
+        behind_prompt = slice(length, length + self.config.layout.length)  # where each sequence stands
+        cos, sin = self.cos[behind_prompt], self.sin[behind_prompt]
+        scale = self.config.transformer.head_dim**-0.5  # of the softmax
+        x = self.action_embeddings(actions)
         for layer, past in zip(self.layers, keys_values, strict=True):
-            x = layer.beside(x, past, (cos, sin), (scale * cos, scale * sin))  # type: ignore[operator]
+            x = layer.forward_cached(x, past, (cos, sin), (scale * cos, scale * sin))  # type: ignore[operator]
         return self.norm(x)  # type: ignore[no-any-return]
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def prompt(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """(B, P, width): pictures, words, ego state, route."""
-        if images.shape[1] != self.config.pictures:
-            raise ValueError(f"images has {images.shape[1]} pictures, expected {self.config.pictures}")
-        return self.prompt_of(self.see(images), text, ego, route)
+        """(B, P, width): images, words, ego state, route."""
+        if images.shape[1] != self.config.image_count:
+            raise ValueError(f"images has {images.shape[1]} images, expected {self.config.image_count}")
+        return self.build_prompt(self.encode_images(images), text, ego, route)
 
-    def see(self, images: Tensor) -> Tensor:
-        """What is seen (B, S, cameras, tokens, width) in pictures (B, S * frames * cameras, H, W, 3), whenever it was.
+    def encode_images(self, images: Tensor) -> Tensor:
+        """Features (B, S, cameras, tokens, width) of images (B, S * frames * cameras, H, W, 3).
 
-        A network that looks at each instant by itself (vision.frames = 1) may be shown the newest instant alone: of an
-        older one it sees today what it saw then.
+        A network that encodes each instant by itself (vision.frames = 1) may be given the newest instant alone, because
+        the features of older images do not change.
         """
         cameras, frames = self.config.cameras, self.config.vision.frames
         views = torch.unflatten(images, 1, (-1, frames, cameras)).transpose(2, 3)
-        return torch.unflatten(self.look(views.flatten(0, 2)), 0, (images.shape[0], -1, cameras))
+        return torch.unflatten(self.encode_views(views.flatten(0, 2)), 0, (images.shape[0], -1, cameras))
 
-    def look(self, views: Tensor) -> Tensor:
-        """What is seen (N, tokens, width) in views (N, frames, H, W, 3), each of one camera, oldest picture first."""
+    def encode_views(self, views: Tensor) -> Tensor:
+        """Features (N, tokens, width) of views (N, frames, H, W, 3), each of one camera, oldest image first."""
         return self.projector(self.vision(views))  # type: ignore[no-any-return]
 
-    def prompt_of(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """(B, P, width) of what is seen (B, instants / frames, cameras, tokens, width), oldest first, and the rest."""
-        moving = torch.unflatten(self.ego(told(ego).to(seen.dtype)), -1, (EGO_VALUES, -1))
-        way = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_place
-        return torch.cat([self.placed(seen), self.embed_tokens(text), moving, way], 1)
+    def build_prompt(self, features: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
+        """Prompt (B, P, width) of features (B, instants / frames, cameras, tokens, width), oldest first, text, ego
+        and route.
+        """
+        ego_tokens = torch.unflatten(self.ego(fourier_features(ego).to(features.dtype)), -1, (EGO_VALUES, -1))
+        route_embedding = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_position
+        return torch.cat([self.image_tokens(features), self.embed_tokens(text), ego_tokens, route_embedding], 1)
 
-    def placed(self, seen: Tensor) -> Tensor:
-        """The prompt's first part (B, P', width): what is seen, each token told its camera and instant."""
-        return (seen + self.camera[:, None] + self.instant[:, None, None]).flatten(1, 3)
+    def image_tokens(self, features: Tensor) -> Tensor:
+        """The prompt's image tokens (B, P', width): features plus embeddings of camera and instant."""
+        return (features + self.camera[:, None] + self.instant[:, None, None]).flatten(1, 3)
 
-    def action_embeddings(self, blocks: Tensor) -> Tensor:
-        """(B, R, 16, width) of ids (B, R, 16)."""
-        points = torch.unflatten(blocks, -1, (-1, 2))
-        x = torch.stack([self.x_embedding(points[..., 0]), self.y_embedding(points[..., 1])], -2)
-        return x.flatten(2, 3) + self.slot
+    def all_masked(self, scenes: int, device: torch.device) -> Tensor:
+        """(scenes, 1, T) action sequences of masks."""
+        return torch.full((scenes, 1, self.config.layout.length), self.config.layout.mask_id, device=device)
+
+    def action_embeddings(self, actions: Tensor) -> Tensor:
+        """(B, R, T, width) of ids (B, R, T)."""
+        axes = self.config.layout.axes
+        points = torch.unflatten(actions, -1, (-1, len(axes)))
+        embedded = [getattr(self, f"{axis.name}_embedding")(points[..., k]) for k, axis in enumerate(axes)]
+        return torch.stack(embedded, -2).flatten(2, 3) + self.slot
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(.., 16, bins) float32 of hidden (.., 16, width): x and y by turns, each by its own head."""
-        points = torch.unflatten(hidden, -2, (-1, 2))
-        (x_low, x_high), (y_low, y_high) = self.config.id_ranges
-        last = self.config.bins - 1
-        x = F.linear(points[..., 0, :], self.x_head.weight[x_low : x_high + 1]).float()
-        y = self._of_y(self.y_head, points[..., 1, :]).float()
-        sides = F.pad(x, (x_low, last - x_high), value=NEVER), F.pad(y, (y_low, last - y_high), value=NEVER)
+        """(.., T, bins) float32 of hidden (.., T, width): the axes by turns, each by its own head."""
+        layout = self.config.layout
+        points, sides = torch.unflatten(hidden, -2, (-1, len(layout.axes))), []
+        for k, (axis, (low, high)) in enumerate(zip(layout.axes, layout.id_ranges, strict=True)):
+            reachable = F.linear(points[..., k, :], getattr(self, f"{axis.name}_head").weight[low : high + 1]).float()
+            sides.append(F.pad(reachable, (low, layout.bins - 1 - high), value=MASKED_LOGIT))
         return torch.stack(sides, -2).flatten(-3, -2)
 
-    def goal_x(self, out: Packed) -> Tensor:
+    def goal_x_logits(self, out: PackedOutput) -> Tensor:
         """Logits (B, X) of the goal's x, where block 0 of `out` is all mask; X are the ids that x may have."""
-        low, high = self.config.id_ranges[0]
-        return F.linear(out.hidden[:, 0, GOAL_X], self.x_head.weight[low : high + 1]).float()
+        low, high = self.config.layout.id_ranges[0]
+        return F.linear(out.hidden[:, 0, self.config.layout.goal[0]], self.x_head.weight[low : high + 1]).float()
 
-    def goal_y(self, out: Packed, x_ids: Tensor) -> Tensor:
-        """Logits (B, K, Y) of the goal's y given its x (B, K), where block 0 of `out` is all mask.
+    def goal_y_logits(self, out: PackedOutput, x_ids: Tensor) -> Tensor:
+        """Logits (B, K, Y) of the goal's y given its x (B, K), if sequence 0 of `out` is all mask.
 
-        Y are the ids that y may have, from the lowest on (`config.id_ranges`). Each x looks up the route where it has
-        about that x: places near each other have embeddings near each other.
+        Y are the allowed ids of y, from the lowest on (`config.id_ranges`). Each x attends to the route points with
+        similar x, because the embeddings of close bins are similar.
         """
-        hidden, width = out.hidden[:, 0], out.hidden.shape[-1]
-        alike = self.x_embedding(x_ids) @ out.way.transpose(1, 2) / math.sqrt(width)
-        there = alike.softmax(-1)  # (B, K, points), by which what each point says is mixed
-        said = self.goal_way(out.way)
-        about = self.goal_hidden(hidden[:, GOAL_X:].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
-        logits: Tensor = self._of_y(self.goal_y_head, F.silu(about + there @ said[..., width:]))
-        logits = logits + self._of_y(self.y_head, hidden[:, None, GOAL_Y])
-        logits = logits + there @ self._of_y(self.y_head, said[..., :width])
+        hidden, width, (goal_x, goal_y) = out.hidden[:, 0], out.hidden.shape[-1], self.config.layout.goal
+        alike = self.x_embedding(x_ids) @ out.route_embedding.transpose(1, 2) / math.sqrt(width)
+        there = alike.softmax(-1)  # (B, K, points), weights of the route points
+        said = self.goal_route(out.route_embedding)
+        about = self.goal_hidden(hidden[:, goal_x : goal_y + 1].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
+        logits: Tensor = self._y_logits(self.goal_y_head, F.silu(about + there @ said[..., width:]))
+        logits = logits + self._y_logits(self.y_head, hidden[:, None, goal_y])
+        logits = logits + there @ self._y_logits(self.y_head, said[..., :width])
         return logits.float()
 
-    def goal_odds(self, hidden: Tensor) -> Tensor:
-        """(B, R) logits that it is good to go there, of hidden (B, R, 16, width) of blocks that hold a goal alone."""
-        odds: Tensor = self.odds_head(F.silu(self.odds_hidden(self.summed_up(hidden))))
-        return odds[..., 0].float()
+    def goal_value(self, hidden: Tensor) -> Tensor:
+        """(B, R) goal-value logits from hidden (B, R, T, width) of sequences that hold one goal each."""
+        value: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
+        return value[..., 0].float()
 
-    def summed_up(self, hidden: Tensor) -> Tensor:
-        """(B, R, 2 width) of such hidden: what stands at the goal, and on the way there."""
-        return torch.cat([hidden[..., GOAL_X:, :].mean(-2), hidden[..., :GOAL_X, :].mean(-2)], -1)
+    def pool_goal_features(self, hidden: Tensor) -> Tensor:
+        """(B, R, 2 width) features for the goal value: mean hidden state of the goal's tokens, and of the others."""
+        first, end = self.config.layout.goal[0], self.config.layout.goal[1] + 1
+        free = hidden[..., :first, :]
+        if end < hidden.shape[-2]:
+            free = torch.cat([free, hidden[..., end:, :]], -2)
+        return torch.cat([hidden[..., first:end, :].mean(-2), free.mean(-2)], -1)
 
-    def _of_y(self, head: nn.Linear, hidden: Tensor) -> Tensor:
-        """What a head says of the ids that y may have; the others' rows are not multiplied."""
-        low, high = self.config.id_ranges[1]
+    def _y_logits(self, head: nn.Linear, hidden: Tensor) -> Tensor:
+        """Logits of a head for the allowed ids of y; the other rows are not multiplied."""
+        low, high = self.config.layout.id_ranges[1]
         return F.linear(hidden, head.weight[low : high + 1])
 
     def _block_positions(self, prompt: int, count: int) -> Tensor:
-        """Every block stands right behind the prompt."""
-        return prompt + torch.arange(BLOCK, device=self.cos.device).repeat(count)
+        """Positions: every sequence follows the prompt directly."""
+        return prompt + torch.arange(self.config.layout.length, device=self.cos.device).repeat(count)
 
 
-def told(numbers: Tensor) -> Tensor:
+def fourier_features(numbers: Tensor) -> Tensor:
     """(.., N * (1 + 2 OCTAVES)) of numbers (.., N): themselves, sines and cosines at wavelengths from 8 to 1/4."""
-    octaves = math.pi * 2.0 ** torch.arange(OCTAVES, device=numbers.device) / 4
+    octaves = math.pi * 2.0 ** torch.arange(FOURIER_OCTAVES, device=numbers.device) / 4
     angles = (numbers[..., None] * octaves).flatten(-2)
     return torch.cat([numbers, angles.sin(), angles.cos()], -1)
 
 
-def sight(prompt: int, blocks: int, device: torch.device) -> Tensor:
-    """(P + R * 16, P + R * 16) bool, who (rows) sees whom: the prompt causally, each block the prompt and itself."""
-    of_blocks = torch.arange(blocks, device=device)[:, None].expand(-1, BLOCK).flatten()
+def attention_mask(prompt: int, actions: int, length: int, device: torch.device) -> Tensor:
+    """(P + R * T, P + R * T) bool with T = length: whether a row attends to a column.
+
+    The prompt is causal; a sequence attends to the prompt and to itself.
+    """
+    of_blocks = torch.arange(actions, device=device)[:, None].expand(-1, length).flatten()
     block = torch.cat([torch.full((prompt,), -1, device=device), of_blocks])
-    place = torch.arange(prompt + BLOCK * blocks, device=device)
+    place = torch.arange(prompt + length * actions, device=device)
     own_block = (block[:, None] == block) & (block >= 0)
     earlier_prompt = (block < 0) & (place <= place[:, None])
     return own_block | earlier_prompt

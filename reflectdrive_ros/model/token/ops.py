@@ -1,8 +1,8 @@
-"""Decoding, written once: goals without near doubles, unmasking by confidence, AutoEdit.
+"""Decoding operations: goals by non-maximum suppression, unmasking by confidence, AutoEdit.
 
-Training rolls these functions out, eager inference calls them and export traces them. So they have static shapes, ask
-nothing of the host, rank by comparison, and know neither TopK nor Scatter nor NonZero nor loops over data. Ids are
-(B, M, 16): M blocks, one per goal. Ties go to the lower position and the lower id.
+Training calls these functions in its rollouts, eager inference calls them and export traces them. They have static
+shapes, need no host synchronisation, rank by comparison, and use no TopK, Scatter, NonZero or loops over data. Ids are
+(B, M, T): M action sequences, one per goal. Ties go to the lower position and the lower id.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-OUT = -1e30  # log-probability of a cell that is out of the game
-STRETCH, STRETCHES = 8, 12  # places of x, and how many stretches of so many each are searched for goals
-SLACK_M = 1e-3  # goals exactly the spacing apart are apart, whatever rounding says
+from ...tokens import TokenLayout
+
+EXCLUDED = -1e30  # log-probability of a cell that is out of the game
+SEGMENT, SEGMENTS = 8, 12  # places of x, and how many stretches of so many each are searched for goals
+SLACK_M = 1e-3  # goals exactly the spacing apart count as apart, in spite of rounding
 
 
 @dataclass(frozen=True)
@@ -25,38 +27,43 @@ class GoalRules:
     count: int = 6
     spacing_m: float = 1.2  # closer ones are one behaviour; the paper's best
     floor: float = 0.01  # a goal less probable than this share of the first fills its slot as padding
-    looked: int = 8  # so many of the most probable are looked at once more, of which the best `count` stay
-    trust: float = 3.0  # power of the odds that this gives: on new scenes it tells more than the first look
+    rescored: int = 8  # the most probable goals get a goal value, and the best `count` of them are kept
+    value_power: float = 3.0  # exponent of the goal value, which generalises better than the goal posterior
 
     @property
-    def sought(self) -> GoalRules:
-        """How the goals are sought that are looked at once more."""
-        return replace(self, count=max(self.count, self.looked))
+    def for_search(self) -> GoalRules:
+        """Rules of the search for the goals that get a goal value."""
+        return replace(self, count=max(self.count, self.rescored))
 
 
 @dataclass(frozen=True)
 class EditRules:
     """When AutoEdit replaces a token."""
 
-    at_most: int = 5  # replacements in one round: a third of the 14 free tokens, as drafting commits
-    frozen: int = 2  # tokens at the end that are never edited: the goal is the decision
+    at_most: int = 5  # replacements in one round: a third of the free tokens, as drafting commits
 
 
-def likely_places(logits: Tensor) -> Tensor:
-    """(B, R) places among logits (B, X): all of the likeliest STRETCHES stretches, the likeliest stretch first.
+def likely_x_indices(logits: Tensor) -> Tensor:
+    """(B, R) indices into logits (B, X): all bins of the most probable SEGMENTS segments, the most probable segment
+    first.
 
-    All places where there are no more stretches. The last place stands in for those that a last stretch lacks.
+    All bins if there are no more segments. The last bin is repeated to fill a last, incomplete segment.
     """
     count = logits.shape[-1]
-    stretches = F.pad(logits, (0, -count % STRETCH), value=OUT)
-    stretches = torch.unflatten(stretches, -1, (-1, STRETCH)).amax(-1)
-    chosen = best_first(stretches, min(STRETCHES, stretches.shape[-1]))
-    places = (STRETCH * chosen[..., None] + torch.arange(STRETCH, device=logits.device)).flatten(-2)
+    stretches = F.pad(logits, (0, -count % SEGMENT), value=EXCLUDED)
+    stretches = torch.unflatten(stretches, -1, (-1, SEGMENT)).amax(-1)
+    chosen = top_indices(stretches, min(SEGMENTS, stretches.shape[-1]))
+    places = (SEGMENT * chosen[..., None] + torch.arange(SEGMENT, device=logits.device)).flatten(-2)
     return torch.where(places < count, places, count - 1)  # not clamped: TensorRT clips no integers
 
 
 def choose_goals(
-    x_log_probs: Tensor, y_logits: Tensor, x_m: Tensor, y_m: Tensor, rules: GoalRules
+    x_log_probs: Tensor,
+    y_logits: Tensor,
+    x_m: Tensor,
+    y_m: Tensor,
+    rules: GoalRules,
+    spacing_m: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The `rules.count` = K most probable goals that keep their distance, best first.
 
@@ -65,7 +72,7 @@ def choose_goals(
     repeats the first goal.
     """
     scores = x_log_probs[..., None] + y_logits.log_softmax(-1)
-    reach2 = (rules.spacing_m - SLACK_M) ** 2 if rules.spacing_m > SLACK_M else 0.0
+    reach2 = max(rules.spacing_m - SLACK_M, 0.0) ** 2 if spacing_m is None else torch.relu(spacing_m - SLACK_M) ** 2
     cells, values = [], []
     for _ in range(rules.count):
         of_rows = scores.amax(-1)  # a maximum by rows, then in one row: the argmax of a whole plane is slow
@@ -74,34 +81,37 @@ def choose_goals(
         values.append(of_rows.gather(-1, row[:, None])[:, 0])
         cells.append(torch.stack([row, column], -1))
         away2 = (x_m - x_m.gather(-1, row[:, None]))[:, :, None] ** 2 + (y_m - y_m[column][:, None])[:, None] ** 2
-        scores = torch.where(away2 <= reach2, OUT, scores)
+        scores = torch.where(away2 <= reach2, EXCLUDED, scores)
     goals, log_probs = torch.stack(cells, 1), torch.stack(values, 1)
-    real = log_probs.exp() >= rules.floor * log_probs[:, :1].exp()
-    return torch.where(real[..., None], goals, goals[:, :1]), torch.where(real, log_probs, log_probs[:, :1]), real
+    valid = log_probs.exp() >= rules.floor * log_probs[:, :1].exp()
+    return torch.where(valid[..., None], goals, goals[:, :1]), torch.where(valid, log_probs, log_probs[:, :1]), valid
 
 
-def weighed(log_probs: Tensor, odds: Tensor, real: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
-    """The best `rules.count` = K of goals (B, G): their probability together is shared out by p exp(odds) ** trust.
+def reweight_goals(log_probs: Tensor, values: Tensor, valid: Tensor, rules: GoalRules) -> tuple[Tensor, Tensor, Tensor]:
+    """The best `rules.count` = K of goals (B, G): their total probability is redistributed in proportion to p
+    exp(value) ** power.
 
-    Returns places (B, K), the likeliest first, log-probabilities and which slots are real, both in that order; those
-    that are not come last and repeat the first.
+    Returns indices (B, K), the most probable first, log-probabilities and valid slots, both in that order; invalid
+    slots come last and repeat the first.
     """
-    mass = torch.where(real, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
-    weights = torch.where(real, log_probs + rules.trust * odds, OUT)
-    order = best_first(weights, rules.count)
-    real = real.gather(-1, order)
-    order = torch.where(real, order, order[:, :1])
-    return order, mass + weights.log_softmax(-1).gather(-1, order), real
+    mass = torch.where(valid, log_probs.exp(), 0.0).sum(-1, keepdim=True).log()
+    weights = torch.where(valid, log_probs + rules.value_power * values, EXCLUDED)
+    order = top_indices(weights, rules.count)
+    valid = valid.gather(-1, order)
+    order = torch.where(valid, order, order[:, :1])
+    return order, mass + weights.log_softmax(-1).gather(-1, order), valid
 
 
-def best_first(values: Tensor, count: int) -> Tensor:
+def top_indices(values: Tensor, count: int) -> Tensor:
     """(B, count) places of the largest of values (B, N), the largest first."""
     rank = ranks(values, torch.ones_like(values, dtype=torch.bool))
     return (rank[:, None] == torch.arange(count, device=values.device)[:, None]).long().argmax(-1)
 
 
 def ranks(values: Tensor, among: Tensor) -> Tensor:
-    """(.., N) how many of those `among` (.., N, bool) come before each: larger values, or equal ones further left."""
+    """(.., N) number of entries `among` (.., N, bool) that rank before each: larger values, or equal ones
+    further left.
+    """
     place = torch.arange(values.shape[-1], device=values.device)
     mine, other = values[..., :, None], values[..., None, :]
     before = (other > mine) | ((other == mine) & (place < place[:, None]))
@@ -109,62 +119,74 @@ def ranks(values: Tensor, among: Tensor) -> Tensor:
 
 
 def unmask(ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int) -> tuple[Tensor, Tensor]:
-    """Write the `limit` most confident masked positions of each block; what is written already stays.
+    """Writes the `limit` most confident masked positions of each sequence; written tokens are kept.
 
-    Returns ids (B, M, 16) and the probability of each position's token, 0 where it is still the mask.
+    Returns ids (B, M, T) and the probability of each position's token, 0 for a mask.
     """
     probability = logits.float().softmax(-1)
     confidence, likeliest = probability.amax(-1), logits.argmax(-1)
     masked = ids == mask_id
     commit = masked & (ranks(confidence, masked) < limit)
-    told = torch.where(masked, confidence, _of(probability, ids, mask_id))
-    return torch.where(commit, likeliest, ids), torch.where(masked & ~commit, 0.0, told)
+    token_probability = torch.where(masked, confidence, _token_probability(probability, ids, mask_id))
+    return torch.where(commit, likeliest, ids), torch.where(masked & ~commit, 0.0, token_probability)
 
 
-def auto_edit(ids: Tensor, logits: Tensor, mask_id: int, rules: EditRules) -> tuple[Tensor, Tensor]:
-    """Replace tokens that the network, seeing all of them, finds improbable by what it finds more probable.
+def auto_edit(ids: Tensor, logits: Tensor, layout: TokenLayout, rules: EditRules) -> tuple[Tensor, Tensor]:
+    """Replaces tokens to which the network, given all of them, assigns a low probability, by more probable ones.
 
-    Token to token: nothing becomes a mask, a mask stays one, the goal stays. The least probable go first.
-    Returns ids (B, M, 16) and the probability of each position's token, 0 where it is the mask.
+    Token to token: no token becomes a mask, a mask stays one, the goal stays. The least probable go first. Returns ids
+    (B, M, T) and the probability of each position's token, 0 for a mask.
     """
     probability = logits.float().softmax(-1)
     confidence, likeliest = probability.amax(-1), logits.argmax(-1)
-    present = _of(probability, ids, mask_id)
-    masked = ids == mask_id
-    free = torch.arange(ids.shape[-1], device=ids.device) < ids.shape[-1] - rules.frozen
-    wanted = free & ~masked & (likeliest != ids) & (confidence > present)
+    present = _token_probability(probability, ids, layout.mask_id)
+    masked = ids == layout.mask_id
+    wanted = free_positions(layout, ids.device) & ~masked & (likeliest != ids) & (confidence > present)
     commit = wanted & (ranks(-present, wanted) < rules.at_most)
-    told = torch.where(commit, confidence, present)
-    return torch.where(commit, likeliest, ids), torch.where(masked, 0.0, told)
+    token_probability = torch.where(commit, confidence, present)
+    return torch.where(commit, likeliest, ids), torch.where(masked, 0.0, token_probability)
 
 
 def update(
-    ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int, edit: Tensor | bool, rules: EditRules
+    ids: Tensor, logits: Tensor, layout: TokenLayout, limit: Tensor | int, edit: Tensor | bool, rules: EditRules
 ) -> tuple[Tensor, Tensor]:
-    """`unmask` up to `limit` positions or, where `edit`, `auto_edit`: what a step makes of its logits.
+    """One step on logits: `auto_edit` if `edit`, else `unmask` of up to `limit` positions.
 
-    A flag that is a tensor is decided on the device, in a graph that serves both.
+    If `edit` is a tensor it is evaluated on the device, in a graph for both.
     """
     if isinstance(edit, bool):
-        return auto_edit(ids, logits, mask_id, rules) if edit else unmask(ids, logits, mask_id, limit)
-    drafted, of_draft = unmask(ids, logits, mask_id, limit)
-    edited, of_edit = auto_edit(ids, logits, mask_id, rules)
+        return auto_edit(ids, logits, layout, rules) if edit else unmask(ids, logits, layout.mask_id, limit)
+    drafted, of_draft = unmask(ids, logits, layout.mask_id, limit)
+    edited, of_edit = auto_edit(ids, logits, layout, rules)
     return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
 
 
-def schedule(masked: int, rounds: int) -> tuple[int, ...]:
-    """How many positions each round writes so that `masked` are written: equal shares, larger ones first.
-
-    Rounds beyond `masked` would write nothing and are left out.
-    """
-    if masked < 0 or rounds < 1:
-        raise ValueError(
-            f"schedule got {masked} masked positions and {rounds} rounds, expected 0 or more and 1 or more"
-        )
-    rounds = min(rounds, masked)
-    return tuple(masked // rounds + (turn < masked % rounds) for turn in range(rounds))
+def free_positions(layout: TokenLayout, device: torch.device) -> Tensor:
+    """(T,) bool, which positions are no goal."""
+    place = torch.arange(layout.length, device=device)
+    return (place < layout.goal[0]) | (place > layout.goal[1]) if layout.goal else place >= 0
 
 
-def _of(probability: Tensor, ids: Tensor, mask_id: int) -> Tensor:
-    """(B, M, 16) the probability of each token in (B, M, 16, bins); a mask has none, so it reads bin 0 in its place."""
+def mask_free(ids: Tensor, layout: TokenLayout) -> Tensor:
+    """(.., T) ids with all but their goal masked."""
+    return torch.where(free_positions(layout, ids.device), layout.mask_id, ids)
+
+
+def goal_sequences(goals: Tensor, layout: TokenLayout) -> Tensor:
+    """(B, K, T) action sequences that hold a goal of goals (B, K, 2) each, all else masked."""
+    first, end = layout.goal[0], layout.goal[1] + 1
+    mask = torch.full((1, 1, layout.length), layout.mask_id, device=goals.device).expand(*goals.shape[:2], -1)
+    parts = [mask[..., :first], goals, mask[..., end:]]
+    return torch.cat([part for part in parts if part.shape[-1]], -1)
+
+
+def token_log_probs(logits: Tensor, ids: Tensor, mask_id: int) -> Tensor:
+    """(B, M, T) log-probability of each id under logits (B, M, T, bins); 0 of a mask."""
+    masked = ids == mask_id
+    found = logits.float().log_softmax(-1).gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
+    return torch.where(masked, 0.0, found)
+
+
+def _token_probability(probability: Tensor, ids: Tensor, mask_id: int) -> Tensor:
+    """(B, M, T) the probability of each token in (B, M, T, bins); a mask has none, so it reads bin 0 in its place."""
     return probability.gather(-1, torch.where(ids == mask_id, 0, ids)[..., None])[..., 0]

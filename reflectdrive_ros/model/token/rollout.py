@@ -1,24 +1,30 @@
-"""A planning step in calls: `prefill_goal` reads the scene and decides, `prefill` reads it, `step` drafts or edits.
+"""A planning step in calls: `prefill_goal` encodes the scene and decides goals, `prefill` encodes it, `step` drafts or
+edits.
 
     full frame: prefill_goal, then step 3 times drafting (5, 5 and 4 tokens) and 3 times editing
     lite frame: prefill, then step once drafting (what is masked) and once editing, on the last plan's tokens
 
-The goal pass runs inside the prefill: an all-mask block stands beside the prompt in the same pass. A lite frame has its
-goal and leaves that out. Nothing is copied per goal and nothing is asked of the host, so calls can be queued, dropped
+The goal pass is part of the prefill: a fully masked sequence is packed with the prompt. A lite frame has its goal and
+leaves that out. Nothing is copied per goal and there is no host synchronisation, so that calls can be queued, dropped
 at a deadline, exported and captured.
+
+`rollout` runs the rounds of `tokens.decoding_rounds`, greedily as in a vehicle or with tokens sampled at a temperature.
+It is used by eager inference, validation, self-drafts and goal scores.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...tokens import Round, TokenLayout, decoding_rounds
 from ..layers import KeysValues
 from . import ops
-from .net import BLOCK, GOAL_X, TokenNet
+from .net import TokenNet
 from .ops import EditRules, GoalRules
 
 
@@ -33,101 +39,176 @@ class Decoding:
 
 
 class Prefilled(NamedTuple):
-    """What is known of a scene before the first draft."""
+    """Results of encoding a scene, before the first draft."""
 
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
-    blocks: Tensor  # (B, K, 16) ids: each goal, the rest masked
+    actions: Tensor  # (B, K, T) ids: each goal, the rest masked
     goal_log_probs: Tensor  # (B, K)
-    real: Tensor  # (B, K) bool; a slot that is not real repeats the first goal
+    valid: Tensor  # (B, K) bool; an invalid slot repeats the first goal
+
+
+class RoundOutput(NamedTuple):
+    """Action sequences after one round."""
+
+    actions: Tensor  # (B, M, T) ids
+    confidence: Tensor  # (B, M, T) probability of each token when it was last evaluated, 0 of a mask
+    log_probs: Tensor | None = None  # (B, M, T) of each token under the round's sampling distribution, 0 of a mask
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Tokens are sampled from softmax(logits / temperature); temperature 0 takes the most probable."""
+
+    temperature: float
+    generator: torch.Generator  # on the CPU, so that every device draws the same numbers
 
 
 class Decoded(NamedTuple):
-    blocks: Tensor  # (B, M, 16) ids, no mask left
-    confidence: Tensor  # (B, M, 16) probability of each token when it was last looked at
+    """Result of a full step."""
+
+    rounds: tuple[RoundOutput, ...]  # drafts, then edits; sequences (B, K, T), no mask left in the last
     goal_log_probs: Tensor  # (B, K)
-    real: Tensor  # (B, K) bool
+    valid: Tensor  # (B, K) bool
+
+    @property
+    def actions(self) -> Tensor:
+        return self.rounds[-1].actions
+
+    @property
+    def confidence(self) -> Tensor:
+        return self.rounds[-1].confidence
 
 
 def prefill_goal(
     net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
 ) -> Prefilled:
-    """Keys and values of the prompt, and the goals it suggests."""
-    return prefill_goal_of(net, net.prompt(images, text, ego, route), rules)
+    """KV cache of the prompt, and the network's goals."""
+    return prefill_goal_from_prompt(net, net.prompt(images, text, ego, route), rules)
 
 
 def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[KeysValues, ...]:
-    """Keys and values of the prompt, as `prefill_goal` gives them."""
+    """The KV cache of the prompt, equal to that of `prefill_goal`."""
     return net.encode(net.prompt(images, text, ego, route))
 
 
-def prefill_goal_of(net: TokenNet, prompt: Tensor, rules: GoalRules) -> Prefilled:
+def prefill_goal_from_prompt(
+    net: TokenNet, prompt: Tensor, rules: GoalRules, spacing_m: Tensor | None = None
+) -> Prefilled:
     """`prefill_goal` from the prompt (B, P, width) on.
 
-    Goals are sought where their x is likely (`token_ops.likely_places`): the y of a goal is asked for there alone.
-    Those that were found are looked at once more, and weighed by what is seen then.
+    Goals are searched where their x is probable (`ops.likely_x_indices`): y is evaluated only there. The goals found
+    get a goal value each, and are reweighted by it.
     """
-    config, scenes, device = net.config, prompt.shape[0], prompt.device
-    nothing = torch.full((scenes, 1, BLOCK), config.mask_id, device=device)
-    out = net.packed_beside(prompt, nothing)
-    (x_low, _), (y_low, y_high) = config.id_ranges
+    layout, device = net.config.layout, prompt.device
+    out = net.forward_from_prompt(prompt, net.all_masked(prompt.shape[0], device))
+    (x_low, _), (y_low, y_high) = layout.id_ranges[:2]
     y_ids = torch.arange(y_low, y_high + 1, device=device)
-    x_logits = net.goal_x(out)
-    places = ops.likely_places(x_logits)
+    bin_m = layout.codebook.bin_m
+    x_logits = net.goal_x_logits(out)
+    places = ops.likely_x_indices(x_logits)
     x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, places), x_low + places
-    cells, log_probs, real = ops.choose_goals(
-        x_log_probs, net.goal_y(out, x_ids), config.bin_m * x_ids, config.bin_m * y_ids, rules.sought
+    cells, log_probs, valid = ops.choose_goals(
+        x_log_probs, net.goal_y_logits(out, x_ids), bin_m * x_ids, bin_m * y_ids, rules.for_search, spacing_m
     )
     goals = torch.stack([x_ids.gather(-1, cells[..., 0]), y_low + cells[..., 1]], -1)
-    blocks = torch.cat([nothing[..., :GOAL_X].expand(-1, goals.shape[1], -1), goals], -1)
-    odds = net.goal_odds(net.hidden(blocks, out.keys_values))
-    order, log_probs, real = ops.weighed(log_probs, odds, real, rules)
-    blocks = blocks.gather(1, order[..., None].expand(-1, -1, BLOCK))
-    return Prefilled(out.keys_values, blocks, log_probs, real)
+    actions = ops.goal_sequences(goals, layout)
+    goal_value = net.goal_value(net.hidden(actions, out.keys_values))
+    order, log_probs, valid = ops.reweight_goals(log_probs, goal_value, valid, rules)
+    actions = actions.gather(1, order[..., None].expand(-1, -1, layout.length))
+    return Prefilled(out.keys_values, actions, log_probs, valid)
+
+
+def prefill_sequences(
+    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
+) -> Prefilled:
+    """`prefill_goal` or, of a layout without a goal, one masked sequence."""
+    if net.config.layout.goal:
+        return prefill_goal(net, images, text, ego, route, rules)
+    certain = torch.zeros(len(images), 1, device=images.device)
+    masked = net.all_masked(len(images), images.device)
+    return Prefilled(prefill(net, images, text, ego, route), masked, certain, certain == 0.0)
 
 
 def step(
     net: TokenNet,
-    blocks: Tensor,
+    actions: Tensor,
     keys_values: tuple[KeysValues, ...],
     limit: Tensor | int,
     edit: Tensor | bool,
     rules: EditRules,
 ) -> tuple[Tensor, Tensor]:
-    """One round on blocks (B, M, 16): draft up to `limit` masked tokens each or, where `edit`, replace tokens.
+    """One round on blocks (B, M, T): draft up to `limit` masked tokens each or, where `edit`, replace tokens.
 
     Returns the blocks and the probability of each of their tokens, 0 where it is still the mask.
     """
-    return ops.update(blocks, net.decode(blocks, keys_values), net.config.mask_id, limit, edit, rules)
+    return ops.update(actions, net.decode(actions, keys_values), net.config.layout, limit, edit, rules)
 
 
-def guided_step(
+def rollout(
+    logits: Callable[[Tensor], Tensor],
+    actions: Tensor,
+    layout: TokenLayout,
+    rounds: Sequence[Round],
+    rules: EditRules,
+    sampling: Sampling | None = None,
+    log_probs: bool = False,
+) -> tuple[RoundOutput, ...]:
+    """Run decoding rounds on action sequences (B, M, T); returns the output of each round.
+
+    logits: (B, M, T, bins) of action sequences, called once a round; gradients pass through it where they are enabled.
+    sampling: Gumbel noise on the logits draws the tokens and ranks them; None is greedy. log_probs: also return the
+    log-probability of each token.
+    """
+    found = list[RoundOutput]()
+    for limit, edit in rounds:
+        scores = logits(actions)
+        drawn = scores if sampling is None else scores + sampling.temperature * _gumbel(scores, sampling.generator)
+        actions, confidence = ops.update(actions, drawn, layout, limit, edit, rules)
+        of_tokens = None
+        if log_probs:
+            temperature = 1.0 if sampling is None or sampling.temperature == 0.0 else sampling.temperature
+            of_tokens = ops.token_log_probs(scores / temperature, actions, layout.mask_id)
+        found.append(RoundOutput(actions, confidence, of_tokens))
+    return tuple(found)
+
+
+def _gumbel(scores: Tensor, generator: torch.Generator) -> Tensor:
+    """Noise of the shape of `scores`, from Gumbel's distribution: argmax(scores + noise) is a draw from the softmax."""
+    noise = torch.rand(scores.shape, generator=generator).to(scores.device)
+    return -torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))
+
+
+def guided_logits(
     net: TokenNet,
-    blocks: Tensor,
+    actions: Tensor,
     keys_values: tuple[KeysValues, ...],
-    blank: tuple[KeysValues, ...],
-    limit: int,
-    weight: float,
-) -> tuple[Tensor, Tensor]:
-    """As `step` drafting, away from what the prompt with a `blank` text says; weight 0 is `step`."""
-    logits, without = net.decode(blocks, keys_values), net.decode(blocks, blank)
-    return ops.unmask(blocks, logits + weight * (logits - without), net.config.mask_id, limit)
+    unconditional: tuple[KeysValues, ...],
+    weight: Tensor | float,
+) -> Tensor:
+    """Logits u + (weight + 1) (c - u) of classifier-free guidance: c of the prompt, u of one without text."""
+    logits, without = net.decode(actions, keys_values), net.decode(actions, unconditional)
+    return logits + weight * (logits - without)
 
 
-def full(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
-    """Decide, draft, reflect: 1 + 3 + 3 passes."""
-    known = prefill_goal(net, images, text, ego, route, decoding.goals)
-    blocks, confidence = known.blocks, torch.zeros_like(known.blocks, dtype=torch.float32)
-    for limit in ops.schedule(GOAL_X, decoding.draft_rounds):
-        blocks, confidence = step(net, blocks, known.keys_values, limit, False, decoding.edits)
-    for _ in range(decoding.edit_rounds):
-        blocks, confidence = step(net, blocks, known.keys_values, 0, True, decoding.edits)
-    return Decoded(blocks, confidence, known.goal_log_probs, known.real)
+def full_step(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
+    """Decide, draft, reflect: 1 + 3 + 3 passes. A layout without a goal is drafted from masks alone."""
+    layout, known = net.config.layout, prefill_sequences(net, images, text, ego, route, decoding.goals)
+    rounds = rollout(
+        lambda actions: net.decode(actions, known.keys_values),
+        known.actions,
+        layout,
+        decoding_rounds(len(layout.free), decoding.draft_rounds, decoding.edit_rounds),
+        decoding.edits,
+    )
+    return Decoded(rounds, known.goal_log_probs, known.valid)
 
 
-def lite(
-    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, blocks: Tensor, decoding: Decoding
+def lite_step(
+    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
     """The last plan's tokens, carried into the present and masked where they end, drafted once and edited once."""
     keys_values = prefill(net, images, text, ego, route)
-    blocks, _ = step(net, blocks, keys_values, BLOCK, False, decoding.edits)
-    return step(net, blocks, keys_values, 0, True, decoding.edits)
+    layout = net.config.layout
+    rounds = decoding_rounds(layout.length, 1, 1)
+    last = rollout(lambda ids: net.decode(ids, keys_values), actions, layout, rounds, decoding.edits)[-1]
+    return last.actions, last.confidence

@@ -1,9 +1,6 @@
-"""A plan that bends more than a car can is drawn as the car would drive it: along it, and round the bend as tightly as
-it turns.
+"""Limit the curvature of a plan by pure pursuit along it, with unchanged distances.
 
-At walking pace points are half a metre apart and one is wrong by a bin: the way through them curls as no front wheel
-can. The distances stay those of the plan. The car aims at a place a little ahead on its way, as drivers do (pure
-pursuit), so a waver of the points is no waver of the wheel; and it faces where it goes.
+At walking pace an error of one bin bends the path more tightly than a vehicle can turn.
 """
 
 from __future__ import annotations
@@ -12,14 +9,16 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array
-from .speed_profile import TELLING_M, places
+from .speed_profile import TELLING_M, interpolate_path
 
-TIGHTEST_PER_M = 0.3  # a small car with its wheel turned all the way
+TIGHTEST_PER_M = 0.3  # a small car at full steering angle
 LOOK_AHEAD_M = 1.5
 
 
-def tight(ways: Array) -> Array:
-    """(N,) bool, which of ways (N, T + 1, 2+), the place now first, turn more sharply than a car."""
+def exceeds_curvature(ways: Array) -> Array:
+    """(N,) bool: whether paths (N, T + 1, 2+), starting at the present position, have more curvature than a car can
+    drive.
+    """
     steps = np.diff(ways[..., :2], axis=1)
     length = np.hypot(steps[..., 0], steps[..., 1])
     direction = np.arctan2(steps[..., 1], steps[..., 0])
@@ -31,7 +30,7 @@ def tight(ways: Array) -> Array:
     return found
 
 
-def steered(poses: Array, distance: Array) -> Array:
+def limit_curvature(poses: Array, distance: Array) -> Array:
     """Poses (N, T, 3) of cars that set out from the origin with heading 0 and follow poses (N, T, 3): they have driven
     `distance` (N, T) by then, with no sharper turn than TIGHTEST_PER_M."""
     last = poses[:, -1]
@@ -39,7 +38,7 @@ def steered(poses: Array, distance: Array) -> Array:
     line = np.concatenate([np.zeros((len(poses), 1, 2)), poses[..., :2], onward[:, None]], axis=1)
     steps = np.hypot(*np.moveaxis(np.diff(line, axis=1), -1, 0))  # (N, T + 1)
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(steps, axis=1)], axis=1)
-    aims = np.ascontiguousarray(places(line, along, along[:, :-2] + LOOK_AHEAD_M).T)  # (2, T, N)
+    aims = np.ascontiguousarray(interpolate_path(line, along, along[:, :-2] + LOOK_AHEAD_M).T)  # (2, T, N)
     driven = np.diff(distance, axis=1, prepend=0.0).T
     x, y, heading = np.zeros((3, len(poses)))
     found = np.empty_like(poses)

@@ -1,10 +1,7 @@
-"""A plan that jumps aside from the last one goes there in parts.
+"""Limit the lateral shift of a plan against the last one.
 
-A planner that draws goals may prefer another from one picture to the next. What follows the plan feels that as a jerk
-of the wheel, and Autoware's validator brakes a car whose plans jump by more than half a metre. So a plan that lies
-further beside the last one is brought back towards it: sideways only and everywhere in the same proportion, so that it
-bends no more than the two do; how far along it the car is when, and so how it brakes, stays its own. Cycle by cycle the
-rest follows, if the planner still wants it then.
+Lateral offsets from the last path are scaled down in proportion, so that none exceeds the limit; the distances along
+the path, and so the speed profile, are kept. Autoware's validator rejects plans that jump by more than half a metre.
 """
 
 from __future__ import annotations
@@ -17,12 +14,13 @@ from ... import geometry
 from ...domain import Array, Plan, Trajectory
 
 SAME_PLACE_M = 1e-3
-SHORTEST_M = 1.0  # a shorter last plan has no sides to speak of
+SHORTEST_M = 1.0  # a shorter last plan has no defined lateral direction
 
 
-def steadied(plan: Plan, last: Plan, limit_m: float) -> Plan:
-    """The plan with no point more than `limit_m` beside the last plan's path, where they run beside each other; itself
-    where that is so already, or where the car is no more where the last plan had it."""
+def limit_lateral_shift(plan: Plan, last: Plan, limit_m: float) -> Plan:
+    """The plan with no point more than `limit_m` beside the last plan's path, where they run side by side; the plan
+    itself if that holds already, or if the car is not where the last plan had it.
+    """
     now_from_then = geometry.compose(geometry.invert(plan.map_from_ego), last.map_from_ego)
     path = np.concatenate([now_from_then[None], geometry.compose(now_from_then, last.trajectory.poses)])
     line = geometry.distinct_points(path, SAME_PLACE_M)
@@ -32,10 +30,10 @@ def steadied(plan: Plan, last: Plan, limit_m: float) -> Plan:
     along, aside = geometry.project(line, np.concatenate([np.zeros((1, 2)), poses[:, :2]]))
     beside = (along > 0.0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
     farthest = np.abs(aside[beside]).max(initial=0.0)
-    here, room_m = aside[0], limit_m - abs(aside[0])
-    if farthest <= limit_m or room_m < 0.5 * limit_m:
+    here, margin_m = aside[0], limit_m - abs(aside[0])
+    if farthest <= limit_m or margin_m < 0.5 * limit_m:
         return plan
-    share = room_m / np.abs(aside[beside] - here).max()  # of the way from the last plan to this one
+    share = margin_m / np.abs(aside[beside] - here).max()  # share of the shift from the last plan to this one
     normals = geometry.rotate(np.array([0.0, 1.0]), geometry.sample(line, along)[:, 2])
     moved = ((share - 1.0) * (aside - here))[:, None] * normals
     moved = _kept_on(moved, beside)[1:]  # beyond the last plan's end by as much as there
@@ -43,13 +41,15 @@ def steadied(plan: Plan, last: Plan, limit_m: float) -> Plan:
 
 
 def _kept_on(values: Array, known: Array) -> Array:
-    """Values (N, 2) where known (N,), else those of the place before; 0 before the first."""
+    """Values (N, 2) where valid (N,), else those of the index before; 0 before the first."""
     latest = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
     return np.where((latest >= 0)[:, None], values[latest], 0.0)
 
 
 def _turned(poses: Array, points: Array) -> Array:
-    """Poses (T, 3) at other points (T, 2), each turned as far as the way to it is; who stands keeps the turn before."""
+    """Poses (T, 3) at other points (T, 2), each rotated as much as the path to it; standing poses keep the rotation
+    before.
+    """
     before, after = (np.diff(each, axis=0, prepend=np.zeros((1, 2))) for each in (poses[:, :2], points))
     cross = before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0]
     turns = np.arctan2(cross, (before * after).sum(1))[:, None]

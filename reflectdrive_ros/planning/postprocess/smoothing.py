@@ -1,9 +1,9 @@
-"""What rounding to tokens took away is put back where a driver leaves no doubt about it.
+"""Removes the quantisation noise of token waypoints.
 
-A bin is 0.3 m wide, so the accelerations between rounded points are wrong by some 3 m/s^2, which is felt. The points
-are taken as measurements, as uncertain as rounding makes them, of a drive that begins as the car now moves and whose
-jerk is usually small; the likeliest drive is one linear map of the points. Where the route is known that is so along
-the road and beside it, and smaller still: the road's own bends are not the driver's. No point leaves its bin.
+A bin is 0.3 m wide, so accelerations between rounded points have errors of about 3 m/s^2. The points are taken as
+measurements, with the variance of rounding, of a motion that starts with the car's present velocity and has a small
+jerk; the maximum a posteriori motion is one linear map of the points. If the route is known, this is done in its Frenet
+frame with a smaller jerk, because the road's bends are then removed. No point leaves its bin.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import numpy as np
 
 from ... import kinematics
 from ...domain import Array, EgoState
-from ...scoring.frenet import RoadFrame
+from ...scoring.frenet import FrenetFrame
 
-JERK_MPS3 = 2.0  # usual jerk along and across; with less, rounded plans cut corners, with more they keep their jolts
+JERK_MPS3 = 2.0  # prior standard deviation of the jerk; smaller values cut corners, larger ones leave noise
 JERK_ON_ROAD_MPS3 = 1.0  # the same against the road
 STANDING_MPS = 0.3
 
 
-def smoothed(points: Array, ego: EgoState, dt_s: float, bin_m: float, road: RoadFrame | None = None) -> Array:
-    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, moved by at most half a bin each; repeated points stay one
-    place, so a stop stays a stop."""
+def smooth_points(points: Array, ego: EgoState, dt_s: float, bin_m: float, road: FrenetFrame | None = None) -> Array:
+    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, each moved by at most half a bin; repeated points stay equal,
+    so that a stop stays a stop.
+    """
     points = np.asarray(points, float)
-    start = np.stack([before(ego, dt_s), np.zeros(2)])
+    start = np.stack([previous_position(ego, dt_s), np.zeros(2)])
     moved = _likeliest(points, start, dt_s, bin_m, JERK_MPS3)
     if road is not None:
-        straight, begin = road.straightened(points).points, road.straightened(start[::-1]).points[::-1]
+        straight, begin = road.to_frenet(points).points, road.to_frenet(start[::-1]).points[::-1]
         against = road.bent(_likeliest(straight, begin, dt_s, bin_m, JERK_ON_ROAD_MPS3))
         moved = np.where(road.follows(straight - begin[1])[..., None, None], against, moved)
     moved = np.clip(moved, points - 0.5 * bin_m, points + 0.5 * bin_m)
@@ -43,20 +44,20 @@ def smoothed(points: Array, ego: EgoState, dt_s: float, bin_m: float, road: Road
 
 def _likeliest(points: Array, start: Array, dt_s: float, bin_m: float, jerk_mps3: float) -> Array:
     """The likeliest drive (.., T, 2) through points, after `start` (2, 2), the places one interval ago and now."""
-    of_points, of_start = likeliest(points.shape[-2], dt_s, bin_m, jerk_mps3)
+    of_points, of_start = smoothing_matrices(points.shape[-2], dt_s, bin_m, jerk_mps3)
     return np.asarray(of_points @ points + of_start @ start)
 
 
-def before(ego: EgoState, dt_s: float) -> Array:
-    """(2,) where the car was one interval ago, in today's ego frame, by its present motion."""
+def previous_position(ego: EgoState, dt_s: float) -> Array:
+    """(2,) position one interval ago, in the present ego frame, from the present motion."""
     along_m = -ego.speed_mps * dt_s + 0.5 * ego.acceleration_mps2 * dt_s**2
     curvature = ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > STANDING_MPS else 0.0
     return np.asarray(kinematics.arc(curvature, np.array([along_m]))[0, :2])
 
 
 @lru_cache(maxsize=8)
-def likeliest(count: int, dt_s: float, bin_m: float, jerk_mps3: float) -> tuple[Array, Array]:
-    """(T, T) and (T, 2): what the T points, and the places one interval ago and now, weigh in the likeliest drive."""
+def smoothing_matrices(count: int, dt_s: float, bin_m: float, jerk_mps3: float) -> tuple[Array, Array]:
+    """(T, T) and (T, 2): weights of the T points, and of the positions one interval ago and now, in the estimate."""
     third = np.diff(np.eye(count + 2), n=3, axis=0)  # (T - 1, T + 2), from one interval ago on
     of_start, of_points = third[:, :2], third[:, 2:]
     weight = (bin_m / np.sqrt(12) / (jerk_mps3 * dt_s**3)) ** 2

@@ -1,13 +1,9 @@
-"""A plan that hurries is driven as fast as a car can: along the same way, never ahead of it. And never backwards.
+"""Limits on the speed profile of a plan: acceleration, lateral acceleration from a standstill, no reversing.
 
-From a standstill one bin is much: 0.3 m after half a second is 2.4 m/s^2, and a network that errs by some bins asks for
-what no engine gives. The way is right all the same. So a plan that speeds up too hard is held back until the car can
-have caught up with it, and does so early enough to stop where the plan stops. A plan that goes back by a bin means to
-stand: what follows it must not shift into reverse. And a car that stands before a bend takes it more slowly than a plan
-that no tyre would hold, or it would be refused picture after picture, and the car would stand there for ever.
-
-Between the points the car is drawn where a controller can have it (`timed`): through points that are a bin or two off,
-half a second apart, a curve that meets all of them speeds up and brakes by turns as nobody drives.
+One bin of 0.3 m in the first 0.5 s is 2.4 m/s^2, so errors of a few bins ask for more than a vehicle can do. The path
+is kept; distances along it are limited to what is reachable without getting ahead of the plan. Waypoints that go back
+are removed: the vehicle stands. Between waypoints `smooth_distances` interpolates within the limits of drive and
+brakes.
 """
 
 from __future__ import annotations
@@ -19,21 +15,22 @@ import numpy as np
 from ...domain import Array
 from ...kinematics import SAME_PLACE_M
 
-SPEEDING_UP_MPS2 = 3.0  # a brisk start; a plan that asks for less is left as it is
-PUSHED_MPS2 = 5.0  # across the way, in a bend that is driven from a standstill
-CREEPING_MPS = 2.0  # who is faster is in the bend already, and would have to brake
-EASINGS = 4  # slower, other places of a bend are points, so it is looked at again
+SPEEDING_UP_MPS2 = 3.0  # a brisk start; plans with less acceleration are kept
+LATERAL_ACCELERATION_MAX_MPS2 = 5.0  # lateral acceleration in a bend that is driven from a standstill
+CREEPING_MPS = 2.0  # a faster car is in the bend already, and would have to brake
+SPEED_LIMIT_PASSES = 4  # at lower speed other points fall into the bend, so the limit is applied repeatedly
 AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degrees is none that a car makes
-TELLING_M = 0.15  # a shorter step does not tell where the car faces
+TELLING_M = 0.15  # a shorter step does not give the heading
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
-JERK_MPS3 = 1.5  # usual jerk along the way
+JERK_MPS3 = 1.5  # prior standard deviation of the jerk along the path
 CATCH_UP_S = 0.5  # in which a drawn drive makes up for what it lags behind
-MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # what a drawn drive speeds up and brakes by at most
+MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # limits of a published plan's acceleration and deceleration
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
 
 
-def paced(points: Array, speed_mps: float, dt_s: float) -> Array:
-    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, of a car that now drives at `speed_mps`."""
+def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
+    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, delayed along their path to keep SPEEDING_UP_MPS2 from
+    `speed_mps`."""
     points = np.asarray(points, float)
     ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2)
     steps = np.hypot(*np.moveaxis(np.diff(ways, axis=-2), -1, 0))
@@ -41,31 +38,32 @@ def paced(points: Array, speed_mps: float, dt_s: float) -> Array:
     if not hasty.any():
         return np.asarray(points)
     along = np.concatenate([np.zeros_like(steps[hasty][:, :1]), np.cumsum(steps[hasty], axis=-1)], axis=-1)
-    reached = reachable(along[:, 1:], speed_mps, dt_s)
+    reached = reachable_distances(along[:, 1:], speed_mps, dt_s)
     found: Array = points.copy()
-    found[hasty] = places(ways[hasty], along, reached)
+    found[hasty] = interpolate_path(ways[hasty], along, reached)
     return found
 
 
-def eased(points: Array, speed_mps: float, dt_s: float) -> Array:
-    """Points (.., T, 2) of a car that hardly moves, on the same way as much more slowly as its bends want."""
+def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
+    """Points (.., T, 2) of a slow vehicle, delayed along their path so that the lateral
+    acceleration stays below LATERAL_ACCELERATION_MAX_MPS2."""
     if abs(speed_mps) > CREEPING_MPS:
         return points
     ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
     steps = np.hypot(*np.moveaxis(np.diff(ways, axis=1), -1, 0))
     along = np.concatenate([np.zeros_like(steps[:, :1]), np.cumsum(steps, axis=1)], axis=1)
     found, share = ways[:, 1:], np.ones(len(ways))
-    for _ in range(EASINGS):
-        most = pushed(found, dt_s)
-        if (most <= PUSHED_MPS2).all():
+    for _ in range(SPEED_LIMIT_PASSES):
+        most = max_lateral_accelerations(found, dt_s)
+        if (most <= LATERAL_ACCELERATION_MAX_MPS2).all():
             break
-        share = share * np.sqrt(PUSHED_MPS2 / np.maximum(most, PUSHED_MPS2))
-        found = places(ways, along, share[:, None] * along[:, 1:])
+        share = share * np.sqrt(LATERAL_ACCELERATION_MAX_MPS2 / np.maximum(most, LATERAL_ACCELERATION_MAX_MPS2))
+        found = interpolate_path(ways, along, share[:, None] * along[:, 1:])
     return np.asarray(found.reshape(points.shape))
 
 
-def pushed(points: Array, dt_s: float) -> Array:
-    """(N,) m/s^2 across the way of cars through points (N, T, 2), at most: speed by turn, in each step and the next."""
+def max_lateral_accelerations(points: Array, dt_s: float) -> Array:
+    """(N,) m/s^2, maximum over time of the lateral acceleration of points (N, T, 2)."""
     steps = np.diff(points, axis=1, prepend=np.zeros_like(points[:, :1]))
     length = np.hypot(steps[..., 0], steps[..., 1])
     before, after = steps[:, :-1], steps[:, 1:]
@@ -76,8 +74,8 @@ def pushed(points: Array, dt_s: float) -> Array:
     return np.asarray(aside.max(axis=1, initial=0.0))
 
 
-def places(ways: Array, along: Array, reached: Array) -> Array:
-    """(N, T, 2) where ways (N, T + 1, 2), `along` (N, T + 1) long, have reached (N, T)."""
+def interpolate_path(ways: Array, along: Array, reached: Array) -> Array:
+    """(N, T, 2) points at distances (N, T) along paths (N, T + 1, 2) with arc lengths `along` (N, T + 1)."""
     piece = np.minimum((reached[:, :, None] >= along[:, None, 1:]).sum(axis=-1), along.shape[1] - 2)
     begins, ends = (np.take_along_axis(along, at, axis=1) for at in (piece, piece + 1))
     here, there = (np.take_along_axis(ways, at[..., None], axis=1) for at in (piece, piece + 1))
@@ -85,9 +83,8 @@ def places(ways: Array, along: Array, reached: Array) -> Array:
     return np.asarray(here + share[..., None] * (there - here))
 
 
-def onward(points: Array) -> Array:
-    """Points (.., T, 2) of the ego frame, none of them behind or beside the one before it, as seen on the way to that
-    one: a car that is to move by a bin to the side or back is to stand."""
+def drop_reversals(points: Array) -> Array:
+    """Points (.., T, 2) in which a step backwards or sideways repeats the previous point: the vehicle stands."""
     found = np.array(points, float)
     place, heading = np.zeros_like(found[..., 0, :]), np.zeros_like(found[..., 0, :])
     heading[..., 0] = 1.0
@@ -109,7 +106,7 @@ def accelerations(speeds: Array, speed_mps: float, dt_s: float) -> Array:
     return np.asarray(change / dt_s)
 
 
-def reachable(planned: Array, speed_mps: float, dt_s: float) -> Array:
+def reachable_distances(planned: Array, speed_mps: float, dt_s: float) -> Array:
     """(N, T) distances of a car that follows planned ones (N, T) and is never ahead of them."""
     ahead = np.arange(1, planned.shape[1] + 1)
     place, found = np.zeros(len(planned)), np.zeros_like(planned)
@@ -128,12 +125,12 @@ def reachable(planned: Array, speed_mps: float, dt_s: float) -> Array:
 # --- between the points ----------------------------------------------------------------------------------------------
 
 
-def timed(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
-    """Distances (N, T) at fine_s, 2 fine_s, .. of a car that now drives at `speed_mps` and is to have come `along`
-    (N, K) at dt_s, 2 dt_s, .. `fine_s` divides `dt_s`.
+def smooth_distances(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
+    """Distances (N, T) at fine_s, 2 fine_s, .. of a car that drives at `speed_mps` and should reach `along` (N, K) at
+    dt_s, 2 dt_s, .. `fine_s` divides `dt_s`.
 
-    The likeliest drive, points being uncertain by OFF_M and jerk by JERK_MPS3, held within what brakes and engine do.
-    A plan that stops has stopped where it says, unless the car cannot.
+    The maximum a posteriori motion, with standard deviations OFF_M of points and JERK_MPS3 of the jerk, within the
+    limits of brakes and engine. A plan that stops stops at its own place, unless the car cannot.
     """
     of_along, of_speed = _likeliest(along.shape[1], dt_s, fine_s)
     start_mps = max(speed_mps, 0.0)
@@ -152,8 +149,9 @@ def timed(along: Array, speed_mps: float, dt_s: float, fine_s: float) -> Array:
 
 
 def _held(wanted: Array, wanted_mps: Array, room: Array, start_mps: float, fine_s: float) -> Array:
-    """(N, T) distances of cars that are wanted at (N, T) before each interval, then at speeds (N, T), and that brake
-    and speed up as cars do and stop within `room` (N,)."""
+    """(N, T) distances of cars that should reach (N, T) at each interval and continue at speeds (N, T), with limited
+    braking and acceleration, and that stop within `room` (N,).
+    """
     place, speed = np.zeros(len(wanted)), np.full(len(wanted), start_mps)
     found = np.empty_like(wanted)
     for now in range(wanted.shape[1]):
@@ -174,7 +172,7 @@ def _in_time(room: Array, fine_s: float) -> Array:
 
 @lru_cache(maxsize=8)
 def _likeliest(count: int, dt_s: float, fine_s: float) -> tuple[Array, Array]:
-    """(T, K) and (T,): what K distances and the present speed weigh in the likeliest drive, T of its instants."""
+    """(T, K) and (T,): weights of K distances and of the present speed in the estimate at T instants."""
     every = round(dt_s / fine_s)
     steps = np.diff(np.eye(count * every + 1), axis=0)[:, 1:] / fine_s  # mean speeds; the distance now is 0
     changes = np.diff(steps, axis=0) / fine_s
@@ -183,6 +181,6 @@ def _likeliest(count: int, dt_s: float, fine_s: float) -> tuple[Array, Array]:
     of_speed = np.zeros(len(jerks))
     of_speed[0] = 1.0 / (0.5 * fine_s) / (0.75 * fine_s)
     weight = fine_s / dt_s / JERK_MPS3**2
-    told = np.eye(count * every)[every - 1 :: every] / OFF_M
-    normal = weight * jerks.T @ jerks + told.T @ told
-    return np.linalg.solve(normal, told.T) / OFF_M, -np.linalg.solve(normal, weight * jerks.T @ of_speed)
+    positions = np.eye(count * every)[every - 1 :: every] / OFF_M
+    normal = weight * jerks.T @ jerks + positions.T @ positions
+    return np.linalg.solve(normal, positions.T) / OFF_M, -np.linalg.solve(normal, weight * jerks.T @ of_speed)

@@ -1,4 +1,4 @@
-"""Eight points of a token plan as the drive they stand for: published one at a time, checked many at once."""
+"""The points of token plans to poses: one plan for publishing, many for checks."""
 
 from __future__ import annotations
 
@@ -9,66 +9,68 @@ import numpy as np
 from ... import geometry
 from ...domain import Array, EgoState, Trajectory
 from ...kinematics import SAME_PLACE_M
-from ...scoring.frenet import RoadFrame, poses_on_road
-from .curvature import steered, tight
-from .smoothing import smoothed
-from .speed_profile import eased, onward, paced, timed
+from ...scoring.frenet import FrenetFrame, poses_on_road
+from ...scoring.scorer import WAYPOINTS
+from .curvature import exceeds_curvature, limit_curvature
+from .smoothing import smooth_points
+from .speed_profile import drop_reversals, limit_acceleration, limit_curve_speed, smooth_distances
 
-POINTS, POINT_DT_S = 8, 0.5
-FREE = 2 * (POINTS - 1)  # ids to write: all but the goal's
+POINTS, POINT_DT_S = WAYPOINTS, 0.5
 HORIZON_S = POINTS * POINT_DT_S
-STEP_S = 0.1  # of `drawn`, as the driving score simulates
+STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 
-def shares(rounds: int) -> list[int]:
-    """How many ids each round writes, so that all FREE are: equal shares, larger ones first, as 5, 5, 4."""
-    return [-(-(FREE - turn) // rounds) for turn in range(rounds)]
-
-
-def driven(points: Array, ego: EgoState, bin_m: float, road: RoadFrame | None) -> Array:
-    """Points (.., 8, 2) of tokens as this car drives them on its road, where that is known: without the jolts of
-    rounding, no faster than it can."""
-    kept = paced(onward(smoothed(points, ego, POINT_DT_S, bin_m, road)), ego.speed_mps, POINT_DT_S)
-    return eased(kept, ego.speed_mps, POINT_DT_S)
-
-
-def trajectories(points: Array, speed_mps: float, dt_s: float, road: RoadFrame | None = None) -> tuple[Trajectory, ...]:
-    """Points (N, 8, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s."""
-    return tuple(Trajectory(poses, dt_s) for poses in drawn(poses_on_road(points, road), speed_mps, dt_s))
-
-
-def drawn(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
-    """Poses (N, 4 s / dt_s, 3) through poses (N, 8, 3) at 0.5 .. 4 s, of a car that now drives at `speed_mps`.
-
-    The way is that of `kinematics.resample`, but for plans that stop and go on: their path is bent at the stop by
-    itself. How far along it the car is when, follows the points as far as a controller can: see `pace.timed`.
+def postprocess(points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | None) -> Array:
+    """Points (.., P, 2) of tokens as the car drives them: without quantisation noise, within its limits, relative to
+    the road if it is known.
     """
-    knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, 9, 3)
+    kept = limit_acceleration(
+        drop_reversals(smooth_points(points, ego, POINT_DT_S, bin_m, road)), ego.speed_mps, POINT_DT_S
+    )
+    return limit_curve_speed(kept, ego.speed_mps, POINT_DT_S)
+
+
+def trajectories(
+    points: Array, speed_mps: float, dt_s: float, road: FrenetFrame | None = None
+) -> tuple[Trajectory, ...]:
+    """Points (N, P, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s."""
+    return tuple(Trajectory(poses, dt_s) for poses in interpolate(poses_on_road(points, road), speed_mps, dt_s))
+
+
+def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
+    """Poses (N, 4 s / dt_s, 3) through poses (N, P, 3) at 0.5 .. 4 s, of a car that drives at `speed_mps`.
+
+    The path is that of `kinematics.resample`, except for plans that stop and continue: their path has a corner at the
+    stop. Distances along it follow the points within the limits of a controller: see `speed_profile.smooth_distances`.
+    """
+    knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, P + 1, 3)
     way = np.diff(knots[..., :2], axis=1)
     length = np.hypot(way[..., 0], way[..., 1])
     moves = length > SAME_PLACE_M
-    for knot in range(POINTS):  # who stands does not turn
+    for knot in range(poses.shape[1]):  # a standing car does not turn
         knots[:, knot + 1, 2] = np.where(moves[:, knot], knots[:, knot + 1, 2], knots[:, knot, 2])
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(length, axis=1)], axis=1)
     distance = _distances(along[:, 1:], speed_mps, dt_s)  # (N, T)
     piece = np.zeros(distance.shape, np.intp)
-    for knot in range(1, POINTS):
+    for knot in range(1, poses.shape[1]):
         piece += distance > along[:, knot, None]
     found = _along_curves(knots, length, moves, _tangents(way, length, moves), along, distance, piece)
-    sharp = tight(knots)
+    sharp = exceeds_curvature(knots)
     if sharp.any():
-        found[sharp] = steered(found[sharp], distance[sharp])
+        found[sharp] = limit_curvature(found[sharp], distance[sharp])
     return found
 
 
 def _along_curves(
     knots: Array, length: Array, moves: Array, tangents: Array, along: Array, distance: Array, piece: Array
 ) -> Array:
-    """Poses (N, T, 3) where plans have come `distance` far, each on a `piece` (N, T) of its curve; straight on beyond.
+    """Poses (N, T, 3) at arc lengths `distance`, each on a `piece` (N, T) of its curve; straight beyond.
 
-    One array for each number of a piece: gathered so, and not by rows, they cost a quarter.
+    One array per coefficient of a piece: gathering them this way takes a quarter of the time of gathering rows.
     """
-    of_piece, of_knot = (np.arange(len(knots))[:, None] * columns + piece for columns in (POINTS, POINTS + 1))
+    of_piece, of_knot = (
+        np.arange(len(knots))[:, None] * columns + piece for columns in length.shape[1] + np.array([0, 1])
+    )
     share = (distance - along.take(of_knot)) / np.where(moves, length, 1.0).take(of_piece)
     share = np.where(moves.take(of_piece), np.minimum(np.maximum(share, 0.0), 1.0), 0.0)
     left, square = 1.0 - share, share * share
@@ -92,10 +94,10 @@ def _along_curves(
 
 
 def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
-    """(N, T) `timed` at dt, 2 dt, .. up to 4 s, also where dt does not divide the time between points."""
+    """(N, T) `smooth_distances` at dt, 2 dt, .. up to 4 s, also where dt does not divide the time between points."""
     every = math.ceil(POINT_DT_S / dt_s - 1e-6)
     fine_s = POINT_DT_S / every
-    distance = timed(along, speed_mps, POINT_DT_S, fine_s)
+    distance = smooth_distances(along, speed_mps, POINT_DT_S, fine_s)
     at = dt_s / fine_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
     after = np.ceil(at - 1e-6).astype(int)
     distance = np.concatenate([np.zeros((len(along), 1)), distance], axis=1)
@@ -103,8 +105,9 @@ def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
 
 
 def _tangents(way: Array, length: Array, moves: Array) -> Array:
-    """(N, 8, 2, 2) direction per metre where each piece begins and where it ends: the mean of the pieces around a knot,
-    the shorter one weighing more; one-sided at the ends and at a stop."""
+    """(N, P, 2, 2) direction per metre at the start and end of each piece: the mean of the pieces at a knot, with more
+    weight for the shorter one; one-sided at the ends and at a stop.
+    """
     slope = way / np.where(moves, length, 1.0)[..., None]
     between = np.where(moves[:, :-1] & moves[:, 1:], 1.0, 0.0)[..., None]
     before, after = length[:, :-1, None], length[:, 1:, None]

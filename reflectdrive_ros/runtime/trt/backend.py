@@ -1,15 +1,15 @@
-"""A token network in TensorRT, from engines that `reflectdrive engine` built of exported graphs.
+"""A token network in TensorRT, from engines that `reflectdrive engine` built from exported graphs.
 
     network = TrtNetwork(card, "cuda", folder)
 
-Engines are loaded here and never built: that takes minutes and all of the GPU, and belongs before the drive. Every
-buffer is made and bound once. What the prefills write as keys and values are the very buffers that `step` reads, so
-nothing is copied between calls, and a scene is gone when the next is read: a context of before is refused. A call is
-one copy in, one launch, one copy out and one wait. Where CUDA can capture that, it is launched as one graph; else its
-parts are queued one by one, and `runs_on` says so.
+Engines are loaded here and never built: that takes minutes and the whole GPU, and is done before driving. Every buffer
+is allocated and bound once. The prefills write their KV cache to the buffers that `step` reads, so that nothing is
+copied between calls; the next prefill overwrites it, and a context of an earlier scene is refused. A call is one copy
+in, one launch, one copy out and one wait. If CUDA can capture that, it is launched as one graph; else its parts are
+queued one by one, and `backend_description` reports it.
 
-TensorRT takes the process down if it is asked anything where there is no driver. So a device is opened first, by other
-means; only then is TensorRT imported. Only calls that TensorRT 10.13, 10.16 and 11.4 all have are used.
+TensorRT ends the process when it is called without a driver. Therefore a device is opened first, through the driver;
+only then is TensorRT imported. Only functions that TensorRT 10.13, 10.16 and 11.4 all have are used.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ import numpy as np
 
 from ...domain import Array
 from ...features import ModelInputs, Tokenizer
-from ...model.card import GRAPHS, GraphCard
-from ...planning.planner import PlanningError, Prefilled, in_turn
-from ..graphs import check_feeds, fed, in_portions, input_spec, sight_of
+from ...model.card import CAPABILITIES, GraphCard
+from ...planning.planner import PlanningError, Prefilled, draft_sequentially
+from ..graphs import GoalChoice, check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
-from .engine_cache import EngineError, Fit, Machine
+from .engine_cache import EngineError, EngineKey, Machine
 
-OLDEST = (10, 13)  # of JetPack 7.0
-FLAGS = ("STRONGLY_TYPED", "no TF32")  # arithmetic is what the graph says
-# TensorRT's element types; bits stand for what only the GPU looks into
+MIN_VERSION = (10, 13)  # of JetPack 7.0
+FLAGS = ("STRONGLY_TYPED", "no TF32")  # arithmetic as in the graph
+# TensorRT's element types; integers of the same size stand for types that NumPy lacks
 DTYPES = {
     "UINT8": np.uint8,
     "INT64": np.int64,
@@ -44,8 +44,11 @@ DTYPES = {
     "FLOAT": np.float32,
     "BF16": np.uint16,
 }
-ALIGNED = 256  # bytes; what cudaMalloc promises, and kernels rely on
-KEPT = ("keys_", "values_")
+ALIGNMENT = 256  # bytes; what cudaMalloc promises, and kernels rely on
+KEYS_VALUES = ("keys_", "values_")
+UNSUPPORTED = frozenset({"guidance"})  # capabilities: the buffers hold the keys and values of one prompt
+
+NO_GUIDANCE = "the TensorRT backend has no guidance: set reflectdrive.guidance to 0, or model.backend to onnxruntime"
 
 log = logging.getLogger(__name__)
 
@@ -61,39 +64,44 @@ class TrtNetwork:
         tokenizer: Tokenizer | None = None,
         capture: bool = True,
     ) -> None:
-        """device: as `model.device`. folder: of the engines, as `engines_of`. capture: whether to try CUDA graphs.
+        """device: as `model.device`. folder: of the engines, as `engine_folder`. capture: whether to try CUDA graphs.
 
         Raises GraphError, CudaError or EngineError, a sentence each.
         """
-        gpu = opened(device)
-        trt = tensorrt(gpu)
-        self.codebook = card.codebook()
+        gpu = open_device(device)
+        trt = import_tensorrt(gpu)
+        self.layout = card.layout()
+        self.capabilities = card.capabilities - UNSUPPORTED
+        self._card, self.goal_choice = card, GoalChoice.of(card)
         self.inputs = input_spec(card, tokenizer)
-        self._blocks = fixed_blocks(card)
+        self._sequences = sequences_per_step(card)
         self._scene = Scene(0)
-        complaints, machine = Complaints.of(trt), machine_of(trt, gpu)
-        place, do = engines_of(card, folder), remedy(card, folder, device)
-        loaded = {name: _loaded(trt, complaints, fit_of(card, name, machine), place, do) for name in GRAPHS}
-        kept = _kept(gpu, loaded)
-        self._calls = {name: Call(name, engine, gpu, complaints, kept) for name, engine in loaded.items()}
-        self._sight = sight_of(card, lambda views: self._calls["see"].run({"views": views})["seen"])
-        told = _warmed_up(list(self._calls.values()), capture)
-        self.runs_on = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {told}"
+        logger, machine = TrtLogger.of(trt), machine_of(trt, gpu)
+        place, do = engine_folder(card, folder), remedy(card, folder, device)
+        loaded = {
+            name: _load_engine(trt, logger, engine_key(card, name, machine), place, do) for name in engine_graphs(card)
+        }
+        kept = _share_keys_values(gpu, loaded)
+        self._calls = {name: Call(name, engine, gpu, logger, kept) for name, engine in loaded.items()}
+        self._feature_cache = make_feature_cache(
+            card, lambda views: self._calls["vision_encoder"].run({"views": views})["seen"]
+        )
+        steps = _warm_up(list(self._calls.values()), capture)
+        self.backend_description = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {steps}"
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        out = self._read("prefill_goal", inputs)
-        blocks, log_probs, real = (out[name][0] for name in ("blocks", "goal_log_probs", "real"))
-        return Prefilled(self._scene, blocks.astype(np.int32), log_probs, real)
+        out = self._read("prefill_goal", inputs, self.goal_choice.inputs(self._card))
+        return self.goal_choice.prefilled(self._scene, out["blocks"], out["goal_log_probs"], out["real"])
 
     def prefill(self, inputs: ModelInputs) -> Any:
-        self._read("prefill", inputs)
+        self._read("prefill", inputs, {})
         return self._scene
 
-    def _read(self, graph: str, inputs: ModelInputs) -> dict[str, Array]:
+    def _read(self, graph: str, inputs: ModelInputs, more: Mapping[str, Array]) -> dict[str, Array]:
         self._scene = Scene(self._scene.number + 1)  # first: whatever happens, the one before is being overwritten
-        return self._calls[graph].run(fed(inputs, self._sight))
+        return self._calls[graph].run({**graph_inputs(inputs, self._feature_cache), **more})
 
-    def step(self, context: Any, blocks: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         if context is not self._scene:
             raise PlanningError(
                 f"keys and values of {context!s:.20} are gone: {self._scene} was read into their place; prefill again"
@@ -104,15 +112,23 @@ class TrtNetwork:
             out = self._calls["step"].run({"blocks": ids, **flags})
             return out["written"][0], out["confidence"][0]
 
-        return in_portions(call, blocks, self._blocks)
+        return run_batched(call, actions, self._sequences)
 
-    def draft(self, context: Any, blocks: Array, limits: Sequence[int]) -> tuple[Array, Array]:
-        return in_turn(self, context, blocks, limits)
+    def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
+        return draft_sequentially(self, context, actions, limits)
+
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        raise PlanningError(NO_GUIDANCE)
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        raise PlanningError(NO_GUIDANCE)
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Whose keys and values the buffers hold; one network knows its own."""
+    """Identifies the owner of the KV cache in the buffers."""
 
     number: int  # of prefills so far
 
@@ -123,15 +139,15 @@ class Scene:
 # --- what there is to run --------------------------------------------------------------------------------------------
 
 
-def opened(device: str) -> CudaDevice:
-    """The GPU that `model.device` means. Raises CudaError."""
+def open_device(device: str) -> CudaDevice:
+    """The GPU of `model.device`. Raises CudaError."""
     kind, _, place = device.partition(":")
     if kind == "cpu":
         raise CudaError("model.device is cpu, but TensorRT runs on GPUs: set it to auto or cuda")
     return CudaDevice(int(place or 0))
 
 
-def tensorrt(gpu: CudaDevice) -> Any:
+def import_tensorrt(gpu: CudaDevice) -> Any:
     """The library, given a GPU that it will find. Raises EngineError where it is missing, broken or too old."""
     gpu.use()
     try:
@@ -139,21 +155,23 @@ def tensorrt(gpu: CudaDevice) -> Any:
     except (ImportError, OSError) as fault:  # OSError: of the wheels, when they load their libraries
         raise EngineError(
             f"TensorRT cannot be imported ({fault}): on Thor it is JetPack's python3-libnvinfer, which a virtual "
-            "environment sees with --system-site-packages; elsewhere pip install tensorrt"
+            "environment finds with --system-site-packages; elsewhere pip install tensorrt"
         ) from None
-    if tuple(int(part) for part in trt.__version__.split(".")[:2]) < OLDEST:
-        raise EngineError(f"TensorRT {trt.__version__} is too old: {'.'.join(map(str, OLDEST))} or later is needed")
+    if tuple(int(part) for part in trt.__version__.split(".")[:2]) < MIN_VERSION:
+        raise EngineError(
+            f"TensorRT {trt.__version__} is too old: {'.'.join(map(str, MIN_VERSION))} or later is needed"
+        )
     return trt
 
 
-class Complaints:
-    """What TensorRT says: its latest errors are kept for the sentence that tells of them."""
+class TrtLogger:
+    """Receives TensorRT's messages and keeps the latest errors for the exception."""
 
     def __init__(self, sink: Any, errors: deque[str]) -> None:
         self.sink, self._errors = sink, errors
 
     @staticmethod
-    def of(trt: Any) -> Complaints:
+    def of(trt: Any) -> TrtLogger:
         errors: deque[str] = deque(maxlen=3)
         serious = (trt.ILogger.INTERNAL_ERROR, trt.ILogger.ERROR)
 
@@ -167,16 +185,16 @@ class Complaints:
                 else:
                     log.debug(message)
 
-        return Complaints(Sink(), errors)
+        return TrtLogger(Sink(), errors)
 
-    def told(self) -> str:
-        """The errors since it was last asked."""
-        words = " | ".join(self._errors) or "it does not say why"
+    def take_errors(self) -> str:
+        """The errors since the last call."""
+        words = " | ".join(self._errors) or "without a reason"
         self._errors.clear()
         return words
 
-    def made(self, make: Callable[[], Any], what: str) -> Any:
-        """What `make` makes. Raises EngineError where TensorRT gives nothing, or complains of what it gives."""
+    def create(self, make: Callable[[], Any], what: str) -> Any:
+        """The result of `make`. Raises EngineError if TensorRT returns nothing, or reports an error."""
         self._errors.clear()
         try:
             found = make()
@@ -184,7 +202,7 @@ class Complaints:
             self._errors.append(str(fault))
             found = None
         if found is None or self._errors:
-            raise EngineError(f"TensorRT gives no {what}: {self.told()}")
+            raise EngineError(f"TensorRT returns no {what}: {self.take_errors()}")
         return found
 
 
@@ -192,28 +210,35 @@ def machine_of(trt: Any, gpu: CudaDevice) -> Machine:
     return Machine(trt.__version__, gpu.name, gpu.capability, gpu.processors, gpu.cuda)
 
 
-def fit_of(card: GraphCard, name: str, machine: Machine) -> Fit:
-    return Fit(name, card.sha256[name], card.precision, FLAGS, machine)
+def engine_key(card: GraphCard, name: str, machine: Machine) -> EngineKey:
+    return EngineKey(name, card.sha256[name], card.precision, FLAGS, machine)
 
 
-def engines_of(card: GraphCard, folder: Path | None) -> Path:
-    """Where a card's engines are: the folder that is set, else beside the card."""
+def engine_graphs(card: GraphCard) -> tuple[str, ...]:
+    """The graphs of a card that engines are built of."""
+    return tuple(name for name in card.files if name not in {CAPABILITIES[each] for each in UNSUPPORTED})
+
+
+def engine_folder(card: GraphCard, folder: Path | None) -> Path:
+    """Folder of a card's engines: the configured one, else beside the card."""
     return folder or card.path.parent / "engines"
 
 
-def fixed_blocks(card: GraphCard) -> int:
-    """How many blocks a step takes. Raises EngineError where that is free, as engines have one shape, or for int8."""
+def sequences_per_step(card: GraphCard) -> int:
+    """Number of action sequences of a step. Raises EngineError if it is free, because engines have one shape, or for
+    int8.
+    """
     if card.precision == "int8":
         raise EngineError(
             f"{card.path} is in int8, by an operator of ONNX Runtime: export with --precision fp8 or bf16"
         )
-    blocks = card.model["blocks"]
-    if blocks is None:
+    actions = card.model["action_sequences"]
+    if actions is None:
         raise EngineError(
-            f"the step of {card.path} takes any number of blocks, an engine one: export with --blocks 6, or as many "
-            "as decoding.goals"
+            f"the step of {card.path} takes any number of action sequences, an engine a fixed one: "
+            "export with --blocks 6, or as many as decoding.goals"
         )
-    return int(blocks)
+    return int(actions)
 
 
 def remedy(card: GraphCard, folder: Path | None, device: str) -> str:
@@ -240,39 +265,39 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """A loaded engine, and what it says it takes and gives."""
+    """A loaded engine with its declared inputs and outputs."""
 
     execution: Any  # IExecutionContext
-    holds: tuple[Any, ...]  # what must live as long
-    takes: Mapping[str, Tensor]
-    gives: Mapping[str, Tensor]
+    holds: tuple[Any, ...]  # objects that must not be freed before it
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
 
 
-def _loaded(trt: Any, complaints: Complaints, fit: Fit, place: Path, do: str) -> Engine:
+def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, place: Path, do: str) -> Engine:
     """The engine of one graph. Raises EngineError, with `do` as what to do."""
-    plan = engine_cache.load(place, fit, do)
-    runtime = complaints.made(lambda: trt.Runtime(complaints.sink), "runtime")
-    what = f"engine from {place / fit.name}.plan (delete it and {do})"
-    engine = complaints.made(lambda: runtime.deserialize_cuda_engine(plan), what)
-    execution = complaints.made(engine.create_execution_context, f"room to run {fit.graph}")
-    takes, gives = dict[str, Tensor](), dict[str, Tensor]()
+    plan = engine_cache.load(place, key, do)
+    runtime = logger.create(lambda: trt.Runtime(logger.sink), "runtime")
+    what = f"engine from {place / key.name}.plan (delete it and {do})"
+    engine = logger.create(lambda: runtime.deserialize_cuda_engine(plan), what)
+    execution = logger.create(engine.create_execution_context, f"room to run {key.graph}")
+    inputs, outputs = dict[str, Tensor](), dict[str, Tensor]()
     for index in range(engine.num_io_tensors):
         tensor = engine.get_tensor_name(index)
         kind = engine.get_tensor_dtype(tensor).name
         if kind not in DTYPES:
-            raise EngineError(f"the engine of {fit.graph} has {kind} {tensor}, which no graph of ours has: {do}")
-        side = takes if engine.get_tensor_mode(tensor) == trt.TensorIOMode.INPUT else gives
+            raise EngineError(f"the engine of {key.graph} has {kind} {tensor}, which no exported graph has: {do}")
+        side = inputs if engine.get_tensor_mode(tensor) == trt.TensorIOMode.INPUT else outputs
         side[tensor] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(tensor)))
-    return Engine(execution, (complaints.sink, runtime, engine), takes, gives)
+    return Engine(execution, (logger.sink, runtime, engine), inputs, outputs)
 
 
-def _kept(gpu: CudaDevice, engines: Mapping[str, Engine]) -> dict[str, int]:
+def _share_keys_values(gpu: CudaDevice, engines: Mapping[str, Engine]) -> dict[str, int]:
     """Addresses of the keys and values that go from one engine to the other. Raises EngineError, CudaError."""
-    read = {name: tensor for name, tensor in engines["step"].takes.items() if name.startswith(KEPT)}
+    read = {name: tensor for name, tensor in engines["step"].inputs.items() if name.startswith(KEYS_VALUES)}
     for graph in ("prefill_goal", "prefill"):
-        written = {name: tensor for name, tensor in engines[graph].gives.items() if name.startswith(KEPT)}
+        written = {name: tensor for name, tensor in engines[graph].outputs.items() if name.startswith(KEYS_VALUES)}
         if written != read:
-            raise EngineError(f"the engines of {graph} and step do not belong together: build them anew")
+            raise EngineError(f"the engines of {graph} and step do not belong together: build both again")
     return Buffers(gpu, read).addresses
 
 
@@ -283,17 +308,17 @@ class Buffers:
         self.offsets, self.size = dict[str, int](), 0
         for name, tensor in tensors.items():
             self.offsets[name] = self.size
-            self.size += -(-tensor.nbytes // ALIGNED) * ALIGNED
+            self.size += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
         self.address = gpu.allocate(self.size)
         self.addresses = {name: self.address + offset for name, offset in self.offsets.items()}
 
 
-class Mirrored(Buffers):
+class PinnedBuffers(Buffers):
     """The same, with the host's side of that copy: `arrays` by name, as views of pinned memory."""
 
     def __init__(self, gpu: CudaDevice, tensors: Mapping[str, Tensor]) -> None:
         super().__init__(gpu, tensors)
-        self.host = gpu.pinned(self.size)
+        self.host = gpu.allocate_pinned(self.size)
         self.arrays = {
             name: self.host[at : at + tensors[name].nbytes].view(tensors[name].dtype).reshape(tensors[name].shape)
             for name, at in self.offsets.items()
@@ -301,19 +326,17 @@ class Mirrored(Buffers):
 
 
 class Call:
-    """One engine with all it touches bound: arrays in, arrays out."""
+    """One engine with all its buffers bound: arrays in, arrays out."""
 
-    def __init__(
-        self, name: str, engine: Engine, gpu: CudaDevice, complaints: Complaints, kept: Mapping[str, int]
-    ) -> None:
-        self._name, self._engine, self._gpu, self._complaints = name, engine, gpu, complaints
-        self._fed = {tensor: kind for tensor, kind in engine.takes.items() if tensor not in kept}
-        self._in = Mirrored(gpu, self._fed)
-        self._out = Mirrored(gpu, {tensor: kind for tensor, kind in engine.gives.items() if tensor not in kept})
-        self.graph: int | None = None  # of `captured`; without it the parts are queued one by one
+    def __init__(self, name: str, engine: Engine, gpu: CudaDevice, logger: TrtLogger, kept: Mapping[str, int]) -> None:
+        self._name, self._engine, self._gpu, self._logger = name, engine, gpu, logger
+        self._inputs = {tensor: kind for tensor, kind in engine.inputs.items() if tensor not in kept}
+        self._in = PinnedBuffers(gpu, self._inputs)
+        self._out = PinnedBuffers(gpu, {tensor: kind for tensor, kind in engine.outputs.items() if tensor not in kept})
+        self.graph: int | None = None  # of `capture`; without it the parts are queued one by one
         for tensor, address in {**kept, **self._in.addresses, **self._out.addresses}.items():
             if not engine.execution.set_tensor_address(tensor, address):
-                raise EngineError(f"TensorRT does not bind {tensor} of {name}: {complaints.told()}")
+                raise EngineError(f"TensorRT does not bind {tensor} of {name}: {logger.take_errors()}")
         if missing := engine.execution.infer_shapes():
             raise EngineError(f"TensorRT does not know the shape of {', '.join(missing)} of {name}")
 
@@ -321,19 +344,19 @@ class Call:
         """Outputs by name, copies. Raises PlanningError for a wrong feed, and when the GPU fails."""
         check_feeds(
             self._name,
-            {name: (tensor.dtype, tensor.shape) for name, tensor in self._fed.items()},
+            {name: (tensor.dtype, tensor.shape) for name, tensor in self._inputs.items()},
             {name: (array.dtype, array.shape) for name, array in feeds.items()},
         )
         for name, array in feeds.items():
             self._in.arrays[name][...] = array
         try:
-            self.once()
+            self.execute()
         except (CudaError, EngineError) as fault:
-            raise PlanningError(f"graph {self._name} failed: {fault}; if it goes on, restart the node") from None
+            raise PlanningError(f"graph {self._name} failed: {fault}; if it persists, restart the node") from None
         return {name: array.copy() for name, array in self._out.arrays.items()}
 
-    def once(self) -> None:
-        """On what lies in the host's buffers, until the answer lies there. Raises CudaError, EngineError."""
+    def execute(self) -> None:
+        """Runs on the contents of the host buffers until the results are in them. Raises CudaError, EngineError."""
         self._gpu.use()
         if self.graph is None:
             self._queue()
@@ -341,28 +364,28 @@ class Call:
             self._gpu.launch(self.graph)
         self._gpu.wait()
 
-    def captured(self) -> int:
+    def capture(self) -> int:
         """The parts as one CUDA graph. Raises CudaError, EngineError."""
-        return self._gpu.captured(self._queue)
+        return self._gpu.capture(self._queue)
 
     def _queue(self) -> None:
         self._gpu.upload(self._in.address, self._in.host)
         if not self._engine.execution.execute_async_v3(self._gpu.stream):
-            raise EngineError(f"TensorRT does not run {self._name}: {self._complaints.told()}")
+            raise EngineError(f"TensorRT does not run {self._name}: {self._logger.take_errors()}")
         self._gpu.download(self._out.host, self._out.address)
 
 
-def _warmed_up(calls: Sequence[Call], capture: bool) -> str:
+def _warm_up(calls: Sequence[Call], capture: bool) -> str:
     """How the calls are launched, after each was run once: the first run does what cannot be captured.
 
     Raises CudaError, EngineError.
     """
     for call in calls:
-        call.once()
+        call.execute()
     if not capture:
         return "launched in parts"
     try:
-        graphs = [call.captured() for call in calls]
+        graphs = [call.capture() for call in calls]
     except (CudaError, EngineError) as fault:
         return f"launched in parts ({fault})"
     for call, graph in zip(calls, graphs, strict=True):

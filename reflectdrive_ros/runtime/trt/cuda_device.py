@@ -1,14 +1,13 @@
-"""One NVIDIA GPU by way of its driver: what it is, memory, a stream, captured work.
+"""One NVIDIA GPU through its driver: properties, memory, a stream, captured work.
 
-    device = CudaDevice(0)      # CudaError where there is no driver or no such GPU; nothing has crashed by then
+    device = CudaDevice(0)      # raises CudaError without a driver or GPU
 
-The driver is asked through ctypes because it is what every machine with a GPU has, under one name. JetPack and ROS
-bring no CUDA package for Python, torch is 3 GB of training, and the CUDA runtime changes its file's name with every
-version (libcudart.so.12, .so.13); the driver's functions have kept their form from CUDA 11 to 13. It shares its
-context with TensorRT.
+The driver is called through ctypes because every machine with a GPU has it, under one name. JetPack and ROS have no
+CUDA package for Python, torch is 3 GB for training, and the CUDA runtime's file name changes with every version
+(libcudart.so.12, .so.13); the driver's functions are the same from CUDA 11 to 13. The context is shared with TensorRT.
 
-One stream of our own: TensorRT synchronises the whole device on the default one. Waiting sleeps and does not spin: a
-planner shares its computer. What was allocated is held until the process ends.
+It uses its own stream, because TensorRT synchronises the whole device on the default one. Waiting sleeps and does not
+spin, which leaves the processor to other processes. Memory is held until the process ends.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from ...domain import Array
+from ...errors import UserError
 
 LIBRARY = "libcuda.so.1"
 HANDLE = POINTER(c_void_p)
-# what is asked of the driver, as in cuda.h; a test holds it against that file
+# functions of the driver, as in cuda.h; a test compares them with that file
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (POINTER(c_int),),
@@ -52,23 +52,23 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 OUT_OF_MEMORY = 2
 PROCESSORS, MAJOR, MINOR = 16, 75, 76  # of CUdevice_attribute
 NON_BLOCKING = 1  # a stream that does not wait for the default one
-SLEEP_UNTIMED = 1 | 2  # an event that is waited for asleep, and takes no time itself
+SLEEP_UNTIMED = 1 | 2  # an event with blocking wait and without timing
 THIS_THREAD = 1  # while this thread captures, others may use the GPU
 
 
-class CudaError(Exception):
-    """The GPU cannot be had or has failed; the message says what the driver said."""
+class CudaError(UserError):
+    """The GPU is not available or has failed; the message contains the driver's."""
 
 
 def has_driver() -> bool:
     """Whether this machine has NVIDIA's driver; whether that finds a GPU is another question."""
     try:
-        return bool(library())
+        return bool(load_driver())
     except CudaError:
         return False
 
 
-def library() -> Any:
+def load_driver() -> Any:
     """The driver. Raises CudaError where there is none."""
     try:
         return ctypes.CDLL(LIBRARY)
@@ -83,7 +83,7 @@ class CudaDevice:
 
     def __init__(self, place: int = 0) -> None:
         """place: the number in `cuda:1`. Raises CudaError."""
-        self._driver = library()
+        self._driver = load_driver()
         for name, arguments in SIGNATURES.items():
             getattr(self._driver, name).argtypes = arguments
         self._call("cuInit", 0)
@@ -99,13 +99,13 @@ class CudaDevice:
         self.capability = f"{self._attribute(handle, MAJOR)}.{self._attribute(handle, MINOR)}"
         self.processors = self._attribute(handle, PROCESSORS)
         self.cuda = f"{version.value // 1000}.{version.value % 1000 // 10}"
-        self._context = self._made("cuDevicePrimaryCtxRetain", handle)
+        self._context = self._create("cuDevicePrimaryCtxRetain", handle)
         self.use()
-        self.stream: int = self._made("cuStreamCreate", NON_BLOCKING)
-        self._event = self._made("cuEventCreate", SLEEP_UNTIMED)
+        self.stream: int = self._create("cuStreamCreate", NON_BLOCKING)
+        self._event = self._create("cuEventCreate", SLEEP_UNTIMED)
 
     def use(self) -> None:
-        """Make it the calling thread's GPU, as it has to be before anything else in a thread."""
+        """Makes it the calling thread's GPU, required before other calls in a thread."""
         self._call("cuCtxSetCurrent", self._context)
 
     def allocate(self, size: int) -> int:
@@ -114,9 +114,9 @@ class CudaDevice:
         self._call("cuMemAlloc_v2", byref(address), size)
         return address.value
 
-    def pinned(self, size: int) -> Array:
-        """(size,) uint8 zeros of host memory that the GPU copies from and to by itself."""
-        address = self._made("cuMemAllocHost_v2", size)
+    def allocate_pinned(self, size: int) -> Array:
+        """(size,) uint8 zeros of page-locked host memory, for direct copies by the GPU."""
+        address = self._create("cuMemAllocHost_v2", size)
         array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
         array[:] = 0
         return array
@@ -129,15 +129,17 @@ class CudaDevice:
         """Queue a copy from the device to pinned memory, there after `wait`."""
         self._call("cuMemcpyDtoHAsync_v2", host.ctypes.data, address, host.nbytes, self.stream)
 
-    def captured(self, work: Callable[[], None]) -> int:
-        """What `work` queues, as a CUDA graph to `launch`; nothing of it has run. Raises CudaError, and as `work`."""
+    def capture(self, work: Callable[[], None]) -> int:
+        """Records the work that `work` queues as a CUDA graph for `launch`; nothing is run. Raises CudaError, and as
+        `work`.
+        """
         graph = c_void_p()
         self._call("cuStreamBeginCapture_v2", self.stream, THIS_THREAD)
         try:
             work()
         finally:
             self._call("cuStreamEndCapture", self.stream, byref(graph))
-        ready = self._made("cuGraphInstantiateWithFlags", graph, 0)
+        ready = self._create("cuGraphInstantiateWithFlags", graph, 0)
         self._call("cuGraphDestroy", graph)
         return ready
 
@@ -155,8 +157,8 @@ class CudaDevice:
         self._call("cuDeviceGetAttribute", byref(value), which, handle)
         return value.value
 
-    def _made(self, function: str, *arguments: Any) -> int:
-        """The handle that a function gives by its first argument."""
+    def _create(self, function: str, *arguments: Any) -> int:
+        """The handle that a function returns through its first argument."""
         handle = c_void_p()
         self._call(function, byref(handle), *arguments)
         return handle.value or 0
@@ -164,7 +166,7 @@ class CudaDevice:
     def _call(self, function: str, *arguments: Any) -> None:
         code = getattr(self._driver, function)(*arguments)
         if code == OUT_OF_MEMORY:
-            raise CudaError(f"the GPU is out of memory ({function}): close what else uses it")
+            raise CudaError(f"the GPU is out of memory ({function}): close other programs that use it")
         if code:
             words = c_char_p()
             self._driver.cuGetErrorString(code, byref(words))

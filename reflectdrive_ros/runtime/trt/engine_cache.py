@@ -1,13 +1,13 @@
-"""TensorRT engines on disk, each under a key of all it was built of and for: one that does not fit is not loaded.
+"""TensorRT engines on disk, each under a key of everything that it depends on: one that does not fit is not loaded.
 
-An engine runs where it was built. Another GPU, a slice of the same one, another TensorRT or other weights are another
-key, so that nothing old is taken for new. Beside `step-<key>.plan` stands `step-<key>.json`, which tells the parts of
-the key in words and the hash of the plan. Files come whole or not at all: written aside, flushed, then renamed.
+An engine runs only where it was built. Another GPU, a slice of the same one, another TensorRT or other weights give
+another key, so that no outdated engine is loaded. Beside `step-<key>.plan` is `step-<key>.json` with the parts of the
+key and the hash of the plan. Files are written atomically.
 
-    store(folder, fit, plan)
-    plan = load(folder, fit, "build it with: reflectdrive engine card.json")
+    store(folder, key, plan)
+    plan = load(folder, key, "build it with: reflectdrive engine card.json")
 
-No TensorRT here: bytes go in and come out.
+This module does not use TensorRT: inputs and outputs are bytes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from ...documents import SHA256, DocumentError, array, check_fields, read_json, text, whole
-from ...files import MEGABYTE, MODEL_BYTES, read_limited, write_whole
+from ...errors import UserError
+from ...files import MEGABYTE, MODEL_BYTES, read_limited, write_atomic
 
 TIMING_BYTES = 256 * MEGABYTE  # more than TensorRT writes
 KEY_LENGTH = 16  # hexadecimal digits of the key in a file's name
 
 
-class EngineError(Exception):
-    """An engine cannot be had; the message says which, why and what to do."""
+class EngineError(UserError):
+    """An engine is not available; the message names it, the reason and what to do."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Fit:
+class EngineKey:
     """What an engine was built of and for; with another in any of these it is another engine."""
 
-    graph: str  # of graph_card.GRAPHS
+    graph: str  # name in the card
     graph_sha256: str
     precision: str  # of the graph's arithmetic
     flags: tuple[str, ...]  # of the builder
@@ -54,18 +55,18 @@ class Fit:
     @property
     def parts(self) -> dict[str, Any]:
         """As JSON has them."""
-        told = asdict(self)
-        machine = told.pop("machine")
-        return {**told, "flags": list(self.flags), **machine}
+        content = asdict(self)
+        machine = content.pop("machine")
+        return {**content, "flags": list(self.flags), **machine}
 
     @property
-    def key(self) -> str:
+    def digest(self) -> str:
         return _digest(self.parts)
 
     @property
     def name(self) -> str:
         """Of its files, without their ending."""
-        return f"{self.graph}-{self.key[:KEY_LENGTH]}"
+        return f"{self.graph}-{self.digest[:KEY_LENGTH]}"
 
 
 FIELDS = {  # of the card beside a plan
@@ -87,33 +88,33 @@ WORDS = {  # parts in the words of a sentence
 }
 
 
-def load(folder: Path, fit: Fit, remedy: str) -> bytes:
-    """The engine that fits, as it was stored. Raises EngineError, with `remedy` as what to do.
+def load(folder: Path, key: EngineKey, remedy: str) -> bytes:
+    """The engine that fits. Raises EngineError, with `remedy` as what to do.
 
-    The sentence tells which file is damaged, or in what the nearest engine differs, or that there is none.
+    The sentence names the damaged file, or the difference to the nearest engine, or that there is none.
     """
-    plan_file, card_file = folder / f"{fit.name}.plan", folder / f"{fit.name}.json"
+    plan_file, card_file = folder / f"{key.name}.plan", folder / f"{key.name}.json"
     try:
         plan = read_limited(plan_file, MODEL_BYTES)
     except FileNotFoundError:
-        raise EngineError(f"{_nearest(folder, fit)}; {remedy}") from None
+        raise EngineError(f"{_describe_nearest(folder, key)}; {remedy}") from None
     except OSError as fault:
         raise EngineError(f"TensorRT engine {plan_file} cannot be read: {fault.strerror}; {remedy}") from None
     card = _card(card_file)
-    if {key: card.get(key) for key in fit.parts} != fit.parts:
-        raise EngineError(f"TensorRT engine {plan_file}: {card_file.name} beside it does not tell its key; {remedy}")
+    if {part: card.get(part) for part in key.parts} != key.parts:
+        raise EngineError(f"TensorRT engine {plan_file}: {card_file.name} beside it lacks its key; {remedy}")
     if card.get("sha256") != hashlib.sha256(plan).hexdigest():
-        raise EngineError(f"TensorRT engine {plan_file} is damaged: {card_file.name} tells another SHA-256; {remedy}")
+        raise EngineError(f"TensorRT engine {plan_file} is damaged: {card_file.name} has another SHA-256; {remedy}")
     return plan
 
 
-def store(folder: Path, fit: Fit, plan: bytes) -> Path:
+def store(folder: Path, key: EngineKey, plan: bytes) -> Path:
     """Write an engine with its card; the plan's place. An older one of the same key is replaced. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = {**fit.parts, "sha256": hashlib.sha256(plan).hexdigest(), "bytes": len(plan)}
-    write_whole(folder / f"{fit.name}.json", (json.dumps(told, indent=2) + "\n").encode())
-    plan_file = folder / f"{fit.name}.plan"
-    write_whole(plan_file, plan)
+    content = {**key.parts, "sha256": hashlib.sha256(plan).hexdigest(), "bytes": len(plan)}
+    write_atomic(folder / f"{key.name}.json", (json.dumps(content, indent=2) + "\n").encode())
+    plan_file = folder / f"{key.name}.plan"
+    write_atomic(plan_file, plan)
     return plan_file
 
 
@@ -125,7 +126,7 @@ def timing_file(folder: Path, machine: Machine) -> Path:
     return folder / f"timing-{_digest(asdict(machine))[:KEY_LENGTH]}.cache"
 
 
-def stored_timing(file: Path) -> bytes:
+def load_timing(file: Path) -> bytes:
     """TensorRT's bytes of a timing file; empty where there is none or it is damaged: then all is timed again."""
     try:
         digest, _, timing = read_limited(file, TIMING_BYTES).partition(b"\n")
@@ -136,34 +137,34 @@ def stored_timing(file: Path) -> bytes:
 
 def store_timing(file: Path, timing: bytes) -> None:
     """Raises OSError."""
-    write_whole(file, hashlib.sha256(timing).hexdigest().encode() + b"\n" + timing)
+    write_atomic(file, hashlib.sha256(timing).hexdigest().encode() + b"\n" + timing)
 
 
-def _nearest(folder: Path, fit: Fit) -> str:
-    """In what the engine of this graph that differs least differs."""
-    there = sorted(_others(folder, fit), key=lambda row: len(row[1]))
+def _describe_nearest(folder: Path, key: EngineKey) -> str:
+    """The differing parts of the most similar engine of this graph."""
+    there = sorted(_other_engines(folder, key), key=lambda row: len(row[1]))
     if not there:
-        return f"there is no TensorRT engine of {fit.graph} in {folder}"
+        return f"there is no TensorRT engine of {key.graph} in {folder}"
     name, different = there[0]
-    was = ", ".join(_worded(key, value) for key, value in different.items())
-    here = ", ".join(_worded(key, fit.parts[key]) for key in different)
+    was = ", ".join(_describe(part, value) for part, value in different.items())
+    here = ", ".join(_describe(part, key.parts[part]) for part in different)
     return f"TensorRT engine {folder / name} was built for {was}; here it would be {here}"
 
 
-def _worded(key: str, value: Any) -> str:
+def _describe(key: str, value: Any) -> str:
     return WORDS[key].format(" ".join(value) if isinstance(value, list) else str(value))
 
 
-def _others(folder: Path, fit: Fit) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Engines of the same graph: the plan's name, and the parts of its key that are not as in `fit`."""
-    for file in sorted(folder.glob(f"{fit.graph}-*.json")):
+def _other_engines(folder: Path, key: EngineKey) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Engines of the same graph: the plan's name, and the parts of its key that are not as in `key`."""
+    for file in sorted(folder.glob(f"{key.graph}-*.json")):
         card = _card(file)
-        if set(fit.parts) <= set(card) and card["graph"] == fit.graph and file.with_suffix(".plan").is_file():
-            yield f"{file.stem}.plan", {key: card[key] for key in fit.parts if card[key] != fit.parts[key]}
+        if set(key.parts) <= set(card) and card["graph"] == key.graph and file.with_suffix(".plan").is_file():
+            yield f"{file.stem}.plan", {part: card[part] for part in key.parts if card[part] != key.parts[part]}
 
 
 def _card(file: Path) -> dict[str, Any]:
-    """What stands beside a plan; empty where nothing of use does."""
+    """The card beside a plan; empty if there is no usable one."""
     try:
         card = read_json(file)
         check_fields(card, FIELDS)

@@ -1,10 +1,10 @@
-"""The expert: a driver who knows what everybody will do, and drives smoothly.
+"""The expert: a sampling planner that knows the future of all agents.
 
-Many ways to drive the next 4 s are written down, paths beside the route at many speeds, and each is scored with the
-driving score among the others as they will really go. The best one wins; among those nearly as good, the one that a
-person would rather sit in: small accelerations and jerks, near the middle of the lane, room beside it.
+It samples trajectories for the next 4 s, paths beside the route at many speeds, and scores each with the driving score
+among the agents' recorded futures. The best is chosen; among those of nearly equal score, the one with the smallest
+accelerations and jerks, closest to the middle of the lane, with the largest clearance.
 
-The straightforward ways, along the route, are tried first; further aside only if none of them is good.
+Paths along the route are tried first, paths further to the side only if none of them is good.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ... import geometry
 from ...domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
-from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge, score
+from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, score, score_states
 from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X
 
 DECISION_STEP_S = 0.25  # in which a driver changes his mind
@@ -28,9 +28,9 @@ OFFSET_ROUNDS_M = (
     (0.0,),
     (0.25, -0.25, 0.5, -0.5),
     (1.0, -1.0, 1.6, -1.6, 2.4, -2.4),
-)  # beside the route: see `plan_expert`
-RETURN_M = (10.0, 25.0)  # over which the path reaches its place beside the route: at least this ..
-RETURN_S = (1.5, 3.5)  # .. and at least the way of this time
+)  # lateral offsets from the route: see `plan_expert`
+RETURN_M = (10.0, 25.0)  # distance over which the path reaches its offset: at least this ..
+RETURN_S = (1.5, 3.5)  # .. and at least the distance driven in this time
 ACCELERATIONS_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 JERK_MPS3 = 2.5  # how fast a wish becomes an acceleration; an emergency is quicker
 BRAKING_JERK_MPS3 = 6.0
@@ -46,11 +46,13 @@ CURVE_BRAKING_MPS2 = 1.4
 MIN_GAP_M = 2.0
 ACCELERATION_MPS2 = 1.6
 BRAKING_MPS2 = 2.2
-GOOD_SCORE = 0.9  # a score this good is not worth going around for
+GOOD_SCORE = 0.9  # from this score on, no paths further to the side are tried
 DISCOMFORT_WEIGHT = 0.04  # of the score may be paid for comfort and room
 CLEARANCE_M = 0.8
 EDGE_MARGIN_M = (
-    0.3  # a car so much wider should stay on the road too: people leave room, and so may who learns from them
+    # margin in width within which the car should stay on the road: people leave room, and so should planners trained on
+    # this
+    0.3
 )
 EDGE_WEIGHT = 1.5
 LATERAL_MPS2 = 2.4
@@ -58,7 +60,7 @@ LATERAL_MPS2 = 2.4
 
 @dataclass(frozen=True, eq=False)
 class ExpertPlan:
-    """What the expert does."""
+    """The expert's plan."""
 
     waypoints: Array  # (8, 3) at 0.5 .. 4 s, ego frame
     score: float  # PDMS
@@ -69,10 +71,10 @@ class ExpertPlan:
 def plan_expert(
     scene: Scene, speed_limit_mps: float, stop_m: float | None = None, lateral_mps2: float = LATERAL_MPS2
 ) -> ExpertPlan:
-    """The best way to drive a scene whose agents are the ones that come true.
+    """The best trajectory in a scene with the agents' true futures.
 
-    `stop_m` is how far ahead of the rear axle the route crosses a stop line that is red. `lateral_mps2` is what the
-    driver takes in curves.
+    `stop_m` is the distance from the rear axle to a red stop line on the route. `lateral_mps2` is the lateral
+    acceleration that the driver accepts in curves.
     """
     route = geometry.distinct_points(scene.centerline[:, :2], 0.05)
     found: list[_Selection] = []
@@ -87,10 +89,10 @@ def plan_expert(
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """N ways to drive."""
+    """N candidate trajectories."""
 
     poses: Array  # (N, 8, 3)
-    offsets_m: Array  # (N,) beside the route in the end
+    offsets_m: Array  # (N,) final lateral offset from the route
     accelerations: Array  # (N, LOOKS) m/s^2 along the path
 
 
@@ -101,10 +103,10 @@ class _Selection:
 
 
 def _select_best(scene: Scene, ways: _Candidates) -> _Selection:
-    """The best way."""
+    """The best candidate."""
     card = score(scene, ways.poses)
     utility = card.score - DISCOMFORT_WEIGHT * _discomfort(ways, card)
-    # The room to the kerb takes time to ask for: only of those that would win if they had all of it.
+    # Clearance to the kerb is expensive: compute it only for candidates that would win with full clearance.
     first = int(np.argmax(utility))
     least = utility[first] - DISCOMFORT_WEIGHT * _edge_penalty(scene, card, np.array([first]))[0]
     rivals = np.flatnonzero(utility >= least)
@@ -115,7 +117,7 @@ def _select_best(scene: Scene, ways: _Candidates) -> _Selection:
 
 
 def _discomfort(ways: _Candidates, card: ScoreCard) -> Array:
-    """(N,) about 0 for a smooth drive in the middle of a free lane, about 1 for one that nobody would like."""
+    """(N,) discomfort: about 0 for a smooth drive in the middle of a free lane, about 1 for an unacceptable one."""
     rough = np.sqrt((ways.accelerations**2).mean(axis=1)) / 3.0
     jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (DECISION_STEP_S * 8.0)
     narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
@@ -123,7 +125,7 @@ def _discomfort(ways: _Candidates, card: ScoreCard) -> Array:
 
 
 def _edge_penalty(scene: Scene, card: ScoreCard, some: Array) -> Array:
-    """(K,) what the ways of indices (K,) pay for being near the edge of the road."""
+    """(K,) penalty of the candidates of indices (K,) for being close to the edge of the road."""
     size = np.array([scene.vehicle.length_m + EDGE_MARGIN_M, scene.vehicle.width_m + 2.0 * EDGE_MARGIN_M])
     wide = metrics.ego_areas(metrics.centers(card.states[some], scene.vehicle), size, scene.areas, scene.grid)
     return np.asarray(EDGE_WEIGHT * (wide.off_road.mean(axis=1) + 0.3 * wide.off_road.any(axis=1)))
@@ -154,7 +156,7 @@ def _sample_candidates(
 
 
 def _sample_paths(route: Array, offsets_m: tuple[float, ...], speed: float, reach_m: float) -> Array:
-    """Paths (K, P, 3) from the ego, a pose every PATH_STEP_M, that end up beside the route (left positive)."""
+    """Paths (K, P, 3) from the ego, a pose every PATH_STEP_M, that end at an offset from the route (left positive)."""
     start, d0 = geometry.ego_on_route(route)
     along = np.arange(0.0, reach_m, PATH_STEP_M)
     middle = geometry.sample(route, start + along)
@@ -191,8 +193,9 @@ RATE, FOLLOW, STOP = range(3)
 
 
 def _speed_policies(scene: Scene, stop_m: float | None) -> tuple[Array, Array, Array]:
-    """What W drivers want, (W,) each: to speed up at a rate, to follow the one ahead at a share of the allowed speed
-    and a headway, or to stop at a place."""
+    """W speed policies, (W,) each: accelerate at a rate, follow the lead vehicle at a share of the allowed speed and a
+    headway, or stop at a place.
+    """
     wishes = [(RATE, rate, 0.0) for rate in ACCELERATIONS_MPS2]
     wishes += [(FOLLOW, share, headway) for share, headway in FOLLOW_PARAMETERS]
     wishes += [(STOP, place, 0.0) for place in STOPS_M]
@@ -214,11 +217,11 @@ def _simulate_policies(
     stop_m: float | None,
     lateral_mps2: float,
 ) -> tuple[Array, Array]:
-    """Metres along K paths by W drivers (K, W, LOOKS) at 0.25 .. 4 s, and their accelerations."""
+    """Metres along K paths under W policies (K, W, LOOKS) at 0.25 .. 4 s, and their accelerations."""
     allowed = np.stack([_speed_profile(path, limit_mps, lateral_mps2) for path in paths])
     ahead = [_lead_positions(scene, path) for path in paths]
     gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, LOOKS)
-    if stop_m is not None:  # the stop line is a wall, as far as it can be seen from here
+    if stop_m is not None:  # the stop line acts as a standing lead vehicle
         lead_speeds = np.where(gaps >= stop_m - 0.5, 0.0, lead_speeds)
         gaps = np.minimum(gaps, stop_m - 0.5)
     front = _front_m(scene)
@@ -238,7 +241,8 @@ def _simulate_policies(
         follow = np.minimum(free, ACCELERATION_MPS2 * (1.0 - (distance / room) ** 2))
         needed = v**2 / (2.0 * np.maximum(wishes - s, 0.05))
         stop = np.where(needed > 0.4, -needed, np.minimum(free, 0.0))
-        rate = np.where(v > curve, np.minimum(wishes, (curve - v) / 0.6), wishes)  # curves are kept whatever the wish
+        # curve speed limits override the policy
+        rate = np.where(v > curve, np.minimum(wishes, (curve - v) / 0.6), wishes)
         wish = np.where(at_rate, rate, np.where(following, follow, stop))
         wish = np.minimum(np.maximum(wish, -7.0), 2.2)
         quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * DECISION_STEP_S  # brakes are let go sooner than pressed
@@ -265,7 +269,7 @@ def _speed_profile(path: Array, limit_mps: float, lateral_mps2: float) -> Array:
 
 
 def _lead_positions(scene: Scene, path: Array) -> tuple[Array, Array]:
-    """At each look (LOOKS,) where along the path the first one in the way has its rear (inf: nobody), and its speed."""
+    """Per look (LOOKS,): arc length of the rear of the first agent on the path (inf: none), and its speed."""
     agents: AgentTracks = scene.agents
     none = np.full(DECISIONS, np.inf), np.zeros(DECISIONS)
     if not len(agents):
@@ -302,4 +306,4 @@ def straight_ahead_score(scene: Scene) -> float:
     states = np.zeros((1, STEPS + 1, STATE_SIZE))
     states[..., VX] = float(scene.motion[0])
     states[..., X] = states[..., VX] * DT_S * np.arange(STEPS + 1)
-    return float(judge(scene, states).score[0])
+    return float(score_states(scene, states).score[0])

@@ -1,7 +1,7 @@
-"""Where in a recorded hour of traffic a scene of each family is to be found.
+"""Finds scenes of each family in recorded traffic.
 
-Any car of the log may play the ego at any moment, so there is plenty: whole tables (moment, car) are asked at once.
-A moment belongs to a family by what its driver met in the log, before or within a few seconds after it.
+Any car of the log may be the ego at any step, so whole tables (step, car) are evaluated at once. A step belongs to a
+family by the events around the car in the log, shortly before it or within a few seconds after it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..network.roads import RoadMap, RoadType, Turn
 from ..traffic.actors import Lamp, Shape
 from ..traffic.traffic_log import TrafficLog
 
-STRIDE = 5  # steps between moments that are looked at
-HORIZON_STEPS = 40  # steps: what a plan of 4 s meets
+STRIDE = 5  # steps between evaluated moments
+HORIZON_STEPS = 40  # steps of a plan of 4 s
 REACTION_STEPS = 25  # steps: a lead has braked, a neighbour has changed lanes
 EGO_LENGTH_M, EGO_WIDTH_M = (3.9, 5.3), (1.6, 2.1)  # cars of this size may play the ego
 MOVING_MPS = 3.0
@@ -32,7 +32,7 @@ ONCOMING_M = (6.0, 60.0)
 PARKED_M = (9.0, 32.0)
 LANE_END_M = 90.0
 STOP_LINE_M = (6.0, 48.0)
-MIN_PULL_OUT_EGO_MPS = 4.0  # nobody pulls out in front of a car that is hardly moving
+MIN_PULL_OUT_EGO_MPS = 4.0  # no car pulls out in front of a slower ego
 CROSSING_M = (4.0, 36.0)
 MIN_SPEED_LOSS_MPS = 2.5  # a lead that loses so much within LATER brakes
 LATERAL_MPS2 = 2.6
@@ -45,7 +45,7 @@ BACK_RAD = 2.2
 class Candidates:
     """Moments (log step, actor) by family; a moment may be in several."""
 
-    steps: Array  # (M,) steps of the log that were looked at
+    steps: Array  # (M,) evaluated steps of the log
     egos: Array  # (E,) actors that may play the ego
     masks: Mapping[str, Array]  # family -> (M, E) bool
     scripted: Mapping[str, Array]  # family -> (M, E) parked actor that is needed to make it one, -1: none is
@@ -68,7 +68,7 @@ def find_candidates(log: TrafficLog) -> Candidates:
     scripted = {"parked_door": parked, "cut_in": np.where(masks["cut_in"], -1, parked)}
     masks["parked_door"] = beside_parked
     masks["cut_in"] = masks["cut_in"] | (beside_parked & (looks.speed > MIN_PULL_OUT_EGO_MPS))
-    # Plain roads are those where nothing else happens.
+    # The plain families exclude all other events.
     busy = ("lead_brakes", "crossing_pedestrian", "red_light")
     plain = ~np.any([masks[name] for name in busy] + [masks["cut_in"] & (scripted["cut_in"] < 0)], axis=0)
     masks["straight"] &= plain
@@ -85,17 +85,17 @@ def _within(values: Array, bounds: tuple[float, float]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _RoadContext:
-    """(M, E) each: what a car is about to meet of the road."""
+    """(M, E) each: upcoming road features of a car."""
 
     known: Array  # it was there 2 s ago and is on a known lane now
     moving: Array
     speed: Array
     bend: Array  # rad, how far it turns within SOON
     lateral: Array  # m/s^2, the most within SOON
-    turn: Mapping[Turn, Array]  # it takes such a turn across a junction within SOON, or is in it
+    turn: Mapping[Turn, Array]  # the car takes such a turn across a junction within SOON, or is in it
     road_type: Mapping[RoadType, Array]
     junction_soon: Array
-    lane_ends: Array  # its lane ends, or does not lead where it goes
+    lane_ends: Array  # its lane ends, or does not lead to its destination
     to_stop_line: Array  # m to a red light's stop line on its lane, inf where there is none
 
 
@@ -164,7 +164,7 @@ def _distance_to_lane_end(road_map: RoadMap, lane: Array, poses: Array, leads_on
 
 
 def _must_change_lane(road_map: RoadMap, lane: Array) -> Array:
-    """(T, E) bool: the car is on a lane that does not lead where it goes, and changes from it within a few seconds."""
+    """(T, E) bool: the car's lane does not lead to its destination, and it changes lane within a few seconds."""
     onward = {key: {road_map.lanes[after].edge for after in _next_road_lanes(road_map, key)} for key in road_map.lanes}
     edges = {key: entry.edge for key, entry in road_map.lanes.items() if entry.across_junction is None}
     masks = np.zeros(lane.shape, bool)
@@ -196,7 +196,7 @@ def _next_road_lanes(road_map: RoadMap, key: int) -> list[int]:
 
 
 def _distance_to_red_light(log: TrafficLog, steps: Array, lane: Array, poses: Array) -> Array:
-    """(M, E) m from the middle of a car to the stop line of its lane while that is red for every way on."""
+    """(M, E) m from the centre of a car to the stop line of its lane while all its connections are red."""
     ends = _lane_ends(log.road_map)
     held = np.zeros((len(steps), len(ends)), bool)
     free = np.zeros_like(held)
@@ -232,7 +232,7 @@ def _tags_by_road(looks: _RoadContext) -> dict[str, Array]:
 
 @dataclass(frozen=True, eq=False)
 class _RelativeActors:
-    """(M, E, N) each: everybody as a car sees them, NaN where absent."""
+    """(M, E, N) each: all actors relative to a car, NaN where absent."""
 
     ahead: Array  # m, between the middles
     left: Array  # m
@@ -244,7 +244,7 @@ def _relative_actors(log: TrafficLog, steps: Array, egos: Array) -> _RelativeAct
 
 
 def _relative_to(ego: Array, poses: Array) -> _RelativeActors:
-    """Actors (M, N, 3) seen from egos (M, E, 3)."""
+    """Actors (M, N, 3) relative to egos (M, E, 3)."""
     delta = poses[:, None, :, :2].astype(np.float32) - ego[:, :, None, :2].astype(np.float32)
     cos, sin = (f(ego[..., 2]).astype(np.float32)[:, :, None] for f in (np.cos, np.sin))
     turned = np.abs(poses[:, None, :, 2].astype(np.float32) - ego[:, :, None, 2].astype(np.float32))
@@ -284,7 +284,7 @@ def _tags_by_actors(
 
 
 def _cuts_in(log: TrafficLog, steps: Array, egos: Array) -> Array:
-    """(M, E, N) who is on none of the car's coming lanes now, and soon on the one that the car is then on."""
+    """(M, E, N): the actor is on none of the car's upcoming lanes, and will soon be on the car's lane."""
     last = log.steps - 1
     now = log.lane[steps]
     mine = [log.lane[np.minimum(steps + after, last)][:, egos] for after in range(0, 70, 10)]
@@ -312,7 +312,7 @@ def _pedestrian_crosses(log: TrafficLog, steps: Array, egos: Array, others: _Rel
 
 
 def _parked_ahead(log: TrafficLog, others: _RelativeActors) -> Array:
-    """(M, E) a parked car ahead on the right, whose door may open or that may pull out, -1: none."""
+    """(M, E) index of a parked car ahead on the right that may open its door or pull out, -1: none."""
     cars = np.array([len(edges) == 0 for edges in log.edges], bool) & np.isin(log.shapes, (Shape.CAR, Shape.VAN))
     fits = cars & _within(others.ahead, PARKED_M) & _within(-others.left, (1.8, 3.6)) & (others.turned < 0.25)
     return np.where(fits.any(axis=2), fits.argmax(axis=2), -1)

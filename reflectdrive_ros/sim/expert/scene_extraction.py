@@ -1,7 +1,7 @@
-"""One moment of recorded traffic, seen by the driver of one of its cars: all of a scene but the expert.
+"""Builds a scene from one step of recorded traffic and one of its cars as the ego; the expert's plan is added later.
 
-The driver is not the one of the log. The car is wider, it stands a little beside the lane's middle, points a little
-elsewhere and drives a little faster or slower, and its last two seconds fit to that.
+The ego's state differs from the log: the car is wider, has a small offset from the lane's centre, a small heading error
+and a slightly different speed, and its last two seconds are consistent with that.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..traffic.traffic_log import TrafficLog
 
 STEP_NS = 100_000_000
 OFFSET_M, HEADING_RAD, SPEED_SHARE = 0.22, 0.025, 0.06  # spread of how the driver departs from the log
-ACTOR_RANGE_M = 90.0  # others who never come closer are left out
+ACTOR_RANGE_M = 90.0  # agents that never come closer are left out
 MAX_ACTORS = 64
 MIN_ROUTE_EDGES = 4  # a route that ends sooner is drawn on
 MIN_ROUTE_AHEAD_M = 60.0  # of route that a scene needs at least
 TAG_COMMANDS = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
-MATCH_STEPS = 150  # of the log ahead tell which lap of its route a car is on
+MATCH_STEPS = 150  # steps of the log ahead that determine which lap of its route a car is on
 DIFFERENCE_STEPS = 3  # over which rates are taken
 
 
@@ -43,11 +43,11 @@ class NoScene(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class ExtractedScene:
-    """See the top of this file."""
+    """The scene without its expert; the module docstring describes it."""
 
-    scene: DrivingScene  # without expert, yardstick and pictures
+    scene: DrivingScene  # without expert, yardstick and images
     stop_m: float | None  # from the rear axle along the route to a red light's stop line
-    scripted: ScriptedActor | None  # who is not in the log
+    scripted: ScriptedActor | None  # an agent that is not in the log
 
 
 def extract_scene(
@@ -77,12 +77,12 @@ def extract_scene(
     if TAG_COMMANDS.get(family, command) is not command or (
         family in TAG_COMMANDS and instruction.startswith("turn back")
     ):
-        raise NoScene("turn_not_commanded")  # a corner where no other way leads on is no turn
+        raise NoScene("turn_not_commanded")  # at a corner with a single continuation there is no turn command
     areas = local_map.areas(log.road_map, map_from_ego, keys)  # last: preparing it costs most
     if off_road(areas, geometry.box_corners(box, size)):
         raise NoScene("off_road_start")
     lanes = [log.road_map.lanes[key] for key in keys]
-    # a lane across a junction tells how fast it can be taken, not how fast one may drive
+    # the speed of a lane across a junction is its curve speed, not a speed limit
     limit = next((lane.lane.speed_limit_mps for lane in lanes if lane.across_junction is None), None)
     scene = DrivingScene(
         name=f"{log.road_map.name}@{step}-{ego}",
@@ -168,9 +168,9 @@ def _route(
 
 
 def _edges_ahead(log: TrafficLog, step: int, ego: int) -> tuple[str, ...]:
-    """The road edges of the car's route from the present one on; on a junction, from the one it leads to.
+    """The road edges of the car's route from the present one on; on a junction, from the one after it.
 
-    A route may pass an edge more than once: what the log holds of the way ahead tells which time it is.
+    A route may pass an edge more than once: the log of the next seconds determines which pass it is.
     """
     edges = log.edges[ego]
     lanes = [log.road_map.lanes[key] for key in log.lane[step : step + MATCH_STEPS, ego].tolist() if key >= 0]
@@ -190,7 +190,7 @@ def _edges_ahead(log: TrafficLog, step: int, ego: int) -> tuple[str, ...]:
 
 
 def _actor_tracks(log: TrafficLog, step: int, ego: int, map_from_ego: Array, scripted: ScriptedActor | None) -> Tracks:
-    """Everybody who comes near, seen from the ego's present place; who is staged comes last."""
+    """All actors that come near, relative to the ego's present place; a scripted actor comes last."""
     window = slice(step - HISTORY_STEPS, step + FUTURE_STEPS + 1)
     poses = log.poses[window].transpose(1, 0, 2)  # (N, 71, 3)
     present = np.isfinite(poses[..., 0])
@@ -222,7 +222,7 @@ def _actor_tracks(log: TrafficLog, step: int, ego: int, map_from_ego: Array, scr
 
 
 def _check_scripted_overlap(scripted: ScriptedActor, poses: Array, present: Array, sizes: Array, speeds: Array) -> None:
-    """Raises NoScene where recorded traffic would drive through who is staged. A door touches the car it belongs to."""
+    """Raises NoScene if recorded traffic would drive through the scripted actor. A door may touch its own car."""
     together = present & scripted.present
     if scripted.replaces_row is None:
         together &= speeds.max(axis=1, initial=0.0)[:, None] > 0.1

@@ -17,12 +17,14 @@ CROSSING_WEIGHT = 4.0  # of walking on over a zebra crossing, relative to turnin
 def restrict_to_bicycles(road_map: RoadMap) -> RoadMap:
     """The road map with only those edge transitions that a bicycle may use and that do not end in a dead end."""
     net = road_map.net_file.read_text()
-    ridden = {lane for lane, rule in re.findall(r'<lane id="([^":][^"]*)"([^>]*)>', net) if _allows_bicycles(rule)}
+    bicycle_lanes = {
+        lane for lane, rule in re.findall(r'<lane id="([^":][^"]*)"([^>]*)>', net) if _allows_bicycles(rule)
+    }
     pairs = set()
     for start, end, start_lane, end_lane in re.findall(
         r'<connection from="([^":][^"]*)" to="([^":][^"]*)" fromLane="(\d+)" toLane="(\d+)"', net
     ):
-        if f"{start}_{start_lane}" in ridden and f"{end}_{end_lane}" in ridden:
+        if f"{start}_{start_lane}" in bicycle_lanes and f"{end}_{end_lane}" in bicycle_lanes:
             pairs.add((start, end))
     after = {edge: [to for to in ways if (edge, to) in pairs] for edge, ways in road_map.edges_after.items()}
     while dead := {to for ways in after.values() for to in ways if not after[to]}:

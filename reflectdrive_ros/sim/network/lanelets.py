@@ -28,7 +28,7 @@ MAX_LANE_WIDTH_M = 6.0
 MERGE_WIDTH_TOLERANCE_M = 0.5  # largest width difference of merged lanelets
 MAX_JUNCTION_LANELETS = 6  # lanelets across one junction
 OPTIONS = (
-    "--junctions.endpoint-shape",  # the map says where junctions end
+    "--junctions.endpoint-shape",  # the map defines where junctions end
     "--no-turnarounds",
     "--geometry.avoid-overlap=false",
 )
@@ -150,14 +150,14 @@ def _points(line: Any) -> Array:
 def _centerline(left: Array, right: Array) -> tuple[Array, float]:
     """Centre line (V, 2) of two bounds in driving direction, and their median distance.
 
-    The sides are told apart by the points: lanelet2 uses degrees, which maps with local coordinates leave empty.
+    Left and right are determined from the points: lanelet2 uses degrees, which maps with local coordinates leave empty.
     """
     if np.hypot(*(left[0] - right[-1])) + np.hypot(*(left[-1] - right[0])) < np.hypot(*(left[0] - right[0])) + np.hypot(
         *(left[-1] - right[-1])
     ):
         right = right[::-1]
     x, y = np.concatenate([left, right[::-1]]).T  # up on one side and back on the other
-    if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # anticlockwise: left would be right
+    if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # anticlockwise: left and right are swapped
         left, right = left[::-1], right[::-1]
     count = max(int(np.ceil(max(geometry.arc_lengths(bound)[-1] for bound in (left, right)) / STEP_M)) + 1, 2)
     sides = [_resample(bound, count) for bound in (left, right)]

@@ -127,7 +127,7 @@ def lane_path(road_map: RoadMap, start_lane: int, edges: Sequence[str]) -> tuple
     """
     lanes = road_map.lanes
     if not edges or lanes[start_lane].edge != edges[0]:
-        raise RoadError(f"lane {lanes[start_lane].sumo_id} does not lie on the first edge of its route")
+        raise RoadError(f"lane {lanes[start_lane].sumo_id} is not on the first edge of its route")
     onwards: list[dict[int, tuple[float, tuple[int, ...]]]] = []  # by lane, from the second-last edge backwards
     costs = dict.fromkeys(lanes_by_edge(road_map)[edges[-1]], 0.0)
     for edge, after in zip(edges[-2::-1], edges[:0:-1], strict=True):
@@ -224,7 +224,7 @@ def _lane_change_line(road_map: RoadMap, stretch: Sequence[int], begin_m: float)
 
 
 def _line_behind(road_map: RoadMap, lane: int) -> tuple[Array, float]:
-    """Points along the predecessors of a lane, for BEHIND_M where the network goes back that far; and their length."""
+    """Points along the predecessors of a lane, for BEHIND_M if the network is long enough; and their length."""
     pieces: list[Array] = []
     length, first = 0.0, lane
     while length < BEHIND_M and road_map.lanes[first].lane.predecessors:

@@ -19,10 +19,11 @@ import shapely
 
 from ... import geometry
 from ...domain import Array
+from ...errors import UserError
 from ...lanes import Lane
 
 
-class RoadError(ValueError):
+class RoadError(UserError, ValueError):
     """A network cannot be built or used; the message names it, the reason and what to do."""
 
 
@@ -271,7 +272,7 @@ def _adjacent_lanes(edge_id: str, lane: Element, keys: Mapping[str, int]) -> tup
 
 
 def _stub_line(lane: Element) -> Array:
-    """A line of 1 cm for a lane of no length, which lies within its junction."""
+    """A line of 1 cm for a lane of zero length inside its junction."""
     x, y = _points(lane.get("shape"))[0]
     return np.array([[x, y], [x + 0.01, y]])
 

@@ -21,7 +21,7 @@ from .town_styles import KINDS, STYLES, Style
 
 FRONT_M = 4.05  # from the rear axle to the front of the car: its outer corner swings out in curves
 HALF_CAR_M = 1.15
-ARM_WIDTH_M = {False: 23.0, True: 32.0}  # room that an arm takes on the ring, of one lane and of two
+ARM_WIDTH_M = {False: 23.0, True: 32.0}  # width that an arm occupies on the ring, for one lane and for two
 MIN_TRAFFIC_LIGHTS = 2
 MIN_LANE_DROP_STREET_M = 95.0  # a road on which a lane ends is at least this long, if there is one
 LOOP_RADIUS_M = 8.5  # of the turning loop at a dead end
@@ -42,7 +42,7 @@ class Street:
     end: str
     line: Array  # (V, 2)
     kind: str
-    lanes: int  # each way
+    lanes: int  # per direction
     width_m: float
     limit_mps: float
     road_type: RoadType = RoadType.PLAIN
@@ -332,7 +332,7 @@ def _build_ring(draft: _Draft, place: int, bearings: Array, generator: np.random
     order = np.argsort(bearings)
     angles = [float(angle) for angle in (bearings if dead_end else _spread_arms(bearings))[order]]
     center = draft.places[place]
-    if dead_end:  # the loop lies beyond the end of its street; a second junction, because an edge joins two
+    if dead_end:  # the loop is beyond the end of its street; it has a second junction, because an edge joins two
         angles = [angles[0], angles[0] + np.pi]
     names = [f"r{place}x{index}" for index in range(len(angles))]
     road_type = RoadType.DEAD_END if dead_end else RoadType.ROUNDABOUT

@@ -53,11 +53,11 @@ STYLES = (
 
 @dataclass(frozen=True)
 class Kind:
-    lanes: tuple[int, int]  # each way
+    lanes: tuple[int, int]  # per direction
     width_m: tuple[float, float]
     limit_kmh: tuple[int, ...]
     priority: int
-    verge_m: tuple[float, float] = (0.0, 0.0)  # half of the green between the two ways
+    verge_m: tuple[float, float] = (0.0, 0.0)  # half of the verge between the two directions
 
 
 KINDS: Mapping[str, Kind] = {

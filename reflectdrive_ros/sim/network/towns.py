@@ -32,7 +32,7 @@ NETCONVERT = (
     "--keep-edges.components=1",
 )
 TOWN_OPTIONS = (
-    "--roundabouts.guess=false",  # the plan says where they are
+    "--roundabouts.guess=false",  # the plan defines them
     "--junctions.corner-detail=6",
     "--walkingareas",
     "--tls.left-green.time=8",
@@ -76,7 +76,7 @@ def convert_network(name: str, plain: Mapping[str, str], folder: Path, options: 
         try:
             sumo.run("netconvert", [*arguments, f"--output-file={made}"])
         except sumo.SumoFailed as fault:
-            raise RoadError(f"{name} cannot be made a SUMO network: {fault}") from None
+            raise RoadError(f"{name} cannot be converted to a SUMO network: {fault}") from None
         net = ElementTree.parse(made)  # drops the comment with the time and paths of this run
     u_turns.redraw_u_turns(net.getroot())
     net.write(net_file)

@@ -1,6 +1,6 @@
-"""What road users look like: templates of their bodies, and the colours of everyone's paint, clothes and lamps.
+"""Templates of road users' meshes, and the colours of their paint, clothes and lamps.
 
-An actor's looks follow from its id alone; its lamps from what it does; its legs from the time.
+An actor's appearance depends on its id only; its lamps on its state; its legs on the time.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _template_indices(actors: Actors, time_s: float) -> Array:
 
 
 def _walk_phases(actors: Actors, time_s: float) -> Array:
-    """(A,) of PHASES, how far the legs have swung; -1 of those who stand."""
+    """(A,) index into PHASES of the leg swing; -1 for agents that stand."""
     speed = np.abs(actors.speeds_mps)
     cycles = time_s * speed / STRIDE_M + actors.ids % PHASES / PHASES
     return np.where(speed < 0.15, -1, (PHASES * cycles).astype(np.int64) % PHASES)
@@ -117,10 +117,10 @@ def _slot_colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array
     albedo[actors.shapes == Shape.CONE, PAINT] = (236, 92, 24)
     albedo[actors.shapes == Shape.BARRIER, PAINT] = (206, 30, 34)
     blinking = (time_s * BLINK_HZ + _hash_ids(actors.ids, 7) % 97 / 97) % 1.0 < BLINK_SHARE
-    everyone = np.full(count, lights_on)
+    always_on = np.full(count, lights_on)
     for slot, on, colour in (
-        (HEAD, everyone, (255, 250, 226)),
-        (TAIL, everyone, (120, 12, 16)),
+        (HEAD, always_on, (255, 250, 226)),
+        (TAIL, always_on, (120, 12, 16)),
         (BRAKE, actors.braking, (255, 40, 34)),
         (TAIL, actors.braking, (255, 40, 34)),
         (LEFT, blinking & (actors.indicator >= 1), (255, 176, 20)),
@@ -136,7 +136,7 @@ def _slot_colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array
 
 @dataclass(frozen=True, eq=False)
 class _TemplateLibrary:
-    """All templates one after the other, so that everybody is dressed at once."""
+    """All templates in one sequence, so that all actors are posed at once."""
 
     points: Array  # (P, 3)
     billboard: Array  # (P,)
@@ -145,7 +145,7 @@ class _TemplateLibrary:
     slot: Array  # (F,)
     draw_order: Array  # (F, 2)
     first_polygon: Array  # (M + 1,) of each template
-    of_shape: Array  # (shapes,) first template of each Shape: of a car's variants, of who stands and then walks
+    of_shape: Array  # (shapes,) first template of each Shape: of a car's variants, or of standing and walking
 
 
 @cache
@@ -205,7 +205,7 @@ def _add_lamps(
             _add_plate(s, x, (side * (inner + 0.06), side * 0.49), z, turn, way, draw_order)
         middle = 0.5 * (z[0] + z[1])
         _add_plate(s, x, (-0.14, 0.14), (middle - 0.1, middle - 0.02), PLATE, way, draw_order)
-    for side, turn in ((1, LEFT), (-1, RIGHT)):  # seen from beside
+    for side, turn in ((1, LEFT), (-1, RIGHT)):  # side view
         for (rear, front), (low, high) in (((-0.5, -0.455), tail), ((0.455, 0.5), head)):
             s.face(
                 _side_ring(side, (rear, low), (front, low), (front, high), (rear, high)), turn, (draw_order, draw_order)
@@ -215,7 +215,7 @@ def _add_lamps(
 def _add_plate(
     s: TemplateBuilder, x: float, y: tuple[float, float], z: tuple[float, float], slot: int, way: int, draw_order: int
 ) -> None:
-    """A rectangle across the body that looks back (way 1) or ahead (way -1)."""
+    """A rectangle across the body that faces backwards (`way` 1) or forwards (`way` -1)."""
     low, high = (max(y), min(y)) if way > 0 else (min(y), max(y))
     s.face(np.array([(x, low, z[0]), (x, high, z[0]), (x, high, z[1]), (x, low, z[1])]), slot, (draw_order, draw_order))
 
@@ -338,7 +338,7 @@ def _add_rider(s: TemplateBuilder, phase: int, seat: float) -> None:
 
 
 def _add_inline_wheels(s: TemplateBuilder, radius: float, thickness: float, spokes: bool) -> None:
-    """Wheels in line; from beside rings or discs, from ahead and behind as thin as they are."""
+    """Wheels in line: rings or discs in side view, as thin as they are in front and rear view."""
     angle = 2 * np.pi * np.arange(13) / 12
     for x in (-0.33, 0.33):
         rim = np.column_stack([x + 0.62 * radius * np.cos(angle), np.zeros(13), radius * (1 + np.sin(angle))])

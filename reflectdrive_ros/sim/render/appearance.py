@@ -1,4 +1,4 @@
-"""The light, the colours and the camera of one drive: all that differs between two pictures of the same things."""
+"""The light, the colours and the camera of one drive: all that differs between two images of the same things."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .polygons import Material
 
 @dataclass(frozen=True, eq=False)
 class Appearance:
-    """How a drive looks; colours are linear RGB, 1 is white paper in full light."""
+    """Appearance of a drive; colours are linear RGB, 1 is white paper in full light."""
 
     seed: int
     sun: Array  # (3,) unit vector towards the sun, map frame
@@ -46,7 +46,7 @@ class Appearance:
 
 
 def sample_appearance(seed: int) -> Appearance:
-    """Sunny, overcast, dusk or near night, with a palette and a camera of its own; the same for the same seed."""
+    """Sunny, overcast, dusk or near night, with a palette and camera parameters; the same for the same seed."""
     rng = np.random.default_rng([seed, 0x100C])
     weather = rng.choice(4, p=[0.45, 0.33, 0.14, 0.08])
     high = (rng.uniform(0.5, 1.1), rng.uniform(0.6, 1.2), rng.uniform(0.12, 0.3), 0.5)[weather]

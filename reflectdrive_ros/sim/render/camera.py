@@ -1,6 +1,6 @@
-"""Pictures of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
+"""Images of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
 
-A picture is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
+An image is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
 cameras share: what is near, in the ego frame, lit. `render_image` then draws it for one camera, far things first.
 """
 
@@ -27,7 +27,7 @@ from .visible_scene import VisibleScene, gather_visible
 NEAR_M = 0.3
 SUPERSAMPLING = 2
 SUBPIXEL_BITS = 4
-MIN_EXTENT_PX = 0.7  # faces that stay smaller both ways are left out
+MIN_EXTENT_PX = 0.7  # smaller polygons are left out
 MIN_GROUND_PX2, MIN_STANDING_PX2, MIN_INLAY_PX2 = 2.0, 4.0, 25.0  # and so are those on less, unless they shine
 MAX_COORDINATE_PX = 1 << 20
 RANKS = 16  # more than any thing has parts
@@ -59,12 +59,12 @@ class Camera:
 
 @dataclass(frozen=True, eq=False)
 class _Projection:
-    """A camera on a car that stands a little askew on its springs, at the resolution of drawing."""
+    """A camera on a car with a small tilt, at the rendering resolution."""
 
     camera_from_ego: Array  # (4, 4)
     ego_from_camera: Array  # (4, 4)
     pixels: Array  # (3, 3) px from camera axes
-    sides: Array  # (2, 2) normals of the picture's left and right edge on the ground, inwards
+    sides: Array  # (2, 2) normals of the image's left and right edge on the ground, inwards
     ground_from_pixels: Array  # (3, 3) homogeneous
     grain_from_px: int  # row where the ground's grain begins
     skyline_rgb: Array  # (2, 3) uint8 of hills and woods
@@ -99,7 +99,7 @@ def _ego_from_camera(place: tuple[float, ...], angles_deg: tuple[float, ...]) ->
 
 
 def render_image(visible: VisibleScene, camera: Camera) -> Array:
-    """(H, W, 3) uint8 RGB, what a camera sees."""
+    """(H, W, 3) uint8 RGB image of a camera."""
     eye = _projection(camera, visible.appearance)
     image = _sky_and_land(camera, visible.appearance).copy()
     _draw_skyline(image, visible, eye)
@@ -117,7 +117,7 @@ def render_frames(
     cameras: Iterable[Camera],
     appearance: Appearance,
 ) -> tuple[CameraFrame, ...]:
-    """One frame per camera; they say where the cameras should be, not how the car sways."""
+    """One frame per camera; their poses are the nominal ones, without the sway of the car."""
     visible = gather_visible(scenery, snapshot, map_from_ego, appearance)
     return tuple(
         CameraFrame(
@@ -157,7 +157,7 @@ def _projection(camera: Camera, appearance: Appearance) -> _Projection:
 
 
 def _tilt_camera(camera_from_ego: Array, appearance: Appearance) -> Array:
-    """Where the camera is while the car stands a little askew on its springs."""
+    """The camera's pose with a small tilt of the car."""
     pitch, roll = appearance.pitch_rad, appearance.roll_rad
     nod = np.array([[np.cos(pitch), 0, np.sin(pitch)], [0, 1, 0], [-np.sin(pitch), 0, np.cos(pitch)]])
     lean = np.array([[1, 0, 0], [0, np.cos(roll), -np.sin(roll)], [0, np.sin(roll), np.cos(roll)]])
@@ -191,7 +191,7 @@ def _sky_and_land(camera: Camera, appearance: Appearance) -> Array:
 
 
 def _to_bytes(rgb: Array, appearance: Appearance) -> Array:
-    """What the camera makes of light, uint8."""
+    """Camera response: light to uint8."""
     return np.asarray(np.clip(255 * rgb * appearance.gain_rgb, 0, 255).astype(np.uint8))
 
 
@@ -231,7 +231,7 @@ def _visible(ring_px: Array, first: Array, shape: tuple[int, ...]) -> tuple[Arra
 
 
 def _in_view(centres: Array, radii: Array, eye: _Projection) -> Array:
-    """Indices of circles on the ground (N, 2) that reach into what the camera can see."""
+    """Indices of circles on the ground (N, 2) that overlap the camera's field of view."""
     inwards = eye.sides @ centres.T - (eye.sides @ eye.place[:2])[:, None]
     return np.flatnonzero(np.minimum(inwards[0], inwards[1]) > -radii - 1.0)
 
@@ -270,7 +270,7 @@ def _skyline_heights() -> Array:
 
 
 def _draw_skyline(image: Array, visible: VisibleScene, eye: _Projection) -> None:
-    """Woods and hills all around, too far to come nearer."""
+    """Distant woods and hills, at infinity."""
     forward = eye.camera_from_ego[2, :2]
     bearing = np.arctan2(forward[1], forward[0]) + np.linspace(1.1, -1.1, 64)
     around = np.concatenate([bearing, bearing[[-1, 0]]])
@@ -374,7 +374,7 @@ def _draw_standing(image: Array, visible: VisibleScene, eye: _Projection) -> Non
 
 
 def _noise_window(visible: VisibleScene, camera: Camera) -> Array:
-    """(H, W, 3) int8 noise, a window of a fixed sheet; where, follows from the look, the time and the camera."""
+    """(H, W, 3) int8 noise, a window of a fixed sheet; its place follows from appearance, time and camera."""
     lot = zlib.crc32(f"{visible.appearance.seed} {round(1000 * visible.time_s)} {camera.name}".encode())
     x, y = lot % 64, lot // 64 % 64
     return _noise_sheet(camera.width, camera.height, visible.appearance.noise)[

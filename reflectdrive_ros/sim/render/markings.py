@@ -1,4 +1,4 @@
-"""What is painted on the road: edge lines, separators, centre lines, stop lines, zebra stripes, arrows."""
+"""Road markings: edge lines, separators, centre lines, stop lines, zebra stripes, arrows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def place_markings(road_map: RoadMap, rng: np.random.Generator) -> list[Marking]
             paint += [(ring, WHITE, Material.PAINT) for ring in pieces]
         elif len(lanes) > 1 or double:
             paint += [(ring, centre, Material.PAINT) for ring in strip_rings(inside, LINE_M)]
-        else:  # both ways paint the same dashes or line, each its half
+        else:  # both directions paint the same dashes or line, each its half
             middle = offset_line(leftmost.lane.centerline, 0.5 * leftmost.width_m)
             paint += [(ring, centre, Material.STRIPES) for ring in dash_rings(middle, LINE_M, dash_m, gap_m)]
         if len(lanes) > 1:
@@ -91,7 +91,7 @@ def _drop_crossed_pieces(pieces: Iterator[Array], edge: str, names: list[str], t
 def _left_side_faces_traffic(
     by_edge: dict[str, list[RoadLane]], names: list[str], tree: shapely.STRtree
 ) -> dict[str, bool]:
-    """Whether another road lies right beside the left of each road: then its left line is a centre line."""
+    """Whether another road is adjacent on the left of each road: then its left line is a centre line."""
     faced = {}
     for edge, lanes in by_edge.items():
         line = offset_line(lanes[-1].lane.centerline, 0.5 * lanes[-1].width_m + 0.6)
@@ -113,7 +113,7 @@ def offset_line(line: Array, left_m: float) -> Array:
 
 
 def strip_rings(line: Array, width_m: float, piece: int = 12) -> Iterator[Array]:
-    """Rings of a strip along a line, cut into pieces of a few points, so that what is far away is left out early."""
+    """Rings of a strip along a line, cut into pieces of a few points, so that distant pieces are culled early."""
     line = geometry.distinct_points(line)[:, :2]
     if len(line) < 2:
         return
@@ -137,7 +137,7 @@ def dash_rings(line: Array, width_m: float, dash_m: float, gap_m: float) -> Arra
 
 
 def zebra_stripes(ring: Array) -> Array:
-    """(S, 4, 2) stripes of a crossing, side by side along the way that people walk."""
+    """(S, 4, 2) stripes of a crossing, side by side along the walking direction."""
     box = np.array(shapely.minimum_rotated_rectangle(shapely.Polygon(ring)).exterior.coords)[:4]
     sides = np.diff(np.concatenate([box, box[:1]]), axis=0)
     length = np.hypot(*sides.T)

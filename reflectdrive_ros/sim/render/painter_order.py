@@ -1,7 +1,7 @@
-"""In which order things are painted so that near ones hide far ones: farthest first, and never over what is before it.
+"""Painter's algorithm for objects on convex footprints: far objects are drawn first.
 
-Things stand on convex footprints. Of two that overlap as seen from the eye, a line between them tells which is nearer:
-the one on the eye's side of it.
+Of two objects that overlap in the image, a separating line between their footprints decides: the one on the camera's
+side of it is nearer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EXACT_WITHIN_M = 50.0  # beyond, distance alone decides
 
 
 def sort_for_painting(corners: Array, eye: Array) -> Array:
-    """(T,) indices of footprints (T, 4, 2), counter-clockwise, in the order of painting as seen from `eye` (2,)."""
+    """(T,) indices of footprints (T, 4, 2), counter-clockwise, in drawing order for a camera at `eye` (2,)."""
     relative = corners - eye
     distance = np.hypot(*relative.mean(axis=1).T)
     by_distance = np.argsort(-distance, kind="stable")
@@ -71,7 +71,7 @@ def _must_precede(corners: Array) -> Array:
     level = np.einsum("aek,aek->ae", normal, corners)  # the eye is at 0, outside where this is negative
     np.fill_diagonal(overlap, False)
     a, b = np.nonzero(overlap)
-    # How far the corner of b that lies least far outside a's side is from it, (K, 4) by pair and side.
+    # Smallest distance of b's corners outside each side of a, (K, 4) by pair and side.
     across_x, across_y, x, y = normal[a, :, 0], normal[a, :, 1], corners[b, :, 0], corners[b, :, 1]
     reach = across_x * x[:, :1] + across_y * y[:, :1]
     for c in range(1, 4):

@@ -1,8 +1,7 @@
-"""Flat polygons in space, many at once: how the cameras' world is kept, culled, cut and projected.
+"""Polygons in space as arrays: storage, culling, clipping and projection.
 
-A face is a flat ring of points with a colour. Faces come by the thousand, so they live in arrays, one after the other:
-face `f` owns `points[first[f] : first[f + 1]]`. Shapes that come again and again (houses, cars) are templates of unit
-size, placed by pose and size.
+A polygon is a flat ring of points with a colour. Thousands of polygons are stored one after the other: polygon `f` owns
+`points[first[f] : first[f + 1]]`. Repeated shapes (houses, cars) are templates of unit size, placed by pose and size.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ...domain import Array
 
 
 class Material(IntEnum):
-    """What a face is made of; a look tints each of them its own way."""
+    """Material of a polygon; each appearance tints materials differently."""
 
     ASPHALT = 0
     PAINT = 1
@@ -28,7 +27,7 @@ class Material(IntEnum):
     FOLIAGE = 6
     WALL = 7
     METAL = 8
-    GLOW = 9  # shines by itself: neither sun nor shade changes it
+    GLOW = 9  # emits light: sun and shade do not change it
     INLAY = 10  # set into a convex body, as windows are: neighbours of one colour are filled together
     STRIPES = 11  # paint in pieces that lie apart: filled together, too
 
@@ -38,16 +37,16 @@ BATCHED_MATERIALS = (Material.INLAY, Material.STRIPES, Material.KERB)
 
 @dataclass(frozen=True, eq=False)
 class Polygons:
-    """Polygons in one frame. A face whose normal is zero is seen from both sides."""
+    """Polygons in one frame. A polygon with normal zero is visible from both sides."""
 
     points: Array  # (P, 3) m
-    billboard: Array  # (P,) m, how far a point stands to the right of its place, as seen by whoever looks
+    billboard: Array  # (P,) m offset of a point to the right, as seen from the camera
     first: Array  # (F + 1,) index of each face's first point
     normals: Array  # (F, 3)
     albedo: Array  # (F, 3) 0..1
     material: Array  # (F,) Material
     object_index: Array  # (F,) index of the thing that a face belongs to
-    draw_order: Array  # (F, 2) order of drawing within a thing, seen from ahead of it and from behind it
+    draw_order: Array  # (F, 2) drawing order within an object, seen from ahead of it and from behind it
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -91,7 +90,7 @@ def polygon_normals(points: Array, first: Array) -> Array:
 
 
 def concat_polygons(parts: Sequence[Polygons], things: Sequence[int]) -> Polygons:
-    """All faces in one, where part k holds `things[k]` things."""
+    """All polygons in one, where part k has `things[k]` objects."""
     parts_and_before = list(zip(parts, np.concatenate([[0], np.cumsum(things)])[:-1], strict=True))
     shift = np.concatenate([[0], np.cumsum([len(part.points) for part in parts])])
     return Polygons(
@@ -125,10 +124,10 @@ def flat_polygons(rings: Sequence[Array], albedo: Array, material: Array, height
 
 
 def clip_and_project(points: Array, first: Array, pixels_from_camera: Array, near_m: float) -> tuple[Array, Array]:
-    """Faces in camera axes as rings of pixels (Q, 2), cut at the near plane, and where each begins (F + 1,).
+    """Clips polygons in camera axes at the near plane: rings of pixels (Q, 2), and offsets of each (F + 1,).
 
-    Each edge gives its start where that is in front of the plane, and the point where it meets the plane where it does.
-    A face behind the plane is left without points.
+    Each edge contributes its start point if that is in front of the plane, and its intersection with the plane. A
+    polygon behind the plane has no points.
     """
     count = np.diff(first)
     inside = points[:, 2] > near_m
@@ -198,7 +197,9 @@ class Template:
 
 
 class TemplateBuilder:
-    """Collects the faces of a template. Faces of one rank are drawn as they come; a convex part has one rank."""
+    """Collects the polygons of a template. Polygons of one rank are drawn in order of addition; a convex part has one
+    rank.
+    """
 
     def __init__(self) -> None:
         self._rings: list[Array] = []
@@ -217,7 +218,7 @@ class TemplateBuilder:
         return ring
 
     def solid(self, rings: Sequence[Array], slots: Sequence[int], draw_order: tuple[int, int] = (0, 0)) -> list[Array]:
-        """The faces of a convex body, turned so that each looks outward."""
+        """The polygons of a convex body, oriented so that each normal points outward."""
         centre = np.concatenate(rings).mean(axis=0)
         outward = []
         for ring, slot in zip(rings, slots, strict=True):
@@ -273,7 +274,7 @@ class TemplateBuilder:
         return self.solid([right, left, *rim], [*slots[:2], *([slots[2]] * len(rim))], draw_order)
 
     def disc(self, at: tuple[float, float, float], radius: tuple[float, float], slot: int, corners: int = 8) -> None:
-        """Round for whoever looks: radius in widths and in heights."""
+        """A billboard disc: radius in widths and in heights."""
         angle = 2 * np.pi * (np.arange(corners) + 0.5) / corners
         ring = np.tile(np.array(at, float), (corners, 1))
         ring[:, 2] += radius[1] * np.sin(angle)

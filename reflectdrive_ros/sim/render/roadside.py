@@ -1,6 +1,6 @@
-"""What stands beside the road: houses, trees, hedges, street lamps, traffic lights.
+"""Objects beside the road: houses, trees, hedges, street lamps, traffic lights.
 
-Places are sought along the lanes, in their order, so a town that is moved as a whole keeps its looks.
+Candidate places follow the lanes in their order, so that a town that is translated keeps its appearance.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _ObjectGroup:
 
 
 def place_roadside(road_map: RoadMap, rng: np.random.Generator) -> RoadsideObjects:
-    """All that stands in a town."""
+    """All roadside objects of a town."""
     kept_clear = _ClearSpace(road_map)
     lights = _traffic_lights(road_map, kept_clear)
     wanted = _sample_candidates(road_map, rng)
@@ -72,7 +72,7 @@ def place_roadside(road_map: RoadMap, rng: np.random.Generator) -> RoadsideObjec
 
 
 class _ClearSpace:
-    """Where nothing may stand."""
+    """The space that must stay free of objects."""
 
     def __init__(self, road_map: RoadMap) -> None:
         areas = [*road_map.roads.values(), *road_map.junctions.values()]
@@ -80,7 +80,7 @@ class _ClearSpace:
         self._tree = shapely.STRtree(areas)
 
     def free(self, poses: Array, sizes: Array) -> Array:
-        """(T,) bool, whether boxes (T, 2+) at poses (T, 3) stay clear of all that is driven and walked on."""
+        """(T,) bool: whether boxes (T, 2+) at poses (T, 3) are outside all roads and paths."""
         if len(poses) == 0:
             return np.zeros(0, bool)
         boxes = shapely.polygons(geometry.box_corners(poses, sizes[:, :2] + 2 * CLEARANCE_M))
@@ -103,7 +103,7 @@ class _Candidate:
 
 
 def _sample_candidates(road_map: RoadMap, rng: np.random.Generator) -> list[_Candidate]:
-    """What a town would like to have along its roads, in order of importance."""
+    """Candidate objects along the roads of a town, in order of importance."""
     dense = rng.uniform(0.3, 1.0)
     green = rng.uniform(0.4, 1.0)
     tall = rng.uniform(0.0, 1.0)
@@ -144,7 +144,7 @@ def _sample_candidates(road_map: RoadMap, rng: np.random.Generator) -> list[_Can
 def _place_candidates(
     wishes: list[_Candidate], kept_clear: _ClearSpace, rng: np.random.Generator
 ) -> list[_ObjectGroup]:
-    """Those wishes that find room, by template."""
+    """The candidates that fit, by template."""
     if not wishes:
         return []
     poses, sizes = np.array([wish.pose for wish in wishes]), np.array([wish.size for wish in wishes])
@@ -176,7 +176,7 @@ def _place_candidates(
 
 
 def _without_overlaps(poses: Array, sizes: Array) -> Array:
-    """Indices of boxes that touch none kept before them."""
+    """Indices of boxes that overlap none of those kept before them."""
     boxes = shapely.polygons(geometry.box_corners(poses, sizes + 0.6))
     first, second = shapely.STRtree(boxes).query(boxes, predicate="intersects")
     touching: list[list[int]] = [[] for _ in range(len(poses))]
@@ -316,7 +316,7 @@ BOX_RGB, POST_RGB = (0.05, 0.05, 0.05), (0.3, 0.31, 0.32)
 
 
 def _add_signal_head(s: TemplateBuilder, low: float, high: float) -> None:
-    """A box that looks back, along -x, with three lamps. Slots: box 1, red 2, amber 3, green 4."""
+    """A box that faces backwards, along -x, with three lamps. Slots: box 1, red 2, amber 3, green 4."""
     s.box((-0.3, 0.3), (-0.5, 0.5), (low, high), 1, (1, 1))
     angle = 2 * np.pi * (np.arange(10) + 0.5) / 10
     tall = high - low
@@ -347,16 +347,16 @@ def _hanging_head() -> Template:
 
 @cache
 def _arm() -> Template:
-    """An arm over the road, or the pole that holds it."""
+    """An arm over the road, or its pole."""
     s = TemplateBuilder()
     s.box((-0.5, 0.5), (-0.5, 0.5), (0.0, 1.0), 0, (0, 0))
     return s.template()
 
 
 def _traffic_lights(road_map: RoadMap, kept_clear: _ClearSpace) -> tuple[list[_ObjectGroup], Array, Array, Array]:
-    """A post beside each road's stop line, and heads that hang beyond the junction, one per signal.
+    """A post beside each road's stop line, and one head per signal beyond the junction.
 
-    With which of their faces shine when.
+    Also returns which polygons are lit in which state.
     """
     roads: dict[str, list[int]] = {}
     for k, signal in enumerate(road_map.signals):

@@ -1,6 +1,6 @@
-"""Everything of a town that does not move, ready to be drawn: the ground with its paint, and what stands beside it.
+"""Static scenery of a town, ready to be drawn: the ground with its markings, and roadside objects.
 
-Made once per town from its road map, in the map frame. Nothing stands on what people drive or walk on.
+Built once per town from its road map, in the map frame. No object stands on a road or path.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Scenery:
 
 
 def build_scenery(road_map: RoadMap, seed: int) -> Scenery:
-    """The scenery of a town. The same map and seed give the same."""
+    """The scenery of a town. Map and seed determine it."""
     rng = np.random.default_rng([seed, 0x5CE])
     ground = _ground_polygons(road_map, rng)
     standing = roadside.place_roadside(road_map, rng)
@@ -112,7 +112,7 @@ def rings_of(surface: Any) -> list[Array]:
 
 
 def _drivable_outline(surfaces: list[Any], road_map: RoadMap) -> list[Array]:
-    """Lines (V, 2) around all that is driven on, cycleways too; the drivable space lies to their left."""
+    """Lines (V, 2) around all roads, including cycleways; the drivable space is to their left."""
     grown = [surface.buffer(0.05) for surface in surfaces]
     grown += [shapely.Polygon(ring).buffer(0.05) for ring in road_map.cycleways]
     whole = shapely.simplify(shapely.unary_union(grown), 0.03)
@@ -124,7 +124,7 @@ def _drivable_outline(surfaces: list[Any], road_map: RoadMap) -> list[Array]:
 
 
 def _kerb_polygons(outline: list[Array]) -> Polygons:
-    """Upright faces along the outline that look onto the road."""
+    """Vertical polygons along the outline that face the road."""
     a = np.concatenate([line[:-1] for line in outline])
     b = np.concatenate([line[1:] for line in outline])
     along = b - a
@@ -147,7 +147,7 @@ def _kerb_polygons(outline: list[Array]) -> Polygons:
 
 
 def _repair_patches(road_map: RoadMap, rng: np.random.Generator) -> tuple[list[Array], Array]:
-    """Where the road was mended: rings within lanes, and their tones (N, 1)."""
+    """Patches of repaired road surface: rings within lanes, and their tones (N, 1)."""
     rings, tones = [], []
     for lanes in markings.lanes_by_edge(road_map).values():
         for lane in lanes:

@@ -23,27 +23,27 @@ STANDING_REACH_M = (100.0, 170.0)  # of small things, traffic lights too, and of
 REACH_PER_SIZE = 14.0
 LAMP_RGB = np.array([(1.0, 0.10, 0.08), (1.0, 0.72, 0.08), (0.10, 1.0, 0.45)])  # as Lamp
 SHADOW_SHIFT_M = 0.35  # of an actor's shadow away from a sun at the horizon, in heights
-BESIDE = 0.35  # the side cameras see 104 degrees round; tangent of the rest, with something to spare
-EYES = np.array([1.2, 0.0])  # between the cameras, ego frame
+BESIDE = 0.35  # the side cameras cover 104 degrees; tangent of the rest, with a margin
+CAMERAS_AT = np.array([1.2, 0.0])  # between the cameras, ego frame
 
 
 @dataclass(frozen=True, eq=False)
 class VisibleScene:
-    """What may be seen around the ego at one instant, ego frame; lit and faded by distance, colours 0..1."""
+    """The visible objects around the ego at one instant, ego frame; lit and faded by distance, colours 0..1."""
 
     time_s: float
     appearance: Appearance
     map_from_ego: Array  # (3,)
     ground: Polygons
     ground_rgb: Array  # (F, 3)
-    ground_planes: Array  # (F,) how far along its normal each face's plane lies
+    ground_planes: Array  # (F,) offset of each polygon's plane along its normal
     ground_centres: Array  # (F, 2)
     ground_radii: Array  # (F,)
     shadows: Array  # (A, 12, 2) rings on the ground
     shadow_radii: Array  # (A,)
     standing: Polygons
     standing_rgb: Array  # (F, 3)
-    standing_planes: Array  # (F,) as of the ground; without end below where a face is seen from both sides
+    standing_planes: Array  # (F,) as of the ground; -inf for polygons that are visible from both sides
     first_polygon: Array  # (T + 1,) of each standing thing
     corners: Array  # (T, 4, 2) their footprints
     centres: Array  # (T, 2)
@@ -52,7 +52,7 @@ class VisibleScene:
 
 
 def gather_visible(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, appearance: Appearance) -> VisibleScene:
-    """What the cameras share at one instant, `map_from_ego` (3,) being the rear axle."""
+    """Visible objects of all cameras at one instant; `map_from_ego` (3,) is the rear axle."""
     map_from_ego = np.asarray(map_from_ego, float)
     ego_from_map = geometry.invert(map_from_ego)
     sun = geometry.rotate(appearance.sun[:2], -map_from_ego[2])
@@ -80,7 +80,7 @@ def gather_visible(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, ap
     _switch_lamps(scenery, snapshot, rows, rgb)
     standing = _in_frame(standing, ego_from_map)
     count = np.bincount(standing.object_index, minlength=len(poses))
-    towards = EYES - poses[:, :2]
+    towards = CAMERAS_AT - poses[:, :2]
     distance = np.maximum(np.hypot(*towards.T), 1e-3)
     right = np.column_stack([-towards[:, 1], towards[:, 0]]) / distance[:, None]
     billboard = np.flatnonzero(standing.billboard)  # few are
@@ -114,9 +114,9 @@ def gather_visible(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, ap
 
 
 def _about(centres: Array, radii: Array, ego_from_map: Array, reach_m: Array | float) -> Array:
-    """Indices of circles (N, 2) of the map that the rig may see: within reach, and not behind its outer edges."""
+    """Indices of circles (N, 2) of the map in the rig's view: within range, and not behind its outer edges."""
     at = geometry.transform_points(ego_from_map, centres)
-    near = np.hypot(*(at - EYES).T) - radii < reach_m
+    near = np.hypot(*(at - CAMERAS_AT).T) - radii < reach_m
     return np.flatnonzero(near & (at[:, 0] + BESIDE * np.abs(at[:, 1]) > -radii * np.hypot(1.0, BESIDE) - 1.0))
 
 
@@ -134,7 +134,7 @@ def _planes(polygons: Polygons) -> Array:
 
 
 def _switch_lamps(scenery: Scenery, snapshot: Snapshot, rows: Array, rgb: Array) -> None:
-    """Lets the lamps that are on shine; `rows` are the standing faces that `rgb` begins with, rising."""
+    """Lights the lamps that are on; `rows` are the standing polygons at the start of `rgb`, ascending."""
     if len(snapshot.lamps) == 0 or len(rows) == 0:
         return
     on = snapshot.lamps[scenery.lamp_signal] == scenery.lamp_shows

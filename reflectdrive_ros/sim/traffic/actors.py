@@ -1,4 +1,4 @@
-"""Who is on the road at one instant: what SUMO says of everybody, as arrays, in the map frame."""
+"""Road users at one instant as arrays in the map frame, from SUMO."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import IntEnum
 
 import numpy as np
 
-from ...domain import AgentKind, Array, checked
+from ...domain import AgentKind, Array, check_array
 
 
 class Shape(IntEnum):
-    """What a road user looks like. Its size is told apart."""
+    """Shape of a road user; its size is stored separately."""
 
     CAR = 0
     VAN = 1
@@ -41,7 +41,7 @@ KIND_OF_SHAPE: Mapping[Shape, AgentKind] = {
 
 
 class Lamp(IntEnum):
-    """What a traffic light shows."""
+    """State of a traffic light."""
 
     RED = 0
     AMBER = 1
@@ -51,7 +51,7 @@ class Lamp(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Actors:
-    """Road users at one instant; `ids` are stable over a run, and the looks of an actor follow from its id alone."""
+    """Road users at one instant; `ids` are stable over a run, and the appearance of an actor depends on its id only."""
 
     ids: Array  # (A,) int64
     poses: Array  # (A, 3) box centres, x m, y m, heading rad, map frame
@@ -72,7 +72,7 @@ class Actors:
             ("braking", (count,), np.bool_),
             ("indicator", (count,), np.int64),
         ):
-            object.__setattr__(self, name, checked("Actors", name, getattr(self, name), shape, dtype))
+            object.__setattr__(self, name, check_array("Actors", name, getattr(self, name), shape, dtype))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -125,4 +125,4 @@ class Snapshot:
     lamps: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (S,) Lamp of RoadMap.signals
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lamps", checked("Snapshot", "lamps", self.lamps, (None,), np.int64))
+        object.__setattr__(self, "lamps", check_array("Snapshot", "lamps", self.lamps, (None,), np.int64))

@@ -1,7 +1,7 @@
-"""Who drives and walks in a town, and where to: drawn by seed, written as a route file that SUMO reads.
+"""Traffic demand of a town: vehicles, pedestrians and their routes, sampled by seed and written as a SUMO route file.
 
-Everybody is on the road from the start, spread over the whole town, on a way longer than a recording lasts; nobody has
-to enter or leave it before the cameras. Each driver has a vehicle and a temper of his own.
+All road users exist from the start, spread over the town, on routes longer than a recording, so that none enters or
+leaves in view of the cameras. Each driver has its own vehicle and driver parameters.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MIN_DRIVERS, MAX_DRIVERS = 20, 130
 WALKERS_PER_LANE_KM = 4.5
 MIN_WALKERS, MAX_WALKERS = 8, 60
 SIDEWALK_PER_WALKER_M = 20.0
-ROUTE_M = 1500.0  # `Simulation` goes on with it before it ends
+ROUTE_M = 1500.0  # `Simulation` extends a route before it ends
 LAPS = 4
-WALK_M = 800.0  # 7 minutes for who walks fast; who finds no such way goes to and fro
-IDS_PER_SEED = 4096  # so that the looks of a road user, which follow from the id, differ from seed to seed
+WALK_M = 800.0  # 7 minutes for a fast pedestrian; one without such a route walks to and fro
+IDS_PER_SEED = 4096  # so that appearances, which follow from the id, differ between seeds
 SHAPE_SHARES: Mapping[Shape, float] = {
     Shape.CAR: 0.74,
     Shape.VAN: 0.06,
@@ -59,14 +59,14 @@ class Demand:
     drivers: tuple[RoadUser, ...]
     walkers: tuple[RoadUser, ...]
     kerbside: Kerbside  # parked vehicles, cones, barriers
-    cycling: RoadMap  # the ways that bicycles can go: a cycle lane may not lead everywhere
+    cycling: RoadMap  # the network for bicycles: a cycle lane may not lead everywhere
     next_id: int  # ids from here on are free
 
     @staticmethod
     def sample(road_map: RoadMap, seed: int, density: float = 1.0, rare_road_weight: float = 1.0) -> Demand:
-        """Draws the road users; `density` 1 is an ordinary afternoon.
+        """Samples the road users; `density` 1 is an ordinary afternoon.
 
-        Drivers take rare roads `rare_road_weight` times as often as others. Raises RoadError where no route leads on.
+        Drivers choose rare roads `rare_road_weight` times as often. Raises RoadError if no route continues.
         """
         generator = np.random.default_rng([seed, 41])
         first = int(generator.integers(1, 2**24)) * IDS_PER_SEED
@@ -100,7 +100,7 @@ class Demand:
         lines = ["<routes>"]
         for driver in self.drivers:
             lines.append(_xml_element("vType", {"id": f"t{driver.id}", **driver.attributes}))
-            # Bicycles begin where they keep: at the right, out of the way.
+            # Bicycles start at the right edge of their lane.
             lane, aside = ("first", "right") if driver.shape is Shape.BICYCLE else ("random", "center")
             lines.append(
                 f'<vehicle id="{driver.id}" type="t{driver.id}" depart="0" departLane="{lane}" departPos="random_free"'
@@ -124,7 +124,7 @@ def _xml_element(tag: str, attributes: Mapping[str, str]) -> str:
 
 
 def _start_edges(road_map: RoadMap) -> tuple[list[str], Array, float]:
-    """Road edges that lead on, how likely somebody is on each (by room), and kilometres of lane in all."""
+    """Road edges with a continuation, the probability of a start on each (by length), and kilometres of lane in all."""
     room: dict[str, float] = {}
     for lane in road_map.lanes.values():
         if lane.across_junction is None and road_map.edges_after.get(lane.edge):
@@ -139,7 +139,7 @@ def _start_edges(road_map: RoadMap) -> tuple[list[str], Array, float]:
 def _sample_type(
     shape: Shape, generator: np.random.Generator, edges: tuple[str, ...]
 ) -> tuple[tuple[float, float, float], tuple[str, ...], Mapping[str, str]]:
-    """Size, the route as it is, and SUMO's attributes of one road user."""
+    """Size, shape and SUMO attributes of one road user."""
 
     def between(low: float, high: float) -> float:
         return round(float(generator.uniform(low, high)), 3)
@@ -171,10 +171,10 @@ def _driver_attributes(
         "tau": str(between(0.8, 1.6)),
         "minGap": str(between(1.5, 3.0)),
         "speedFactor": str(speed_factor),
-        "latAlignment": str(between(-0.15, 0.15)),  # nobody drives exactly in the middle
+        "latAlignment": str(between(-0.15, 0.15)),  # lateral offset from the lane's centre
         "minGapLat": str(between(0.4, 0.7)),
         "maxSpeedLat": str(between(0.7, 1.2)),
-        "lcMaxSpeedLatFactor": "0.2",  # a car that creeps moves little to the side
+        "lcMaxSpeedLatFactor": "0.2",  # a very slow car moves little to the side
         "lcMaxSpeedLatStanding": "0",
         "lcAssertive": str(between(0.8, 1.6)),
     }

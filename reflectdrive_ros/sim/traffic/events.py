@@ -1,7 +1,7 @@
-"""What makes driving hard: leads that brake, cut-ins, cars that break down, opened doors, people who just step out.
+"""Scripted events of live traffic: braking leads, cut-ins, breakdowns, opened doors, pedestrians that step out.
 
-Drawn by seed, and only where the drivers near by can still answer it. People who step out and open doors are unknown
-to SUMO; as long as they are in the way, `_limit_speeds` keeps its drivers before them as a person at the wheel would.
+They are sampled by seed, and only where nearby drivers can still react. SUMO does not know these pedestrians and doors;
+while they block a lane, `_limit_speeds` slows SUMO's drivers down before them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ INTERVALS_S: Mapping[str, float] = {
     "breakdowns": 25.0,
 }
 MAX_PEDESTRIANS, MAX_DOORS = 10, 24
-BRAKING_MPS2 = 3.0  # what a driver who is surprised is asked for at most
+BRAKING_MPS2 = 3.0  # largest braking that an event requires of a driver
 REACTION_S = 0.5
-STOP_GAP_M = 2.0  # left between a bumper and what is in the way
-MAX_DISTANCE_M = 60.0  # an event further from everybody would be seen by nobody
+STOP_GAP_M = 2.0  # gap between a bumper and a blocked place
+MAX_DISTANCE_M = 60.0  # events further from all cars are not visible
 FORCED_CHANGE_S = 4.0
 STEP_S = 0.1
 EGO = "ego"
@@ -46,7 +46,7 @@ class DriverStates:
 
 @dataclass
 class _MidBlockPedestrian:
-    """A person at the kerb, who goes to and fro."""
+    """A pedestrian at the kerb who walks to and fro across the road."""
 
     place: MidBlockCrossing
     pace_mps: float
@@ -59,7 +59,7 @@ class _MidBlockPedestrian:
 
 
 class Events:
-    """See the top of this file. `act` before each step of SUMO; the arrays tell of people and doors after it."""
+    """Events of a simulation. Call `act` before each step of SUMO; the arrays hold pedestrians and doors after it."""
 
     def __init__(
         self, road_map: RoadMap, demand: Demand, generator: np.random.Generator, step_s: float = STEP_S
@@ -78,7 +78,7 @@ class Events:
         self._door_open_until_s = np.zeros(len(self._doors))
         self._release_s: dict[str, float] = {}  # braking leads, and when they go on
         self._slow_mps: dict[str, tuple[float, float]] = {}  # braking leads: from when they keep which speed
-        self._forced_until_s: dict[str, float] = {}  # who cuts in, and until when
+        self._forced_until_s: dict[str, float] = {}  # vehicle that cuts in -> end of the forced change
         self._held: set[str] = set()
         self._broken_s: dict[str, float] = {}
         self._next_s = {name: float(generator.uniform(0, every)) for name, every in INTERVALS_S.items()}
@@ -137,7 +137,7 @@ class Events:
     # --- drivers ------------------------------------------------------------------------------------------------------
 
     def _free_drivers(self, states: DriverStates, faster_than_mps: float) -> list[tuple[str, str, float]]:
-        """Moving drivers on roads, shuffled, nobody who is part of an event already."""
+        """Moving drivers on roads, shuffled, without those that take part in an event."""
         busy = self._release_s.keys() | self._forced_until_s.keys() | self._broken_s.keys() | self._held
         free = [
             one
@@ -147,7 +147,7 @@ class Events:
         return [free[index] for index in self._generator.permutation(len(free))]
 
     def _lead_brakes(self, sumo: Any, states: DriverStates, time_s: float) -> bool:
-        """A driver who has somebody behind him brakes hard for a few seconds."""
+        """A driver with a follower brakes hard for a few seconds."""
         for key, _, speed in self._free_drivers(states, 5.0):
             follower, gap = sumo.vehicle.getFollower(key, 0.0)
             if follower and gap < 45.0:
@@ -160,7 +160,7 @@ class Events:
         return False
 
     def _cut_in(self, sumo: Any, states: DriverStates, time_s: float) -> bool:
-        """A driver changes to the lane beside him closely before somebody there."""
+        """A driver changes to the adjacent lane closely ahead of another."""
         on_lane: dict[str, list[str]] = {}
         for key, lane in zip(states.ids, states.lanes, strict=True):
             on_lane.setdefault(lane, []).append(key)
@@ -180,7 +180,7 @@ class Events:
         return False
 
     def force_merge(self, sumo: Any, key: str, time_s: float) -> None:
-        """Makes a driver who stands on a lane that does not lead where he must go change over."""
+        """Makes a driver that waits on a lane without a connection to its route change lane."""
         here = sumo.vehicle.getLaneID(key)
         for lane in sumo.vehicle.getBestLanes(key):
             if lane[0] == here and lane[3] != 0 and key not in self._forced_until_s:
@@ -188,7 +188,7 @@ class Events:
                 self._force_lane_change(sumo, key, index, time_s)
 
     def _force_lane_change(self, sumo: Any, key: str, lane: int, time_s: float) -> None:
-        sumo.vehicle.setLaneChangeMode(key, 0b010101010101)  # asks only that nobody is hit
+        sumo.vehicle.setLaneChangeMode(key, 0b010101010101)  # only collision avoidance stays active
         sumo.vehicle.changeLane(key, lane, FORCED_CHANGE_S)
         self._forced_until_s[key] = time_s + FORCED_CHANGE_S
 
@@ -236,7 +236,7 @@ class Events:
         return False
 
     def _can_be_avoided(self, sumo: Any, states: DriverStates, places: tuple[LanePoint, ...]) -> bool:
-        """Whether somebody comes near who must answer, and everybody who comes can."""
+        """Whether at least one driver has to react, and all that come near can."""
         at = {self._sumo_ids[place.lane]: place.along_m for place in places}
         near = False
         drivers = [*zip(states.ids, states.lanes, states.speeds_mps, strict=True)]
@@ -251,7 +251,7 @@ class Events:
         return near
 
     def _limit_speeds(self, sumo: Any, states: DriverStates, time_s: float) -> None:
-        """Drivers before a blocked place drive no faster than lets them stop there."""
+        """Drivers before a blocked place drive no faster than allows them to stop there."""
         blocked: dict[str, list[float]] = {}
         for place in self._blocked_points(time_s):
             blocked.setdefault(self._sumo_ids[place.lane], []).append(place.along_m)
@@ -271,7 +271,7 @@ class Events:
         self._held = held
 
     def _blocked_points(self, time_s: float) -> list[LanePoint]:
-        """Places where somebody is or will soon be in the way; a lane is free again as soon as it is passed."""
+        """Places that a pedestrian or door blocks now or soon; a lane is free again as soon as it is passed."""
         places = []
         for pedestrian in self._pedestrians:
             if pedestrian.walked_m is not None:

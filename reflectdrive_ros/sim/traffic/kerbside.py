@@ -16,9 +16,9 @@ from ...domain import Array
 from ..network.roads import RoadLane, RoadMap
 from .actors import Actors, Shape
 
-LANE_CLEARANCE_M = 1.6  # from the middle of the lane: 0.3 m beside the widest vehicle
-JUNCTION_DISTANCE_M = 14.0  # nothing stands nearer to the ends of a lane
-MAX_PARKING_SPEED_MPS = 17.0  # nobody parks beside faster traffic
+LANE_CLEARANCE_M = 1.6  # from the centre of the lane: 0.3 m beside the widest vehicle
+JUNCTION_DISTANCE_M = 14.0  # no object is closer to the ends of a lane
+MAX_PARKING_SPEED_MPS = 17.0  # no car parks beside faster traffic
 PARKED_SHARE = 0.4  # of the roads where one may park
 MAX_BEND_RAD = 0.12  # over 12 m; parked cars would cut sharper bends
 DOOR_WIDTH_M = 0.75
@@ -26,7 +26,7 @@ PEDESTRIAN_CLEARANCE_M = 0.4  # a person keeps this distance to a parked car, fr
 PARKED_RANGE_M = 6.0
 WALK_AROUND_M = 2.5  # and begins to turn aside so early
 MAX_MID_BLOCK_M = 16.0
-MIN_MID_BLOCK_ALONG_M = 32.0  # so that who comes out of the junction can still brake
+MIN_MID_BLOCK_ALONG_M = 32.0  # so that a car from the junction can still brake
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class LanePoint:
 
 @dataclass(frozen=True, eq=False)
 class MidBlockCrossing:
-    """A way straight across the road, from kerb to kerb, where there is no crossing."""
+    """A straight path across the road, from kerb to kerb, without a marked crossing."""
 
     start: Array  # (2,) m
     end: Array  # (2,) m
@@ -83,7 +83,7 @@ class Kerbside:
 
 
 def place_kerbside(road_map: RoadMap, generator: np.random.Generator, first_id: int) -> Kerbside:
-    """Draws what stands beside the lanes of a town."""
+    """Samples the static objects beside the lanes of a town."""
     taken = _OccupiedSpace(road_map)
     bodies: list[tuple[Array, Array, Shape]] = []  # pose (3,), size (3,), shape
     doors: list[Door] = []
@@ -132,7 +132,7 @@ def _rightmost_lanes(road_map: RoadMap) -> list[tuple[int, RoadLane]]:
 
 
 class _OccupiedSpace:
-    """The ground where nothing may stand: lanes, crossings, cycle lanes, and what stands already."""
+    """Occupied ground: lanes, crossings, cycle lanes, and objects placed before."""
 
     def __init__(self, road_map: RoadMap) -> None:
         lanes = [(key, part) for key, lane in road_map.lanes.items() for part in lane.lane.polygons]
@@ -173,7 +173,7 @@ def _open_door(lane: int, pose: Array, size: Array, along: float) -> Door:
 
 
 def _find_mid_block(road_map: RoadMap, taken: _OccupiedSpace, lane: RoadLane, along: float) -> MidBlockCrossing | None:
-    """The way across the road at a place of its outer lane; None where a junction or crossing is near."""
+    """The path across the road at a place of its outer lane; None if a junction or crossing is near."""
     length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
     if not MIN_MID_BLOCK_ALONG_M <= along <= length - JUNCTION_DISTANCE_M:
         return None

@@ -15,13 +15,13 @@ from ...domain import Array
 
 GAIN_S = 0.1  # gains are per step of this length
 ALONG_GAIN = 0.1  # of what prediction and SUMO differ by
-CATCH_UP_MPS2 = 1.5  # a jump along the way must not be felt as a jolt
+CATCH_UP_MPS2 = 1.5  # limits the acceleration of corrections along the path
 LATERAL_GAIN = 0.5
 COURSE_GAIN = 0.3  # towards SUMO's heading
 MIN_TURN_RADIUS_M = 3.0  # circle that a front bumper can drive
-MAX_SLIP = 0.35  # aside, of the way ahead, at most
+MAX_SLIP = 0.35  # largest lateral share of a motion
 STANDING_MPS = 0.05
-MAX_BRAKING_MPS2 = 9.0  # who is on a lane that leads nowhere is stopped by SUMO from one step to the next
+MAX_BRAKING_MPS2 = 9.0  # SUMO stops a vehicle at a dead-end lane within one step
 RESET_M = 8.0  # a body this far from SUMO's place is put there
 PEDESTRIAN_HITCH_M = 0.4  # a walker turns as a short trailer does
 PEDESTRIAN_CATCH_UP_MPS = 2.4
@@ -56,10 +56,10 @@ class VehicleMotion:
         course = self._course[rows] + turn
         predicted = self._front[rows] + way[:, None] * _direction(course)
         missed = geometry.rotate(fronts - predicted, -course)  # along, aside
-        jolt = CATCH_UP_MPS2 * dt_s**2
+        step_limit = CATCH_UP_MPS2 * dt_s**2
         catch_up = self._catch_up_m[rows]
-        catch_up = catch_up + np.clip(_scaled_gain(ALONG_GAIN, dt_s) * missed[:, 0] - catch_up, -jolt, jolt)
-        # Who creeps neither slips sideways nor backwards.
+        catch_up = catch_up + np.clip(_scaled_gain(ALONG_GAIN, dt_s) * missed[:, 0] - catch_up, -step_limit, step_limit)
+        # Very slow vehicles move neither sideways nor backwards.
         catch_up = np.clip(catch_up, -0.5 * way, 0.5 * way)
         aside = np.clip(_scaled_gain(LATERAL_GAIN, dt_s) * missed[:, 1], -MAX_SLIP * way, MAX_SLIP * way)
         front = predicted + geometry.rotate(np.stack([catch_up, aside], axis=-1), course)

@@ -1,6 +1,6 @@
-"""What is put into a scene after its traffic was recorded: a parked car whose door opens, or that pulls out.
+"""Actors that are added to a scene after recording: a parked car whose door opens, or that pulls out.
 
-The recorded traffic does not know of it, so it is only put where nobody but the ego would meet it.
+The recorded traffic does not react to them, so they are only placed where no road user but the ego meets them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ScriptedActor:
     speeds_mps: Array  # (71,)
     present: Array  # (71,) bool
     indicator: int
-    replaces_row: int | None  # row of the log that it takes the place of
+    replaces_row: int | None  # row of the log that it replaces
 
     @property
     def kind(self) -> int:

@@ -1,7 +1,7 @@
-"""Live traffic: SUMO moves everybody, and is asked after each step where they are.
+"""Live traffic: SUMO moves all road users, and their states are read after each step.
 
-All arrays run over one `Roster`, so a road user keeps his row from the first step to the last. What stands beside the
-lanes and what steps out between parked cars is ours (`kerbside.py`, `events.py`); SUMO does not know of it.
+All arrays have the rows of one `Roster`, so that a road user keeps its row. Objects beside the lanes and pedestrians
+between parked cars are modelled here (`kerbside.py`, `events.py`); SUMO does not know of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array
+from ...errors import UserError
 from ..network.roads import RoadMap, RoadType
 from ..network.routing import random_walk
 from ..sumo import libsumo
@@ -27,13 +28,13 @@ from .motion import PedestrianMotion, VehicleMotion
 
 LATERAL_RESOLUTION_M = 0.8  # bicycles and cars share a lane and pass each other
 EGO_SIZE = (5.176, 2.297, 1.777)
-CURVE_MPS2 = 3.0  # sideways; SUMO turns as fast as tyres hold
+CURVE_MPS2 = 3.0  # lateral acceleration; SUMO alone turns at the limit of the tyres
 CURVE_SPAN_M = 5.0  # bends are taken over this length, as a car does
-EGO_CLEARANCE_M = 15.0  # nobody else is nearer when the ego is put on the road
-ENTRY_DEADLINE_S = 5.0  # who found no room until then stays at home
-MAINTENANCE_S = 2.0  # between looks at routes and stuck vehicles
+EGO_CLEARANCE_M = 15.0  # no other vehicle is closer when the ego is inserted
+ENTRY_DEADLINE_S = 5.0  # vehicles without room to start until then are removed
+MAINTENANCE_S = 2.0  # period of checks of routes and stuck vehicles
 STUCK_S = 90.0
-FORCED_MERGE_S = 8.0  # who has waited so long at the end of a lane pushes in
+FORCED_MERGE_S = 8.0  # a vehicle that has waited this long at the end of a lane is made to merge
 MIN_EDGES_LEFT = 5  # a route shorter than this is made longer
 LAMPS: Mapping[str, Lamp] = {
     "r": Lamp.RED,
@@ -46,13 +47,15 @@ LAMPS: Mapping[str, Lamp] = {
 RIGHT_BIT, LEFT_BIT, BRAKE_BIT = 1, 2, 8  # of SUMO's vehicle signals
 
 
-class TrafficError(RuntimeError):
-    """SUMO refused or broke; the message says in which network, with which seed and when."""
+class TrafficError(UserError, RuntimeError):
+    """SUMO refused a command or failed; the message names the network, the seed and the time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Roster:
-    """Everybody who may ever appear, in the order of all arrays: drivers, walkers, who steps out, doors, standing."""
+    """All road users of a run, in the order of all arrays: drivers, pedestrians, mid-block pedestrians, doors, static
+    objects.
+    """
 
     ids: Array  # (N,) int64
     shapes: Array  # (N,) Shape
@@ -128,7 +131,7 @@ class Simulation:
                 "--step-length": str(self.step_s),
                 "--lateral-resolution": str(LATERAL_RESOLUTION_M),
                 "--time-to-teleport": "-1",
-                "--time-to-impatience": "15",  # who has waited so long for a gap takes a small one
+                "--time-to-impatience": "15",  # a driver that has waited this long accepts a small gap
                 "--collision.action": "warn",
                 "--no-step-log": "true",
                 "--no-warnings": "true",
@@ -163,9 +166,9 @@ class Simulation:
             self._maintain()
 
     def warm_up(self, seconds: float) -> None:
-        """Traffic that nobody looks at and in which nothing special happens: it costs half as much as steps.
+        """Runs traffic without reading states and without events, which takes half the time of steps.
 
-        Bodies appear at the next step, where the traffic has got to by then. Raises TrafficError.
+        Poses are updated at the next step. Raises TrafficError.
         """
         with self._wrap_errors("broke off"):
             for _ in range(round(seconds / self.step_s)):
@@ -185,7 +188,7 @@ class Simulation:
 
     @property
     def _maintenance_due(self) -> bool:
-        """Whether it is time to look at routes and stuck vehicles."""
+        """Whether routes and stuck vehicles have to be checked."""
         return self._steps % round(MAINTENANCE_S / self.step_s) == 0
 
     def _maintain(self) -> None:
@@ -200,7 +203,7 @@ class Simulation:
         return DriverStates(tuple(keys), tuple(map(vehicle.getLaneID, keys)), tuple(map(vehicle.getSpeed, keys)), ego)
 
     def _read_states(self) -> None:
-        """Reads where everybody is, and moves the bodies there."""
+        """Reads the states of all road users and moves their poses."""
         vehicle, person = self._sumo.vehicle, self._sumo.person
         self._states = self._driver_states()
         driving = self._states.ids
@@ -233,12 +236,12 @@ class Simulation:
     def _count_collisions(self) -> None:
         for collision in self._sumo.simulation.getCollisions():
             pair = tuple(sorted((collision.collider, collision.victim)))
-            if pair not in self._collided and EGO not in pair:  # the ego's are for its judge to tell
+            if pair not in self._collided and EGO not in pair:  # collisions of the ego are reported by `drive_log`
                 self._collided.add(pair)
                 self._counts["collisions"] += 1
 
     def _remove_pending(self) -> None:
-        """Those that found no room to start; later they would appear from nowhere."""
+        """Removes vehicles that found no room to start; they would later appear in view."""
         for key in self._sumo.simulation.getPendingVehicles():
             self._sumo.vehicle.remove(key)
             self._counts["without_room"] += 1
@@ -259,7 +262,7 @@ class Simulation:
             self._routes[key] += more
 
     def _help_stuck(self) -> None:
-        """Who cannot merge is made to push in; who is stuck for good, and not at a red light, is taken away."""
+        """Makes waiting vehicles merge; removes vehicles that are stuck and not at a red light."""
         vehicle = self._sumo.vehicle
         for key in self._states.ids:
             waited_s = vehicle.getWaitingTime(key)
@@ -274,16 +277,16 @@ class Simulation:
                 self._counts["removed_stuck"] += 1
 
     def remove(self, actor: int) -> None:
-        """Takes a driver or walker off the road; whoever is no part of SUMO's traffic stays. Raises TrafficError."""
+        """Removes a driver or pedestrian; objects that SUMO does not know stay. Raises TrafficError."""
         key = str(actor)
-        with self._wrap_errors("cannot take somebody off the road"):
+        with self._wrap_errors("cannot remove a vehicle"):
             if key in self._sumo.vehicle.getIDList():
                 self._remove_driver(key)
             elif key in self._sumo.person.getIDList():
                 self._sumo.person.remove(key)
 
     def _remove_driver(self, key: str) -> None:
-        """Removes a driver at once, from SUMO and from what is seen."""
+        """Removes a driver at once, from SUMO and from the arrays."""
         self._sumo.vehicle.remove(key)
         self.poses[self._row[key]] = np.nan
         at = self._states.ids.index(key)
@@ -292,16 +295,16 @@ class Simulation:
         )
         self._states = DriverStates(ids, lanes, speeds, self._states.ego)
 
-    # --- what is seen -------------------------------------------------------------------------------------------------
+    # --- visible state -----------------------------------------------------------------------------------------------
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What went wrong with the traffic, and which events there were."""
+        """Numbers of traffic faults and of events."""
         return {**self._counts, **self._events.counts}
 
     @property
     def edges(self) -> tuple[tuple[str, ...], ...]:
-        """(N) road edges that each of the cast drives along, empty for those who do not drive."""
+        """(N) road edges of each driver's route, empty for other road users."""
         routes = tuple(self._routes.values())
         return (*routes, *((),) * (len(self.roster.ids) - len(routes)))
 
@@ -312,7 +315,7 @@ class Simulation:
         return np.array(shown, np.int8)
 
     def snapshot(self) -> Snapshot:
-        """Everybody but the ego, now."""
+        """All road users except the ego at the present time."""
         here = np.flatnonzero(~np.isnan(self.poses[:, 0]))
         actors = Actors(
             ids=self.roster.ids[here],
@@ -328,9 +331,10 @@ class Simulation:
     # --- the ego ------------------------------------------------------------------------------------------------------
 
     def add_ego(self, edges: Sequence[str], lane_key: int, along_m: float, speed_mps: float) -> None:
-        """Puts the ego's front bumper `along_m` into a lane of the first of `edges`; whoever is too near goes home.
+        """Inserts the ego with its front bumper `along_m` into a lane of the first of `edges`; vehicles too close are
+        removed.
 
-        From then on `move_ego` says where it is. Raises TrafficError where SUMO refuses.
+        Afterwards `move_ego` sets its pose. Raises TrafficError if SUMO refuses.
         """
         lane = self.road_map.lanes[lane_key]
         place = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, :2]
@@ -374,7 +378,7 @@ class Simulation:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends SUMO; a second time does nothing."""
+        """Ends SUMO; a second call does nothing."""
         if self._open:
             self._open = Simulation._running = False
             self._sumo.close()
@@ -394,7 +398,7 @@ def _headings(compass_deg: Sequence[float]) -> Array:
 
 
 def _curve_limit_mps(centreline: Array) -> float:
-    """The speed at which the sharpest bend of a line (V, 2) asks for no more than CURVE_MPS2."""
+    """The speed at which the sharpest bend of a line (V, 2) requires a lateral acceleration of CURVE_MPS2."""
     length = float(geometry.arc_lengths(centreline)[-1])
     if length < 2.0:
         return float("inf")

@@ -1,4 +1,4 @@
-"""Recorded traffic: everybody at every tenth of a second, as arrays."""
+"""Recorded traffic: all road users at intervals of 0.1 s, as arrays."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .simulation import Simulation, TrafficError
 __all__ = ["Simulation", "TrafficError", "TrafficLog", "record"]
 
 EVENT_WARM_UP_S = 5.0  # before a recording begins, so that it begins amid events
-SAMPLE_EVERY = 2  # steps of a log: SUMO moves on by so many at once, what lies between is drawn in
+SAMPLE_EVERY = 2  # steps per SUMO step; states in between are interpolated
 DENSITIES = (0.8, 1.4)  # of an ordinary afternoon, drawn by seed
-RARE_ROAD_WEIGHT = 5.0  # drivers take rare roads so much more often: who looks for scenes there needs fewer towns
+RARE_ROAD_WEIGHT = 5.0  # drivers choose rare roads more often, so that fewer towns have to be searched
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class TrafficLog:
     lamps: Array  # (T, S) int8 Lamp of RoadMap.signals
     drivers: int  # the first so many of N
     walkers: int  # the next so many; further people step out between parked cars
-    edges: tuple[tuple[str, ...], ...]  # N; road edges along which each drives, empty for who does not
+    edges: tuple[tuple[str, ...], ...]  # N; road edges of each driver's route, empty for other road users
     counts: Mapping[str, int]  # collisions, vehicles removed, events
 
     @property
@@ -56,7 +56,7 @@ class TrafficLog:
         return np.asarray(table[self.shapes])
 
     def snapshot(self, step: int, without: int | None = None) -> Snapshot:
-        """Everybody at a step; `without` leaves out a row: it is the ego."""
+        """All road users at a step, without the row `without`, which is the ego."""
         here = ~np.isnan(self.poses[step, :, 0])
         if without is not None:
             here[without] = False
@@ -98,7 +98,7 @@ def record(
             traffic.step()
             poses[look], speeds[look], braking[look] = traffic.poses, traffic.speeds_mps, traffic.braking
             indicator[look], lane[look], lamps[look] = traffic.indicator, traffic.lane, traffic.lamps()
-        at = np.arange(steps) // SAMPLE_EVERY  # the look before
+        at = np.arange(steps) // SAMPLE_EVERY  # index of the sample before
         after = -(-np.arange(steps) // SAMPLE_EVERY)
         poses, speeds = _interpolate_halfway(poses, speeds)
         return TrafficLog(
@@ -123,10 +123,10 @@ def record(
 
 
 def _interpolate_halfway(poses: Array, speeds: Array) -> tuple[Array, Array]:
-    """Poses (2 T - 1, N, 3) and speeds (2 T - 1, N) of bodies also half-way between the looks, on the straight line.
+    """Poses (2 T - 1, N, 3) and speeds (2 T - 1, N) with interpolated samples half-way between samples (T, N, 3).
 
-    They were seen at (T, N, 3); speeds (T, N) are those of the way since the look before. The half-way place divides
-    the way so that the speed changes evenly (Catmull and Rom's spline along the way).
+    Speeds (T, N) are the mean speeds since the sample before. The half-way place divides the distance so that the speed
+    changes evenly (a Catmull-Rom spline along the path).
     """
     way = speeds[1:]
     before, after = speeds[:-1], np.concatenate([speeds[2:], speeds[-1:]])

@@ -1,4 +1,4 @@
-"""The proving ground as the car's topics say it: one instant of a world becomes messages. Pure, no ROS processes.
+"""The proving ground as messages of a vehicle's topics, for one instant of a world. Pure, no ROS processes.
 
 The same messages go to a running node (`world_node.py`) and into a bag (`reflectdrive make-bag world`).
 """
@@ -20,19 +20,20 @@ from visualization_msgs.msg import Marker, MarkerArray
 from .. import geometry
 from ..config import Config, ConfigError, InputsConfig
 from ..domain import Array, CameraFrame, Plan, Trajectory
+from ..ros import convert, topics
+from ..ros.convert import BadMessage
+from ..ros.outputs import header
 from ..sim.network.roads import RoadMap
 from ..sim.traffic.actors import Actors, Shape
-from . import convert, sensor_messages, topics
-from .convert import BadMessage
-from .outputs import header
+from . import sensor_messages
 
 if TYPE_CHECKING:
     from ..sim.world import World
 
-SEEN_M = 100.0  # perception tells of whom it could see
+PERCEPTION_RANGE_M = 100.0  # range of the simulated perception
 JPEG_QUALITY = 90
-ROUTE_LEFT_M = 120.0  # a route is sent again before it ends nearer than this
-ROUTE_OFF_M = 0.5  # and when it leads elsewhere by more than this
+ROUTE_AHEAD_MIN_M = 120.0  # a route is sent again before it ends nearer than this
+ROUTE_OFFSET_MAX_M = 0.5  # and when it leads elsewhere by more than this
 ROAD_TOPIC = "/world/road"  # drivable polygons, for RViz and the live page
 
 LABELS = {
@@ -50,7 +51,7 @@ LABELS = {
 
 
 class CarTopic(NamedTuple):
-    """A topic of the car and the node's input that it feeds."""
+    """A topic of the vehicle and the node's input that subscribes to it."""
 
     key: str  # of the topic table
     private: str  # the node's own name for it
@@ -60,7 +61,7 @@ class CarTopic(NamedTuple):
 
 
 def check_inputs(inputs: InputsConfig) -> None:
-    """Raises ConfigError where the node would wait for messages that the proving ground does not send."""
+    """Raises ConfigError if the node requires messages that the proving ground does not send."""
     for name, value, sent, what in (
         ("route_type", inputs.route_type, ("path",), "routes as nav_msgs/Path"),
         ("objects_type", inputs.objects_type, ("predicted", "none"), "objects as PredictedObjects"),
@@ -98,21 +99,21 @@ def car_topics(config: Config) -> tuple[CarTopic, ...]:
 
 @dataclass
 class Sender:
-    """What a car sends; remembers the route it sent, which need not be sent again while it leads the way."""
+    """The messages of a vehicle. Stores the route that it sent, which is sent again only when it no longer fits."""
 
     frame: str = "map"
     sent_route: Array | None = None
 
-    def introduction(self, world: World, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of what a planner has to know before the first picture: cameras and route."""
-        mounts = {picture.name: geometry.invert_matrix(picture.camera_from_ego) for picture in pictures}
+    def introduction(self, world: World, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
+        """(input key, message) that a planner needs before the first image: cameras and route."""
+        mounts = {image.name: geometry.invert_matrix(image.camera_from_ego) for image in images}
         if mounts:
             yield "tf_static", sensor_messages.camera_mounts(world.stamp_ns, mounts)
-        yield from self._infos(pictures)
+        yield from self._infos(images)
         yield from self._route(world)
 
     def messages(self, world: World) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of everything that a car would send now but its pictures."""
+        """(input key, message) of all present messages except images."""
         ego = world.ego
         yield from self._route(world)
         yield "instruction", String(data=world.instruction)
@@ -120,46 +121,46 @@ class Sender:
         yield "acceleration", sensor_messages.acceleration(ego)
         yield "odometry", sensor_messages.odometry(ego, self.frame)
 
-    def pictures(self, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of the pictures. They start a planning step: what belongs to it is to come before."""
-        yield from self._infos(pictures)
-        for picture in pictures:
-            message = sensor_messages.picture(picture.stamp_ns, picture.name, jpeg(picture.pixels))
-            yield f"image:{picture.name}", message
+    def images(self, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
+        """(input key, message) of the images. They trigger a planning step: send the other messages first."""
+        yield from self._infos(images)
+        for image in images:
+            message = sensor_messages.compressed_image(image.stamp_ns, image.name, jpeg(image.pixels))
+            yield f"image:{image.name}", message
 
-    def _infos(self, pictures: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        for picture in pictures:
-            size = picture.pixels.shape[1], picture.pixels.shape[0]
-            info = sensor_messages.camera_info(picture.stamp_ns, picture.name, size, picture.pixels_from_camera)
-            yield f"info:{picture.name}", info
+    def _infos(self, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
+        for image in images:
+            size = image.pixels.shape[1], image.pixels.shape[0]
+            info = sensor_messages.camera_info(image.stamp_ns, image.name, size, image.pixels_from_camera)
+            yield f"info:{image.name}", info
 
     def _route(self, world: World) -> Iterator[tuple[str, Any]]:
         wanted = world.route
-        if self.sent_route is None or not still_leads(self.sent_route, wanted, world.ego.map_from_ego):
+        if self.sent_route is None or not is_route_current(self.sent_route, wanted, world.ego.map_from_ego):
             self.sent_route = wanted
             yield "route", sensor_messages.route(world.stamp_ns, wanted, self.frame)
 
 
-def still_leads(sent: Array, wanted: Array, map_from_ego: Array) -> bool:
-    """Whether a route (L, 3) that was sent earlier still leads the way that is wanted, and far enough."""
+def is_route_current(sent: Array, wanted: Array, map_from_ego: Array) -> bool:
+    """Whether a route (L, 3) that was sent before still covers the required one, far enough ahead."""
     (here,), _ = geometry.project(sent, map_from_ego[None, :2])
     end = geometry.arc_lengths(sent)[-1]
     (now,), _ = geometry.project(wanted, map_from_ego[None, :2])
     asked = geometry.arc_lengths(wanted)[-1] - now
-    if end - here < min(ROUTE_LEFT_M, asked - 1.0):
+    if end - here < min(ROUTE_AHEAD_MIN_M, asked - 1.0):
         return False
     ahead = geometry.sample(wanted, now + np.arange(0.0, min(asked, end - here), 2.0))[:, :2]
     if len(ahead) == 0:
         return True
     _, offset = geometry.project(sent, ahead)
-    return bool(np.abs(offset).max() < ROUTE_OFF_M)
+    return bool(np.abs(offset).max() < ROUTE_OFFSET_MAX_M)
 
 
 def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> PredictedObjects:
-    """Who is within SEEN_M of the ego."""
+    """Agents within SEEN_M of the ego."""
     message = PredictedObjects(header=header(stamp_ns, frame))
     gap = np.hypot(*(actors.poses[:, :2] - map_from_ego[:2]).T) if len(actors) else np.zeros(0)
-    near = actors.select(np.flatnonzero(gap < SEEN_M))
+    near = actors.select(np.flatnonzero(gap < PERCEPTION_RANGE_M))
     message.objects = [
         sensor_messages.predicted_object(
             uuid.UUID(int=int(key) & (2**128 - 1)).bytes, LABELS[Shape(int(shape))], pose, speed, size
@@ -205,7 +206,7 @@ def road_markers(road_map: RoadMap, stamp_ns: int, frame: str) -> MarkerArray:
 # --- and back --------------------------------------------------------------------------------------------------------
 
 
-def plan_of(message: Any, map_from_ego: Array, frame: str) -> Plan:
+def plan_from_message(message: Any, map_from_ego: Array, frame: str) -> Plan:
     """The plan in an autoware_planning_msgs/Trajectory that was made where the ego stood at its stamp.
 
     Raises BadMessage for one that cannot be followed.
@@ -228,6 +229,6 @@ def plan_of(message: Any, map_from_ego: Array, frame: str) -> Plan:
     return Plan(convert.stamp_ns(message.header), map_from_ego, trajectory)
 
 
-def declared(config: Config) -> list[tuple[str, str, bool]]:
+def recorded_topics(config: Config) -> list[tuple[str, str, bool]]:
     """(name, type, latched) of the car's topics, for a bag."""
     return [(topic.name, topic.type, str(topic.qos.value[1]) == "transient_local") for topic in car_topics(config)]

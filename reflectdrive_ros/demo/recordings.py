@@ -1,9 +1,9 @@
-"""Recordings that come with the package, as streams of real ROS messages.
+"""Recordings that come with the package, as streams of ROS messages.
 
 `pandaset_002`: three cameras (JPEG, with their own stamps), odometry, acceleration, labelled road users, a route.
 `comma2k19_example`: odometry and acceleration from GNSS, CAN and gyroscope, a route; it has no video.
 
-What a recording does not know is left out, not invented; what had to be assumed is said where it is done.
+Data that a recording lacks is left out; assumptions are stated where they are made.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from .. import geometry
 from ..config import VehicleConfig
 from ..documents import read_arrays
 from ..domain import Array
+from ..errors import UserError
 from ..files import shown
-from .bag import type_name_of
-from .outputs import header
-from .rotations import quaternion_from_matrix
-from .sensor_messages import camera_info, camera_mounts, picture, planar_pose, quaternion
+from ..ros.bag import type_name_of
+from ..ros.outputs import header
+from ..ros.rotations import quaternion_from_matrix
+from .sensor_messages import camera_info, camera_mounts, compressed_image, planar_pose, quaternion
 
-ROUTE_BEYOND_M = 60.0  # the route goes on straight after the last pose, so that a planner has somewhere to go
+ROUTE_BEYOND_M = 60.0  # the route is extended straight beyond the last pose
 ROUTE_SPACING_M = 1.0
 PREDICTION_STEP_S, PREDICTION_STEPS = 0.5, 10
 PANDASET_CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_right": "front_right_camera"}
@@ -66,15 +67,17 @@ LABELS = {
     "Bicycle": ObjectClassification.BICYCLE,
     "Pedestrian": ObjectClassification.PEDESTRIAN,
     "Pedestrian with Object": ObjectClassification.PEDESTRIAN,
-}  # the rest (cones, barriers, signs, ..) is UNKNOWN
+}  # all others (cones, barriers, signs, ..) are UNKNOWN
 
 
-RECORDING = Path("pandaset_002")  # of SHIPPED: what is played where no recording is named
-SHIPPED = Path(__file__).resolve().parents[2] / "test" / "data"  # of a source tree; an installed package has none
+RECORDING = Path("pandaset_002")  # of SHIPPED: the default recording
+SHIPPED_FOLDER = (
+    Path(__file__).resolve().parents[2] / "test" / "data"
+)  # of a source tree; an installed package has none
 
 
-class RecordingError(ValueError):
-    """A folder is no recording that we know, or a part of it is missing."""
+class RecordingError(UserError, ValueError):
+    """A folder is not a known recording, or a part of it is missing."""
 
 
 class RecordedTopic(NamedTuple):
@@ -100,15 +103,19 @@ class Recording:
 
 
 def open_recording(folder: str | Path) -> Recording:
-    """The recording in a folder, or that of this name in the source tree, whatever the present folder is.
+    """The recording in a folder, or that of this name in the source tree, independent of the working directory.
 
-    Raises RecordingError saying what is missing.
+    Raises RecordingError naming what is missing.
     """
     folder = Path(folder)
     if folder in (Path(folder.name), Path("test", "data", folder.name)) and not os.path.exists(folder):
-        folder = SHIPPED / folder.name if os.path.isdir(SHIPPED / folder.name) else folder
-    if not os.path.isdir(folder):  # says no to names that Path.is_dir raises for
-        where = f"those of {SHIPPED} are used by name" if SHIPPED.is_dir() else "the source tree has some in test/data"
+        folder = SHIPPED_FOLDER / folder.name if os.path.isdir(SHIPPED_FOLDER / folder.name) else folder
+    if not os.path.isdir(folder):  # False also for names for which Path.is_dir raises
+        where = (
+            f"those of {SHIPPED_FOLDER} are used by name"
+            if SHIPPED_FOLDER.is_dir()
+            else "the source tree has some in test/data"
+        )
         raise RecordingError(f"recording {shown(folder)} does not exist or is no folder; {where}")
     for name, reader in (("sequence.npz", _pandaset), ("segment.npz", _comma2k19)):
         if (folder / name).is_file():
@@ -126,7 +133,7 @@ def open_recording(folder: str | Path) -> Recording:
 
 
 class _Event(NamedTuple):
-    """A message to be made when its turn comes: pictures are too large to be held all at once."""
+    """A message that is created when it is due: all images together would not fit into memory."""
 
     stamp_ns: int
     topic: str
@@ -186,25 +193,25 @@ def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
             ),
         ]
     for name, source in PANDASET_CAMERAS.items():
-        distortion = PANDASET_DISTORTION[name]  # pictures are as the lens made them: it is given, not removed
+        distortion = PANDASET_DISTORTION[name]  # images are as the lens made them: it is given, not removed
         info, image = f"/sensing/camera/{name}/camera_info", f"/sensing/camera/{name}/image/compressed"
         topics |= {info: (CameraInfo, False), image: (CompressedImage, False)}
         for i, stamp in enumerate(camera_stamps[name]):
             file = folder / "images" / source / f"{i:02d}.jpg"
             if not file.is_file():
-                raise RecordingError(f"picture {file} is missing; copy the recording again")
+                raise RecordingError(f"image {file} is missing; copy the recording again")
             events += [
                 _Event(stamp, info, partial(camera_info, stamp, name, PANDASET_SIZE, data[f"{source}_K"], distortion)),
-                _Event(stamp, image, partial(_picture, stamp, name, file)),
+                _Event(stamp, image, partial(_image, stamp, name, file)),
             ]
     return _recording("pandaset_002", topics, events)
 
 
 def _origin_from_base(data: Mapping[str, Array]) -> Array:
-    """(4, 4) from Autoware's base_link, which lies on the road, to the published origin, which does not.
+    """(4, 4) from Autoware's base_link, which is on the road, to the published origin.
 
-    The origin is that of the positioning unit: some 0.35 m above the road and rolled against it by 1.2 degrees. The
-    road is the plane through the bottoms of the labelled cars around ours, one for the whole drive.
+    The origin is that of the positioning unit: about 0.35 m above the road, with a roll of 1.2 degrees against it. The
+    road is the plane through the bottoms of the labelled cars around the ego, one for the whole drive.
     """
     cars = np.flatnonzero(data["cub_label"] == "Car")
     bottoms = data["cub_xyz"][cars].astype(float)
@@ -225,7 +232,7 @@ def _origin_from_base(data: Mapping[str, Array]) -> Array:
 def _track_velocities(data: Mapping[str, Array]) -> Array:
     """(N, 3) m/s along world x and y, and rad/s, of each labelled box, by differencing its track over 0.4 s.
 
-    The span is centred: a label knows its future, and a backward one would lag. Boxes labelled as standing stand.
+    The span is centred, because a backward one would lag. Boxes labelled as standing have velocity 0.
     """
     time = np.asarray(data["t"])[data["cub_frame"]]
     place = np.column_stack([data["cub_xyz"][:, :2], data["cub_yaw"]]).astype(float)
@@ -243,7 +250,7 @@ def _track_velocities(data: Mapping[str, Array]) -> Array:
 
 
 def _objects(stamp: int, data: Mapping[str, Array], frame: int, velocities: Array, map_from_base: Array) -> Any:
-    """The boxes of one frame; one whose centre is inside our own car is our own car, and left out."""
+    """The boxes of one frame, without the ego's own box, whose centre is inside the ego."""
     vehicle = VehicleConfig()
     rows = np.flatnonzero(data["cub_frame"] == frame)
     in_base = (geometry.invert_matrix(map_from_base) @ np.c_[data["cub_xyz"][rows], np.ones(len(rows))].T)[:2].T
@@ -255,7 +262,9 @@ def _objects(stamp: int, data: Mapping[str, Array], frame: int, velocities: Arra
 
 
 def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
-    """One box with its twist in its own axes and a path at constant velocity whose first pose is now, as Autoware's."""
+    """One box with its twist in its own axes and a path at constant velocity whose first pose is the present one, as in
+    Autoware.
+    """
     xyz, yaw = data["cub_xyz"][row].astype(float), float(data["cub_yaw"][row])
     times = PREDICTION_STEP_S * np.arange(PREDICTION_STEPS + 1)
     places = xyz[:2] + times[:, None] * velocity[:2]
@@ -279,9 +288,9 @@ def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
     return thing
 
 
-def _picture(stamp: int, camera: str, file: Path) -> Any:
-    """The JPEG bytes as they are; read when they are wanted."""
-    return picture(stamp, camera, file.read_bytes())
+def _image(stamp: int, camera: str, file: Path) -> Any:
+    """The JPEG bytes, read on access."""
+    return compressed_image(stamp, camera, file.read_bytes())
 
 
 # --- comma2k19 -------------------------------------------------------------------------------------------------------
@@ -301,8 +310,8 @@ def _comma2k19(folder: Path, data: Mapping[str, Array]) -> Recording:
     mounting = float(np.median(geometry.wrap(course - data["yaw"])))
     yaw = np.asarray(data["yaw"]) + mounting
     speed = np.interp(time, data["can_speed_t"], data["can_speed"])
-    yaw_rate = np.interp(time, data["imu_t"], _smoothed(-data["gyro_frd"][:, 2], 11))  # about 0.1 s of samples
-    forward = np.interp(time, data["can_speed_t"], _slope(data["can_speed_t"], data["can_speed"], 0.25))
+    yaw_rate = np.interp(time, data["imu_t"], _moving_mean(-data["gyro_frd"][:, 2], 11))  # about 0.1 s of samples
+    forward = np.interp(time, data["can_speed_t"], _derivative(data["can_speed_t"], data["can_speed"], 0.25))
     poses = np.column_stack([data["enu_xyz"][:, :2], yaw])
     heights = np.asarray(data["enu_xyz"])[:, 2]
     map_from_base = np.stack([geometry.matrix_from_pose(pose, z) for pose, z in zip(poses, heights, strict=True)])
@@ -323,14 +332,14 @@ def _comma2k19(folder: Path, data: Mapping[str, Array]) -> Recording:
     return _recording("comma2k19_example", topics, events)
 
 
-def _smoothed(values: Array, width: int) -> Array:
+def _moving_mean(values: Array, width: int) -> Array:
     """Moving mean over `width` samples, shorter at the ends."""
     kernel = np.ones(width)
     return np.asarray(np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same"))
 
 
-def _slope(time: Array, values: Array, half_span_s: float) -> Array:
-    """Change per second over a span centred on each sample: a gradient would magnify the steps of CAN speed."""
+def _derivative(time: Array, values: Array, half_span_s: float) -> Array:
+    """Rate of change over a span centred on each sample: a simple gradient would amplify the steps of the CAN speed."""
     before, after = np.maximum(time - half_span_s, time[0]), np.minimum(time + half_span_s, time[-1])
     return np.asarray((np.interp(after, time, values) - np.interp(before, time, values)) / (after - before))
 
@@ -339,7 +348,7 @@ def _slope(time: Array, values: Array, half_span_s: float) -> Array:
 
 
 def _stamps(unix0_s: Array, seconds: Array) -> list[int]:
-    """Nanoseconds since 1970. Whole and broken seconds apart: a double holds Unix time only to 0.2 microseconds."""
+    """Nanoseconds since 1970, from whole and fractional seconds: a double holds Unix time only to 0.2 microseconds."""
     whole, broken = divmod(float(unix0_s), 1.0)
     return [int(whole) * 10**9 + round((broken + float(second)) * 1e9) for second in seconds]
 
@@ -369,7 +378,7 @@ def _route(stamp: int, driven: Array, yaw: Array) -> Any:
         if np.hypot(*(driven[i, :2] - driven[kept[-1], :2])) >= ROUTE_SPACING_M:
             kept.append(i)
     if kept[-1] != len(driven) - 1 and len(kept) > 1:
-        kept.pop()  # the last pose takes the place of the one before, so that no short piece bends the route
+        kept.pop()  # the last pose replaces the one before, so that no short segment bends the route
     if kept[-1] != len(driven) - 1:
         kept.append(len(driven) - 1)
     beyond = driven[-1] + ROUTE_BEYOND_M * np.array([np.cos(yaw[-1]), np.sin(yaw[-1]), 0.0])

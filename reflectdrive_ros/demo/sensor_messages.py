@@ -1,6 +1,6 @@
-"""What sensors, localization and perception would say, as messages: plain numbers in, one message out.
+"""Messages of sensors, localization and perception from plain numbers.
 
-Every number passes through float() or int(): rclpy writes others as garbage.
+Every number passes through float() or int(), because rclpy serialises other types incorrectly.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
 
 from ..domain import Array, EgoState
-from .outputs import header
-from .rotations import quaternion_from_matrix, quaternion_from_yaw
+from ..ros.outputs import header
+from ..ros.rotations import quaternion_from_matrix, quaternion_from_yaw
 
-PREDICTED_S = 5  # as far as predictions reach
+PREDICTION_S = 5  # as far as predictions reach
 
 
 def quaternion(xyzw: tuple[float, float, float, float]) -> Quaternion:
@@ -62,7 +62,7 @@ def route(stamp_ns: int, poses: Array, frame: str) -> PathMessage:
     return message
 
 
-def picture(stamp_ns: int, camera: str, jpeg: bytes) -> CompressedImage:
+def compressed_image(stamp_ns: int, camera: str, jpeg: bytes) -> CompressedImage:
     message = CompressedImage(header=header(stamp_ns, f"{camera}_optical"), format="jpeg")
     message.data = array("B", jpeg)
     return message
@@ -97,15 +97,16 @@ def camera_mounts(stamp_ns: int, ego_from_cameras: Mapping[str, Array]) -> TFMes
 
 
 def predicted_object(uuid: bytes, label: int, pose: Array, speed_mps: float, size: Array) -> PredictedObject:
-    """A box at constant velocity: `pose` (3,) its centre in the map, `size` (3,) length, width, height m, standing on
-    the road. The twist is in the object's own axes, and as in Autoware the path's first pose is now; its second and
-    last is PREDICTED_S later, since nothing but the place changes between the two."""
+    """A box at constant velocity: `pose` (3,) its centre in the map, `size` (3,) length, width, height m, on the road.
+    The twist is in the object's own axes. As in Autoware the path's first pose is the present one; its second and last
+    is PREDICTED_S later.
+    """
     length, width, height = (float(value) for value in size)
     x, y, heading = (float(value) for value in pose)
     now = planar_pose(x, y, 0.5 * height, heading)
-    way_m = PREDICTED_S * float(speed_mps)
+    way_m = PREDICTION_S * float(speed_mps)
     there = Point(x=x + way_m * math.cos(heading), y=y + way_m * math.sin(heading), z=0.5 * height)
-    path = PredictedPath(time_step=Duration(sec=PREDICTED_S, nanosec=0), confidence=1.0)
+    path = PredictedPath(time_step=Duration(sec=PREDICTION_S, nanosec=0), confidence=1.0)
     path.path = [now, Pose(position=there, orientation=now.orientation)]
     thing = PredictedObject(existence_probability=1.0)
     thing.object_id.uuid = np.frombuffer(uuid, np.uint8)

@@ -1,9 +1,9 @@
-"""The live page: what a running planner sees, plans and says, in a browser on this machine.
+"""The live page: inputs, plans and verdicts of a running planner, in a browser on this machine.
 
-    python -m reflectdrive_ros.ros.live --port 8000
+    python -m reflectdrive_ros.demo.live --port 8000
 
-It listens to the node's own topics, so it serves `reflectdrive demo --live` and a node on a car alike. The server is
-Python's own, answers this machine only, and needs nothing from the network.
+It subscribes to the node's topics, so it works for `reflectdrive demo --live` and for a node on a vehicle. The server
+is Python's own, answers this machine only, and needs no network access.
 """
 
 from __future__ import annotations
@@ -21,33 +21,35 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from .. import arguments, pages
-from ..config import ConfigError, VehicleConfig
+from ..command import HelpFormatter
+from ..config import VehicleConfig
+from ..errors import UserError
 from ..stopping import raise_on_signal
 from . import live_view
 from .live_topics import Listener
-from .world_node import own_context, spinning
+from .world_node import new_context, spin_in_background
 
 HOST = "127.0.0.1"
 PORT = 8000
-IDLE_S = 10.0  # after which a connection that sends no request is closed; the page asks ten times a second
+IDLE_S = 10.0  # a connection without a request is closed after this time; the page sends ten per second
 STAMP = re.compile(r"([0-9]{1,19})(\.jpg)?")  # of an image, ns; int() refuses much longer ones
 
 
-class PortError(Exception):
-    """The page's port cannot be used; the message names it and says what to do."""
+class PortError(UserError):
+    """The page's port cannot be used; the message names it and what to do."""
 
 
-class Page(ThreadingHTTPServer):
-    """Answers `/`, `/state.json`, `/road.json` and `/camera/NAME/STAMP.jpg` from what a listener has heard."""
+class LiveServer(ThreadingHTTPServer):
+    """Serves `/`, `/state.json`, `/road.json` and `/camera/NAME/STAMP.jpg` from a listener's messages."""
 
     daemon_threads = True
 
     def __init__(self, port: int, listener: Listener, vehicle: VehicleConfig) -> None:
-        """Raises PortError for a port in use; port 0 takes a free one."""
+        """Raises PortError for a port in use; port 0 selects a free one."""
         self.listener, self.vehicle = listener, vehicle
         self.html = pages.page("live.html").encode()
         try:
-            super().__init__((HOST, port), Answers)
+            super().__init__((HOST, port), RequestHandler)
         except OSError as fault:
             raise PortError(f"port {port} cannot be used: {fault.strerror}; choose another with --port") from None
 
@@ -56,13 +58,13 @@ class Page(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that leaves in the middle of an answer is no fault of ours."""
+        """A browser that closes the connection early is not an error."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
-class Answers(BaseHTTPRequestHandler):
-    server: Page
+class RequestHandler(BaseHTTPRequestHandler):
+    server: LiveServer
     protocol_version = "HTTP/1.1"
     timeout = IDLE_S
 
@@ -75,11 +77,11 @@ class Answers(BaseHTTPRequestHandler):
             self._answer_json(live_view.state(self.server.listener.heard(), self.server.vehicle))
         elif path == "/road.json":
             version, rings = self.server.listener.road()
-            self._answer_json({"version": version, "rings": [live_view.rounded(ring, 2) for ring in rings]})
+            self._answer_json({"version": version, "rings": [live_view.round_list(ring, 2) for ring in rings]})
         elif len(words) == 3 and words[0] == "camera" and (stamp := STAMP.fullmatch(words[2])):
             jpeg = self.server.listener.jpeg(words[1], int(stamp[1]))
             if jpeg is None:
-                self._answer(b"this picture is gone", "text/plain", HTTPStatus.NOT_FOUND)
+                self._answer(b"this image is gone", "text/plain", HTTPStatus.NOT_FOUND)
             else:
                 self._answer(jpeg, "image/jpeg")
         else:
@@ -97,16 +99,16 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Ten requests a second are no news."""
+        """Ten requests per second are not logged."""
 
 
 @contextmanager
-def served(port: int, vehicle: VehicleConfig) -> Iterator[Page]:
-    """The page while the block runs; listener, server and threads are gone afterwards. Raises PortError."""
-    context = own_context()
+def serve(port: int, vehicle: VehicleConfig) -> Iterator[LiveServer]:
+    """Serves the page while the block runs; listener, server and threads end with it. Raises PortError."""
+    context = new_context()
     listener = Listener(context)
-    with spinning(listener, context=context):
-        page = Page(port, listener, vehicle)
+    with spin_in_background(listener, context=context):
+        page = LiveServer(port, listener, vehicle)
         thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.1}, name="page", daemon=True)
         thread.start()
         try:
@@ -118,20 +120,15 @@ def served(port: int, vehicle: VehicleConfig) -> Iterator[Page]:
 
 
 def main(args: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="live", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--port", type=arguments.PORT, default=PORT, help=f"of the page (default: {PORT})")
+    parser = argparse.ArgumentParser(prog="live", description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--port", type=arguments.PORT, default=PORT, help="of the page")
     parsed = parser.parse_args(sys.argv[1:] if args is None else args)
     try:
-        with raise_on_signal(), served(parsed.port, VehicleConfig()) as page:
+        with raise_on_signal(), serve(parsed.port, VehicleConfig()) as page:
             sys.stdout.write(f"{page.url} shows the running planner; Ctrl-C ends\n")
             sys.stdout.flush()
             threading.Event().wait()
-    except PortError as fault:
-        sys.stderr.write(f"live: {fault}\n")
-        return 2
-    except ConfigError as fault:
+    except UserError as fault:
         sys.stderr.write(f"live: {fault}\n")
         return 2
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
-"""Listens to a running planner node: what it is given, what it answers. Nothing has to be told where that is.
+"""Subscribes to the topics of a running planner node: its inputs and its outputs. Topic names are discovered.
 
-The planner is the node that publishes a PlannerStatus. What it subscribes to, under whatever names it was remapped to,
-is found by asking the graph; so the page also works beside a node on a car.
+The planner is the node that publishes a PlannerStatus. The ROS graph gives its subscriptions under their remapped
+names, so that the page also works with a node on a vehicle.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from rclpy.node import Node
 from visualization_msgs.msg import MarkerArray
 
 from ..domain import Array
-from . import convert, outputs, topics
-from .convert import BadMessage
-from .node import profile
-from .topics import Qos, message_class
+from ..ros import convert, image_decoding, outputs, topics
+from ..ros.convert import BadMessage
+from ..ros.node import qos_profile
+from ..ros.topics import Qos, message_class
 from .world_messages import ROAD_TOPIC
 
-LOOK_PERIOD_S = 0.5
-PICTURES_KEPT = 8  # of each camera, so that a page gets the very picture it was told of
+DISCOVERY_PERIOD_S = 0.5
+IMAGES_KEPT = 8  # of each camera, so that a page can fetch the image of its state
 POSES_KEPT = 300
 HISTORY_KEPT = 600  # plans; a minute
 STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
-HEARD = {"trajectory", "status", "debug", "goals", "diagnostics"}
-OUTPUTS = {topic.type: topic for topic in topics.OUTPUTS if topic.key in HEARD}
+OUTPUT_KEYS = {"trajectory", "status", "debug", "goals", "diagnostics"}
+OUTPUTS = {topic.type: topic for topic in topics.OUTPUTS if topic.key in OUTPUT_KEYS}
 INPUTS = {
     "sensor_msgs/msg/CompressedImage": ("image", Qos.SENSOR),
     "sensor_msgs/msg/Image": ("image", Qos.SENSOR),
@@ -43,29 +43,29 @@ INPUTS = {
     "std_msgs/msg/String": ("instruction", Qos.NEWEST),
     **dict.fromkeys(topics.OBJECT_TYPES.values(), ("objects", Qos.NEWEST)),
 }
-NO_NAMES = {"", "sensing", "camera", "input", "image", "image_raw", "compressed", "camera_info", "image_rect"}
+GENERIC_WORDS = {"", "sensing", "camera", "input", "image", "image_raw", "compressed", "camera_info", "image_rect"}
 
 
 def camera_name(topic: str) -> str:
-    """What a camera is called, from the name of its picture or camera_info topic."""
-    words = [word for word in topic.split("/") if word not in NO_NAMES]
+    """Name of a camera, from its image or camera_info topic."""
+    words = [word for word in topic.split("/") if word not in GENERIC_WORDS]
     return words[-1] if words else topic
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class CameraJpeg:
     stamp_ns: int
     jpeg: bytes
     frame: str
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
-    """The newest of everything at one moment."""
+class LiveState:
+    """The newest of all messages at one moment."""
 
     planner: str  # full name of the planner's node; empty while there is none
     newest: Mapping[str, Any]  # messages by key
-    pictures: Mapping[str, Picture]  # by camera
+    images: Mapping[str, CameraJpeg]  # by camera
     infos: Mapping[str, Any]  # CameraInfo by camera
     transforms: Mapping[str, tuple[str, Array]]  # of /tf_static, as `convert.static_transforms`
     poses: tuple[tuple[int, Array], ...]  # stamp and map_from_ego, newest last
@@ -82,7 +82,7 @@ class Listener(Node):
         self._planner = ""
         self._heard_topics: set[str] = set()
         self._newest: dict[str, Any] = {}
-        self._pictures: dict[str, OrderedDict[int, Any]] = {}
+        self._images: dict[str, OrderedDict[int, Any]] = {}
         self._infos: dict[str, Any] = {}
         self._transforms: dict[str, tuple[str, Array]] = {}
         self._poses: deque[tuple[int, Array]] = deque(maxlen=POSES_KEPT)
@@ -91,13 +91,13 @@ class Listener(Node):
         self._plan_times: deque[float] = deque(maxlen=20)
         self._road: list[Array] = []
         self._road_version = 0
-        self.create_subscription(MarkerArray, ROAD_TOPIC, self._take_road, profile(Qos.LATCHED))
-        self.create_timer(LOOK_PERIOD_S, self._look)
+        self.create_subscription(MarkerArray, ROAD_TOPIC, self._take_road, qos_profile(Qos.LATCHED))
+        self.create_timer(DISCOVERY_PERIOD_S, self._look)
 
-    # --- what to listen to -------------------------------------------------------------------------------------------
+    # --- subscriptions -----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Find the planner, and subscribe to what of it is not heard yet."""
+        """Find the planner, and subscribe to its topics that are not subscribed yet."""
         found = [
             (info.node_namespace, info.node_name)
             for name, types in self.get_topic_names_and_types()
@@ -128,7 +128,7 @@ class Listener(Node):
         if topic in self._heard_topics:
             return
         self._heard_topics.add(topic)
-        self.create_subscription(message_class(kind), topic, self._taking(key, camera_name(topic)), profile(qos))
+        self.create_subscription(message_class(kind), topic, self._taking(key, camera_name(topic)), qos_profile(qos))
 
     def _taking(self, key: str, camera: str) -> Any:
         def take(message: Any) -> None:
@@ -139,9 +139,9 @@ class Listener(Node):
 
     def _take(self, key: str, camera: str, message: Any) -> None:
         if key == "image":
-            kept = self._pictures.setdefault(camera, OrderedDict())
+            kept = self._images.setdefault(camera, OrderedDict())
             kept[convert.stamp_ns(message.header)] = message
-            while len(kept) > PICTURES_KEPT:
+            while len(kept) > IMAGES_KEPT:
                 kept.popitem(last=False)
             return
         if key == "info":
@@ -176,16 +176,16 @@ class Listener(Node):
             self._road = [ring for ring in rings if len(ring) > 2]
             self._road_version += 1
 
-    # --- what was heard ----------------------------------------------------------------------------------------------
+    # --- received messages -------------------------------------------------------------------------------------------
 
-    def heard(self) -> Heard:
+    def heard(self) -> LiveState:
         with self._lock:
             times = list(self._plan_times)
             span_s = times[-1] - times[0] if len(times) > 1 else 0.0
-            return Heard(
+            return LiveState(
                 self._planner,
                 dict(self._newest),
-                {name: _picture(kept[max(kept)]) for name, kept in self._pictures.items() if kept},
+                {name: _to_jpeg(kept[max(kept)]) for name, kept in self._images.items() if kept},
                 dict(self._infos),
                 dict(self._transforms),
                 tuple(self._poses),
@@ -196,10 +196,10 @@ class Listener(Node):
             )
 
     def jpeg(self, camera: str, stamp_ns: int) -> bytes | None:
-        """The picture of that stamp, if it is still kept."""
+        """The image of that stamp, if it is still stored."""
         with self._lock:
-            message = self._pictures.get(camera, OrderedDict()).get(stamp_ns)
-        return None if message is None else _picture(message).jpeg or None
+            message = self._images.get(camera, OrderedDict()).get(stamp_ns)
+        return None if message is None else _to_jpeg(message).jpeg or None
 
     def road(self) -> tuple[int, list[Array]]:
         """Version, and rings (V, 2) in the map."""
@@ -207,14 +207,14 @@ class Listener(Node):
             return self._road_version, list(self._road)
 
 
-def _picture(message: Any) -> Picture:
-    """JPEG bytes as they came; raw pictures are encoded, what is no picture becomes an empty one."""
+def _to_jpeg(message: Any) -> CameraJpeg:
+    """JPEG bytes unchanged; raw images are encoded, an unreadable image becomes an empty one."""
     stamp_ns, frame = convert.stamp_ns(message.header), message.header.frame_id
     if not hasattr(message, "encoding"):
-        return Picture(stamp_ns, bytes(message.data), frame)
+        return CameraJpeg(stamp_ns, bytes(message.data), frame)
     try:
-        pixels = convert.raw_pixels(message, frame)
+        pixels = image_decoding.raw_pixels(message, frame)
     except BadMessage:
-        return Picture(stamp_ns, b"", frame)
+        return CameraJpeg(stamp_ns, b"", frame)
     made = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 80])[1]
-    return Picture(stamp_ns, made.tobytes(), frame)
+    return CameraJpeg(stamp_ns, made.tobytes(), frame)

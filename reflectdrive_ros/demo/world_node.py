@@ -1,10 +1,11 @@
-"""The proving ground on the car's topics: three cameras, odometry, road users and a route out, plans in.
+"""The proving ground on a vehicle's topics: publishes three cameras, odometry, road users and a route, subscribes to
+plans.
 
-    python -m reflectdrive_ros.ros.world_node --seed 3
+    python -m reflectdrive_ros.demo.world_node --seed 3
 
-It drives by the newest plan. Where drawing the pictures takes longer than a tick of 0.1 s, simulated time runs slower
-than ours; no tick is left out. In lock step each tick waits for the plan that was made of it, so that a drive does not
-depend on how fast the machine is.
+The ego follows the newest plan. If rendering takes longer than a tick of 0.1 s, simulated time runs slower than real
+time; no tick is skipped. In lock step each tick waits for its own plan, so that a drive does not depend on the speed of
+the machine.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from rosgraph_msgs.msg import Clock
 from visualization_msgs.msg import MarkerArray
 
 from .. import arguments
-from ..config import Config, ConfigError
+from ..command import HelpFormatter
+from ..config import Config
 from ..domain import Array, Plan
+from ..errors import UserError
+from ..ros import convert, outputs, topics
+from ..ros.bag import BagError, BagWriter
+from ..ros.convert import BadMessage
+from ..ros.node import qos_profile, start_ros
+from ..ros.processes import dds_profile, full_topic_name, sender_qos
+from ..ros.topics import NODE_NAME, message_class
 from ..stopping import raise_on_signal
-from . import convert, outputs, topics, world_bag, world_messages
-from .bag import BagError, BagWriter
-from .convert import BadMessage
-from .node import profile, start_ros
-from .processes import dds_profile, resolved, sending
-from .topics import NODE_NAME, message_class
+from . import world_bag, world_messages
 
 if TYPE_CHECKING:
     from ..sim.drive_log import Event
@@ -49,29 +53,29 @@ TICK_S = 0.1
 LOCK_STEP_S = 2.0  # the longest that a tick waits for its plan
 INTRODUCTION_S = 0.3
 MATCH_TIMEOUT_S = 30.0
-REMEMBERED = 100  # poses of the ego that a plan may still refer to
+POSES_KEPT = 100  # poses of the ego that a plan may still refer to
 
 
 @dataclass(frozen=True)
-class Pace:
+class Pacing:
     """How simulated time follows ours."""
 
-    lock_step: bool = False  # each tick waits for the plan that was made of it, up to LOCK_STEP_S
+    lock_step: bool = False  # each tick waits for its own plan, up to LOCK_STEP_S
     real_time: bool = True  # never faster than time itself
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
-    """An instant of the world that was published; the world stands there until the next one is asked for."""
+class WorldStep:
+    """A published instant of the world; the world stands still until the next one is requested."""
 
     stamp_ns: int
-    plan: Plan | None  # what the ego will follow; None before the first plan
-    fresh: bool  # the plan was made of this very instant
-    events: tuple[Event, ...]  # on the way from the last moment to this one
+    plan: Plan | None  # the ego's next plan; None before the first
+    fresh: bool  # the plan was made for this instant
+    events: tuple[Event, ...]  # since the previous instant
 
 
 class WorldNode(Node):
-    """A world and its topics. `drive` runs in the caller's thread, plans arrive in one of its own."""
+    """A world and its topics. `drive` runs in the caller's thread, plans arrive in another."""
 
     def __init__(
         self,
@@ -81,7 +85,7 @@ class WorldNode(Node):
         *,
         context: Context | None = None,
         record: BagWriter | None = None,
-        trajectory_topic: str = resolved("~/output/trajectory"),
+        trajectory_topic: str = full_topic_name("~/output/trajectory"),
     ) -> None:
         """`rig`: the cameras to draw (`sim.render.camera.rig`), None for planners without cameras.
 
@@ -99,14 +103,15 @@ class WorldNode(Node):
         car = world_messages.car_topics(config)
         self.names = {topic.key: topic.name for topic in car}
         self.inputs = {
-            topic.key: self.create_publisher(message_class(topic.type), topic.name, sending(topic.qos)) for topic in car
+            topic.key: self.create_publisher(message_class(topic.type), topic.name, sender_qos(topic.qos))
+            for topic in car
         }
         self._clock_publisher = self.create_publisher(Clock, "/clock", 10)
-        road = self.create_publisher(MarkerArray, world_messages.ROAD_TOPIC, profile(topics.Qos.LATCHED))
+        road = self.create_publisher(MarkerArray, world_messages.ROAD_TOPIC, qos_profile(topics.Qos.LATCHED))
         road.publish(world_messages.road_markers(world.road_map, world.stamp_ns, config.output.map_frame))
-        self.create_subscription(TrajectoryMessage, trajectory_topic, self._take, profile(topics.Qos.NEWEST))
+        self.create_subscription(TrajectoryMessage, trajectory_topic, self._take, qos_profile(topics.Qos.NEWEST))
         if record is not None:
-            for name, kind, latched in world_messages.declared(config):
+            for name, kind, latched in world_messages.recorded_topics(config):
                 record.add_topic(name, kind, latched=latched)
 
     def _take(self, message: TrajectoryMessage) -> None:
@@ -115,7 +120,7 @@ class WorldNode(Node):
         if map_from_ego is None:
             return  # of another drive, or too old to be followed
         try:
-            plan = world_messages.plan_of(message, map_from_ego, self._config.output.map_frame)
+            plan = world_messages.plan_from_message(message, map_from_ego, self._config.output.map_frame)
         except BadMessage as fault:
             self.refused += 1
             self.get_logger().warning(str(fault), throttle_duration_sec=1.0)
@@ -125,7 +130,7 @@ class WorldNode(Node):
                 self._plan = plan
                 self._arrived.notify_all()
 
-    def drive(self, seconds: float | None, pace: Pace) -> Iterator[Moment]:
+    def drive(self, seconds: float | None, pace: Pacing) -> Iterator[WorldStep]:
         """Moments until `seconds` of simulated time are over; without end for None."""
         self.introduce()
         begin_ns, self._due = self.world.stamp_ns, time.perf_counter()
@@ -135,18 +140,16 @@ class WorldNode(Node):
             yield moment
             events = self.world.step(moment.plan, TICK_S)
 
-    def _moment(self, pace: Pace, events: tuple[Event, ...]) -> Moment:
-        """Say what is, and wait as the pace asks."""
+    def _moment(self, pace: Pacing, events: tuple[Event, ...]) -> WorldStep:
+        """Publishes the present instant, and waits as the pacing requires."""
         stamp_ns = self.world.stamp_ns
         self._egos[stamp_ns] = self.world.ego.map_from_ego
-        while len(self._egos) > REMEMBERED:
+        while len(self._egos) > POSES_KEPT:
             del self._egos[next(iter(self._egos))]
         self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
         self._send(self._sender.messages(self.world))
-        if (
-            self._rig
-        ):  # drawn after the rest is sent: a picture that overtook its odometry would be planned from without
-            self._send(self._sender.pictures(self.world.render_images(self._rig)))
+        if self._rig:  # published last: an image that arrived before its odometry would be planned without it
+            self._send(self._sender.images(self.world.render_images(self._rig)))
         if pace.lock_step:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._plan is not None and self._plan.stamp_ns >= stamp_ns, LOCK_STEP_S)
@@ -155,17 +158,17 @@ class WorldNode(Node):
             time.sleep(max(0.0, self._due - time.perf_counter()))
         with self._arrived:
             plan = self._plan
-        return Moment(stamp_ns, plan, plan is not None and plan.stamp_ns == stamp_ns, events)
+        return WorldStep(stamp_ns, plan, plan is not None and plan.stamp_ns == stamp_ns, events)
 
     def introduce(self) -> None:
-        """Tell what does not change, and give it the time to arrive: pictures may overtake it."""
-        pictures = self.world.render_images(self._rig) if self._rig else ()
-        self._send(self._sender.introduction(self.world, pictures))
+        """Publishes what does not change, and waits for its arrival: images may overtake it."""
+        images = self.world.render_images(self._rig) if self._rig else ()
+        self._send(self._sender.introduction(self.world, images))
         time.sleep(INTRODUCTION_S)
 
     def _send(self, messages: Iterable[tuple[str, Any]]) -> None:
         for key, message in messages:
-            if key not in self.inputs:  # such as objects, where the settings want none
+            if key not in self.inputs:  # such as objects, if the settings do not use them
                 continue
             data = serialize_message(message)
             self.inputs[key].publish(data)
@@ -173,11 +176,13 @@ class WorldNode(Node):
                 self._record.write(self.names[key], self.world.stamp_ns, data)
 
     def wait_for_planner(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        """Until the planner listens to every topic and we hear it. Raises BagError with its last words if it dies."""
+        """Waits until the planner subscribes to every topic and its outputs are matched. Raises BagError with its last
+        output if it ends.
+        """
         until = time.perf_counter() + MATCH_TIMEOUT_S
         while time.perf_counter() < until:
             require_running(process, log)
-            heard = self.count_publishers(resolved("~/output/trajectory")) > 0
+            heard = self.count_publishers(full_topic_name("~/output/trajectory")) > 0
             if heard and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
                 return
             time.sleep(0.05)
@@ -197,7 +202,7 @@ def remaps(config: Config) -> dict[str, str]:
 
 
 @contextmanager
-def spinning(*nodes: Node, context: Context) -> Iterator[None]:
+def spin_in_background(*nodes: Node, context: Context) -> Iterator[None]:
     """The nodes' callbacks run in a thread of their own; nodes and context are gone afterwards."""
     executor = SingleThreadedExecutor(context=context)
     for node in nodes:
@@ -219,7 +224,7 @@ def spinning(*nodes: Node, context: Context) -> Iterator[None]:
         thread.join(timeout=1.0)
 
 
-def own_context(args: list[str] | None = None) -> Context:
+def new_context(args: list[str] | None = None) -> Context:
     """A ROS context that leaves signals to us. Raises ConfigError as `start_ros` does."""
     context = Context()
     start_ros(args or [], context)
@@ -229,16 +234,14 @@ def own_context(args: list[str] | None = None) -> Context:
 def main(args: list[str] | None = None) -> int:
     """`ros2 run reflectdrive world`"""
     given = sys.argv[1:] if args is None else args
-    parser = argparse.ArgumentParser(
-        prog="world", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="world", description=__doc__, formatter_class=HelpFormatter)
     world_bag.add_world_arguments(parser)
     parser.add_argument(
-        "--seconds", type=arguments.duration(0.1), help="end after so much simulated time (default: never)"
+        "--seconds", type=arguments.duration(0.1), help="seconds of simulated time (default: unlimited)"
     )
-    parser.add_argument("--lock-step", action="store_true", help="each tick waits for the plan that was made of it")
+    parser.add_argument("--lock-step", action="store_true", help="each tick waits for its own plan")
     parser.add_argument(
-        "--trajectory", default=f"{NODE_NAME}/output/trajectory", metavar="TOPIC", help="plans to drive by"
+        "--trajectory", default=f"{NODE_NAME}/output/trajectory", metavar="TOPIC", help="topic of the plans"
     )
     parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters of ROS")
     parsed = parser.parse_args(given)
@@ -247,14 +250,14 @@ def main(args: list[str] | None = None) -> int:
         os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
     config = Config()
     try:
-        with raise_on_signal(), world_bag.opened_world(parsed, config) as world:
-            context = own_context(given)
+        with raise_on_signal(), world_bag.open_world(parsed, config) as world:
+            context = new_context(given)
             node = WorldNode(
-                world, config, world_bag.rig_of(config), context=context, trajectory_topic=parsed.trajectory
+                world, config, world_bag.camera_rig(config), context=context, trajectory_topic=parsed.trajectory
             )
-            with spinning(node, context=context):
-                run(node, parsed.seconds, Pace(lock_step=parsed.lock_step))
-    except (ConfigError, *world_bag.WORLD_FAULTS) as fault:
+            with spin_in_background(node, context=context):
+                run(node, parsed.seconds, Pacing(lock_step=parsed.lock_step))
+    except UserError as fault:
         sys.stderr.write(f"world: {fault}\n")
         return 2
     except KeyboardInterrupt:
@@ -262,8 +265,8 @@ def main(args: list[str] | None = None) -> int:
     return 0
 
 
-def run(node: WorldNode, seconds: float | None, pace: Pace) -> None:
-    """Drive, and say what happens and how fast simulated time runs."""
+def run(node: WorldNode, seconds: float | None, pace: Pacing) -> None:
+    """Drives, and prints events and the real-time factor."""
     node.get_logger().info(f"the world is {node.world.road_map.name}")
     said, since_ns, plans = time.perf_counter(), node.world.stamp_ns, 0
     for moment in node.drive(seconds, pace):

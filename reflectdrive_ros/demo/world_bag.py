@@ -1,4 +1,4 @@
-"""A drive through the proving ground as a recording: the pilot drives it here, without ROS processes, bit for bit the
+"""A drive through the proving ground as a recording: the core drives it here, without ROS processes, bit for bit the
 same on every run. Also what every command that opens a world has in common."""
 
 from __future__ import annotations
@@ -13,31 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 from .. import arguments
 from ..config import Config
+from ..ros.planning_core import PlanningCore
 from ..runtime.engine import NO_DEADLINE_MS
-from ..sim.network.roads import RoadError
-from ..sim.sumo import SumoFailed, SumoMissing
-from ..sim.traffic.simulation import TrafficError
 from . import world_messages
-from .planning_core import Pilot
 from .recordings import RecordedMessage, RecordedTopic, Recording
 
 if TYPE_CHECKING:
     from ..sim.world import World
 
 TICK_S = 0.1
-WORLD_FAULTS = (SumoMissing, SumoFailed, RoadError, TrafficError)  # one sentence each
 
 
 def add_world_arguments(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--seed", type=arguments.SEED, default=6, help="of the town, its traffic and its looks (default: 6)"
-    )
-    parser.add_argument("--town", default="", help="name of a made town (default: one that follows from the seed)")
+    parser.add_argument("--seed", type=arguments.SEED, default=6, help="of the town, its traffic and its appearance")
+    parser.add_argument("--town", default="", help="name of a generated town (default: from the seed)")
     parser.add_argument("--map", type=Path, metavar="FILE", help="drive in this Lanelet2 map (.osm) instead")
 
 
 @contextmanager
-def opened_world(args: argparse.Namespace, config: Config) -> Iterator[World]:
+def open_world(args: argparse.Namespace, config: Config) -> Iterator[World]:
     """The world that the arguments ask for. Raises one of WORLD_FAULTS, or ConfigError for inputs that it has not."""
     world_messages.check_inputs(config.inputs)
     from ..sim.world import World, WorldOptions  # SUMO is needed from here on, not before
@@ -46,32 +40,32 @@ def opened_world(args: argparse.Namespace, config: Config) -> Iterator[World]:
         yield world
 
 
-def rig_of(config: Config) -> Sequence[Any]:
-    """The proving ground's cameras at the size that the planner takes; none when it needs none."""
+def camera_rig(config: Config) -> Sequence[Any]:
+    """The proving ground's cameras at the planner's image size; none if it needs none."""
     from ..sim.render import camera
 
     return camera.rig(config.cameras.width, config.cameras.height) if config.cameras.required else ()
 
 
 def world_recording(world: World, config: Config, seconds: float) -> Recording:
-    """What the car's topics carry while the configured planner drives; can be walked once."""
-    table = tuple(RecordedTopic(*row) for row in world_messages.declared(config))
+    """The messages on the vehicle's topics while the configured planner drives; can be iterated once."""
+    table = tuple(RecordedTopic(*row) for row in world_messages.recorded_topics(config))
     names = {topic.key: topic.name for topic in world_messages.car_topics(config)}
     ticks = max(1, round(seconds / TICK_S))
-    rig = rig_of(config)
+    rig = camera_rig(config)
 
     def messages() -> Iterator[RecordedMessage]:
         patient = replace(config, engine=replace(config.engine, deadline_ms=NO_DEADLINE_MS))
-        pilot = Pilot(patient, time.perf_counter)
+        core = PlanningCore(patient, time.perf_counter)
         sender = world_messages.Sender(config.output.map_frame)
         for tick in range(ticks):
-            stamp_ns, pictures = world.stamp_ns, world.render_images(rig) if rig else ()
-            introduced = [] if tick else list(sender.introduction(world, pictures))
-            for key, message in (*introduced, *sender.messages(world), *sender.pictures(pictures)):
+            stamp_ns, images = world.stamp_ns, world.render_images(rig) if rig else ()
+            introduced = [] if tick else list(sender.introduction(world, images))
+            for key, message in (*introduced, *sender.messages(world), *sender.images(images)):
                 if key in names:
-                    pilot.put(key, message, stamp_ns)
+                    core.put(key, message, stamp_ns)
                     yield RecordedMessage(names[key], stamp_ns, message)
-            report = pilot.step(stamp_ns).report
+            report = core.step(stamp_ns).report
             world.step(None if report is None else report.plan, TICK_S)
 
     per_tick = len(table) - 2  # without the latched ones

@@ -1,7 +1,7 @@
-"""What the live page shows, as plain JSON values, from what was heard. Pure.
+"""The state of the live page as plain JSON values, from received messages. Pure functions.
 
-Poses are in the map; what could not be made of the messages is null or empty, never an error: the page is there to show
-a node in trouble too.
+Poses are in the map. Values that cannot be computed are null or empty, never an error, because the page must also show
+a node with faults.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Array
-from . import convert
-from .convert import BadMessage
-from .live_topics import Heard
+from ..ros import convert
+from ..ros.convert import BadMessage
+from .live_topics import LiveState
 
 ROUTE_SHOWN_M = 150.0
 AGENTS_MAX, EXTENT_MAX_M = 200, 60.0
 
 
-def state(heard: Heard, vehicle: VehicleConfig) -> dict[str, Any]:
-    """Everything but pictures and road."""
+def state(heard: LiveState, vehicle: VehicleConfig) -> dict[str, Any]:
+    """The state without images and road."""
     newest = heard.newest
     here = heard.poses[-1][1] if heard.poses else None
     odometry, status = newest.get("odometry"), newest.get("status")
@@ -34,8 +34,8 @@ def state(heard: Heard, vehicle: VehicleConfig) -> dict[str, Any]:
             "offset": vehicle.rear_axle_to_center_m,
         },
         "stamp": None if odometry is None else convert.stamp_ns(odometry.header) * 1e-9,
-        "here": None if here is None else rounded(here, 4),
-        "speed": None if odometry is None else finite(odometry.twist.twist.linear.x),
+        "here": None if here is None else round_list(here, 4),
+        "speed": None if odometry is None else finite_or_none(odometry.twist.twist.linear.x),
         "silent_s": None if heard.silent_s is None else round(heard.silent_s, 2),
         "plans_hz": round(heard.plans_hz, 1),
         "instruction": getattr(newest.get("instruction"), "data", ""),
@@ -49,21 +49,21 @@ def state(heard: Heard, vehicle: VehicleConfig) -> dict[str, Any]:
         "agents": [] if here is None else agents(newest.get("objects"), here),
         "cameras": cameras(heard),
         "diagnostics": diagnostics(newest.get("diagnostics")),
-        "history": [[round(t, 2), v, s, finite(ms), round(speed, 2)] for t, v, s, ms, speed in heard.history],
+        "history": [[round(t, 2), v, s, finite_or_none(ms), round(speed, 2)] for t, v, s, ms, speed in heard.history],
         "road_version": heard.road_version,
     }
 
 
-def rounded(values: Any, digits: int) -> Any:
+def round_list(values: Any, digits: int) -> Any:
     return np.round(np.asarray(values, float), digits).tolist()
 
 
-def finite(value: float, digits: int = 3) -> float | None:
+def finite_or_none(value: float, digits: int = 3) -> float | None:
     return round(float(value), digits) if np.isfinite(value) else None
 
 
 def pose_at(poses: tuple[tuple[int, Array], ...], stamp_ns: int) -> Array | None:
-    """(3,) where the ego was nearest to a stamp, moved on between two poses; None when nothing is known."""
+    """(3,) ego pose at a stamp, interpolated between two poses; None if there is none."""
     if not poses:
         return None
     after = next((k for k, (stamp, _) in enumerate(poses) if stamp >= stamp_ns), len(poses))
@@ -77,7 +77,7 @@ def pose_at(poses: tuple[tuple[int, Array], ...], stamp_ns: int) -> Array | None
 
 
 def plan(message: Any, poses: tuple[tuple[int, Array], ...]) -> dict[str, Any] | None:
-    """The trajectory that went out, from where the ego stood."""
+    """The published trajectory, from the ego's place."""
     if message is None or len(message.points) == 0:
         return None
     stamp_ns = convert.stamp_ns(message.header)
@@ -98,8 +98,8 @@ def plan(message: Any, poses: tuple[tuple[int, Array], ...]) -> dict[str, Any] |
     first = message.points[0].time_from_start
     return {
         "stamp": stamp_ns * 1e-9,
-        "ego": rounded(ego, 4),
-        "points": rounded(table, 3),
+        "ego": round_list(ego, 4),
+        "points": round_list(table, 3),
         "dt": first.sec + 1e-9 * first.nanosec,
     }
 
@@ -112,15 +112,15 @@ def status_line(message: Any) -> dict[str, Any]:
         "planner": message.planner,
         "step": message.step_kind,
         "sequence": int(message.sequence),
-        "total_ms": finite(message.time_received_to_published),
-        "planner_ms": finite(message.time_planner),
-        "image_age_s": finite(message.age_of_image),
+        "total_ms": finite_or_none(message.time_received_to_published),
+        "planner_ms": finite_or_none(message.time_planner),
+        "image_age_s": finite_or_none(message.age_of_image),
         "model": message.model_sha256[:12],
     }
 
 
 def candidates(message: Any) -> list[dict[str, Any]]:
-    """The rivals of the plan, best first, each thinned to a point every half second."""
+    """The other candidates, best first, each reduced to a point every half second."""
     if message is None or message.candidate_count * message.points_per_candidate != len(message.candidate_x):
         return []
     shape = int(message.candidate_count), int(message.points_per_candidate)
@@ -129,7 +129,7 @@ def candidates(message: Any) -> list[dict[str, Any]]:
     if not np.isfinite(points).all():
         return []
     return [
-        {"score": finite(score), "points": rounded(line[stride - 1 :: stride], 2)}
+        {"score": finite_or_none(score), "points": round_list(line[stride - 1 :: stride], 2)}
         for score, line in zip(message.candidate_score, points, strict=False)
     ][1:]
 
@@ -142,23 +142,26 @@ def tokens(message: Any) -> dict[str, list[Any]]:
     return {
         "before": [int(token) for token in message.tokens_before_edit],
         "after": [int(token) for token in message.tokens_after_edit],
-        "confidence": [finite(value) for value in message.token_confidence],
+        "confidence": [finite_or_none(value) for value in message.token_confidence],
         "rounds": [every[at : at + count] for at in range(count, len(every), count)] if count else [],
     }
 
 
 def goals(message: Any) -> list[tuple[float | None, float | None, float | None, bool]]:
-    """x, y, probability of each goal that the last full step weighed, and whether the plan was drafted to it."""
+    """x, y, probability of each goal that the last full step ranked, and whether the plan was drafted to it."""
     if message is None:
         return []
     rows = zip(message.x, message.y, message.probability, strict=False)
-    return [(finite(x), finite(y), finite(p, 4), place == message.chosen) for place, (x, y, p) in enumerate(rows)]
+    return [
+        (finite_or_none(x), finite_or_none(y), finite_or_none(p, 4), place == message.chosen)
+        for place, (x, y, p) in enumerate(rows)
+    ]
 
 
 def stages(message: Any) -> list[tuple[str, float | None]]:
     if message is None:
         return []
-    return [(name, finite(ms)) for name, ms in zip(message.stage_names, message.stage_times, strict=False)]
+    return [(name, finite_or_none(ms)) for name, ms in zip(message.stage_names, message.stage_times, strict=False)]
 
 
 def route(message: Any, here: Array) -> list[Any]:
@@ -167,7 +170,7 @@ def route(message: Any, here: Array) -> list[Any]:
         return []
     points = np.array([(p.pose.position.x, p.pose.position.y) for p in message.poses]).reshape(-1, 2)
     near = np.hypot(*(points - here[:2]).T) < ROUTE_SHOWN_M
-    return list(rounded(points[near], 2))
+    return list(round_list(points[near], 2))
 
 
 def agents(message: Any, here: Array) -> list[list[float]]:
@@ -180,32 +183,32 @@ def agents(message: Any, here: Array) -> list[list[float]]:
         ).agents
     except BadMessage:
         return []
-    rows = zip(rounded(found.poses, 2), rounded(found.sizes, 2), found.kinds.tolist(), strict=True)
+    rows = zip(round_list(found.poses, 2), round_list(found.sizes, 2), found.kinds.tolist(), strict=True)
     return [[*pose, *size, kind] for pose, size, kind in rows]
 
 
-def cameras(heard: Heard) -> list[dict[str, Any]]:
-    """The newest picture of each camera, left to right, with what is needed to draw on it where that is known."""
+def cameras(heard: LiveState) -> list[dict[str, Any]]:
+    """The newest image of each camera, left to right, with intrinsics and pose if they are known."""
     found = []
-    for name, picture in heard.pictures.items():
-        shown: dict[str, Any] = {"name": name, "stamp_ns": str(picture.stamp_ns), "lens": None}  # too long for a double
+    for name, image in heard.images.items():
+        shown: dict[str, Any] = {"name": name, "stamp_ns": str(image.stamp_ns), "lens": None}  # too long for a double
         look = 0.0
         try:
-            info, ego = heard.infos[name], pose_at(heard.poses, picture.stamp_ns)
-            camera_from_ego = convert.camera_from_ego(dict(heard.transforms), name, picture.frame)
+            info, ego = heard.infos[name], pose_at(heard.poses, image.stamp_ns)
+            camera_from_ego = convert.camera_from_ego(dict(heard.transforms), name, image.frame)
             look = float(np.arctan2(camera_from_ego[2, 1], camera_from_ego[2, 0]))
             known = info.distortion_model in ("plumb_bob", "rational_polynomial")
             if ego is not None:
                 shown["lens"] = {
                     "width": int(info.width),
                     "height": int(info.height),
-                    "k": rounded(convert.intrinsics(info, name).ravel(), 3),
+                    "k": round_list(convert.intrinsics(info, name).ravel(), 3),
                     "distortion": [float(value) for value in info.d] if known else [],
-                    "camera_from_ego": rounded(camera_from_ego.ravel(), 5),
-                    "ego": rounded(ego, 4),
+                    "camera_from_ego": round_list(camera_from_ego.ravel(), 5),
+                    "ego": round_list(ego, 4),
                 }
         except (KeyError, BadMessage):
-            pass  # the picture is shown without the plan
+            pass  # the image is shown without the plan
         found.append((-look, name, shown))
     return [shown for _, _, shown in sorted(found, key=lambda row: row[:2])]
 

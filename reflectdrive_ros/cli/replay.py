@@ -1,0 +1,263 @@
+"""`reflectdrive replay BAG ..`: replays bags through the engine or the real node, and writes a report of the plans.
+
+By default messages are processed by the planning core of the node, in the order received and as fast as possible.
+Deadlines are not enforced, because this machine is not the vehicle's computer; the plans are bit-identical on every
+run. With `--node` the node runs in its own process and the bag is published over DDS in recorded time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from .. import arguments
+from ..command import command, make_list
+from ..config import Config, ConfigError
+from ..files import lock_folder
+from ..replay import golden
+from ..replay.bag_folders import holds_bags
+from ..replay.bag_topics import ambiguous_choices
+from ..replay.engine import ReplayOptions, replay_bag, write_results
+from ..replay.golden import GoldenError
+from ..replay.index import COLUMNS, cells
+from ..replay.many import replay_many
+from ..replay.plan_measures import SCORES
+from ..replay.record import ReplayRecord
+from ..runtime import cli_args
+
+MANY_FOLDER = Path("out") / "replays"  # of several bags
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "bags", type=Path, nargs="+", metavar="BAG", help="rosbag2 folder or file (mcap or sqlite3), or folder of bags"
+    )
+    parser.add_argument("--out", type=Path, help="output folder (default: out/<bag>, out/replays)")
+    parser.add_argument(
+        "--jobs",
+        type=arguments.process_count(),
+        default=1,
+        metavar="N",
+        help="parallel replays of several bags",
+    )
+    parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
+    parser.add_argument(
+        "--rate",
+        type=arguments.Range(0.05, 20.0),
+        default=1.0,
+        help="with --node: speed of playing",
+    )
+    parser.add_argument("--planner", help="recipe to use instead of the configured one")
+    cli_args.add_model_arguments(parser)
+    parser.add_argument("--config", type=Path, help="configuration file (YAML)")
+    cli_args.add_settings_argument(parser)
+    arguments.add_renamed_options(parser, {"set": "--setting"})
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"
+    )
+    parser.add_argument(
+        "--route", choices=("bag", "driven"), default="bag", help="driven: use the driven path as the route"
+    )
+    parser.add_argument(
+        "--duration", type=arguments.duration(0.1), metavar="S", help="only the first seconds of the bag"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write summary.json here")
+    parser.add_argument(
+        "--golden", type=Path, metavar="FILE", help="compare the plans with a golden; differences: exit 1"
+    )
+    parser.add_argument("--update-golden", action="store_true", help="write the golden instead of comparing")
+    parser.add_argument("--no-report", action="store_true", help="do not write report.html")
+
+
+def has_several(args: argparse.Namespace) -> bool:
+    return len(args.bags) > 1 or holds_bags(args.bags[0])
+
+
+@command(lambda args: "the same command goes on from here" if has_several(args) else "", "{} cannot be used: {}")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
+    """Exit code 0; 1 when no plan of the planner was published, plans differ from the golden, or one of several bags
+    cannot be replayed; 2 with one sentence when an argument cannot be used."""
+    config = cli_args.configuration(args)
+    args.out = args.out or (MANY_FOLDER if has_several(args) else Path("out") / args.bags[0].name)
+    with lock_folder(args.out):
+        return (run_many if has_several(args) else run_one)(args, config, console, errors)
+
+
+def options_of(args: argparse.Namespace) -> ReplayOptions:
+    return ReplayOptions(**{each.name: getattr(args, each.name) for each in fields(ReplayOptions)})
+
+
+def run_one(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
+    if args.golden is not None:  # one that cannot be written or compared with is said before the work
+        golden.check_name(args.golden)
+        if not args.update_golden:
+            golden.read(args.golden)
+    elif args.update_golden:
+        raise GoldenError("--update-golden writes the file of --golden: name it")
+    options = options_of(args)
+    with Progress(console=errors, transient=True, disable=args.node or not errors.is_terminal) as progress:
+        task = progress.add_task("replaying", total=1.0)
+
+        def on_progress(share: float) -> None:
+            progress.update(task, completed=share)
+
+        record = replay_bag(args.bags[0], args.out, options, config, errors, on_progress)
+    numbers = write_results(record, args.out, options, args.json)
+    different = golden_differences(record, args)
+    console.print(table(numbers))
+    shown = args.out / ("summary.json" if args.no_report else "report.html")
+    console.print(f"{shown.stem}: {shown}")
+    for line in [*no_plan_lines(numbers), *(f"differs from the golden: {line}" for line in different)]:
+        errors.print(line)
+    return 1 if different or not has_own_plan(numbers) else 0
+
+
+def golden_differences(record: ReplayRecord, args: argparse.Namespace) -> list[str]:
+    if args.golden is None:
+        return []
+    if args.update_golden:
+        whole = not args.node and args.duration is None and not record.details["notice"]
+        golden.write(record, args.golden, whole)
+        return []
+    return golden.differences(record, args.golden)
+
+
+def run_many(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
+    if args.golden is not None:
+        raise ConfigError("--golden compares one bag: give one")
+    if args.node and args.jobs > 1:
+        raise ConfigError("--node plays in recorded time: replay one bag after the other, with --jobs 1")
+    summary = replay_many(args.bags, args.out, options_of(args), config, errors, args.json)
+    shown = args.out / ("summary.json" if args.no_report else "index.html")
+    print_summary(summary, shown, console, errors)
+    return 0 if not summary["failures"] and all(has_own_plan(one) for one in summary["bags"]) else 1
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+
+def has_own_plan(numbers: Mapping[str, Any]) -> bool:
+    """Whether a plan of the planner was published, new or carried forward; stop plans do not count."""
+    return bool(numbers["plans"] > numbers["sources"]["STOP"])
+
+
+def no_plan_lines(numbers: Mapping[str, Any]) -> list[str]:
+    """If no plan of the planner was published: one line that says so, and one per error of the diagnostics."""
+    if has_own_plan(numbers):
+        return []
+    said = numbers["diagnostics"]
+    said = [line for line in said if line["level"] == "ERROR"] or said
+    stops = f"{numbers['plans']} stops were sent" if numbers["plans"] else "nothing was published"
+    lines = [
+        f"bag {numbers['bag']}: no plan of {numbers['planner']} was published, {stops}; the diagnostics, with counts:"
+    ]
+    return lines + [f"  {line['count']} x {line['name']}: {line['message']}" for line in said]
+
+
+def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
+    """Table rows with the step kinds and notes of a learned planner."""
+    rows = {}
+    if set(numbers["steps"]) - {"baseline"}:
+        rows["steps"] = ", ".join(f"{count} {name}" for name, count in numbers["steps"].items())
+    if numbers["notes"]:
+        rows["noted"] = "; ".join(f"{count} x {note}" for note, count in numbers["notes"].items())
+    return rows
+
+
+def topic_rows(numbers: dict[str, Any]) -> dict[str, str]:
+    """Which topics of the bag were used."""
+    return {"topics": "\n".join(f"{key} = {entry['name']}" for key, entry in numbers["topics"].items())}
+
+
+def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
+    """A table row with plans over the deadline, which the engine's verdicts do not count as late."""
+    if numbers["mode"] != "engine":
+        return {}
+    sentence = f"this replay has no deadline; {numbers['over_deadline']} plans over the deadline of"
+    return {"deadline": f"{sentence} {numbers['deadline_ms']:g} ms"}
+
+
+def scored_row(scored: dict[str, Any]) -> dict[str, str]:
+    """A table row with the driving score, where the bag has the data for it."""
+    if not scored["plans"]:
+        return {}
+    parts = ", ".join(f"{name.upper()} {scored[name]:.1f}" for name in SCORES if scored[name] is not None)
+    return {"driving score": f"{parts} ({scored['plans']} plans, others as they drove)"}
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    """The table of a summary."""
+    counts = {name: count for name, count in numbers["verdicts"].items() if count}
+    sources = {name: count for name, count in numbers["sources"].items() if count}
+    rows = {
+        **topic_rows(numbers),
+        "plans": f"{numbers['plans']} in {numbers['duration_s']:.1f} s",
+        "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()) or "none",
+        **deadline_row(numbers),
+        **planner_rows(numbers),
+        "sent": ", ".join(f"{count} {name}" for name, count in sources.items()) or "none",
+        "ADE / FDE over 4 s": "no plan reaches 4 s of recorded future"
+        if numbers["ade_m"] is None
+        else f"{numbers['ade_m']:.2f} m / {numbers['fde_m']:.2f} m ({numbers['plans_compared']} plans)",
+        **scored_row(numbers["scored"]),
+        "largest lateral shift": "-"
+        if numbers["max_lateral_shift_m"] is None
+        else f"{numbers['max_lateral_shift_m']:.2f} m between cycles",
+        **{
+            f"{stage} p50 / p99": f"{values['p50']:.2f} / {values['p99']:.2f} ms"
+            for stage, values in numbers["latency_ms"].items()
+        },
+        "speed, memory": f"planned {numbers['realtime_factor']:.1f} times real time, {numbers['wall_s']:.1f} s with "
+        f"writing and measuring the plans, {numbers['memory_mb_max']:.0f} MB at most",
+        "lost inputs": str(sum(values["lost"] for values in numbers["inputs"].values())),
+        "plans SHA-256": numbers["plans_sha256"][:16],
+    }
+    return make_list(f"{numbers['bag']} · {numbers['planner']} · {numbers['mode']}", rows)
+
+
+def print_summary(summary: Mapping[str, Any], shown: Path, console: Console, errors: Console) -> None:
+    """Prints the table, failures and the path of the report."""
+    table = Table(title=f"{len(summary['bags'])} bags · {summary['planner']}", title_justify="left", box=SIMPLE_HEAD)
+    for name in COLUMNS:
+        is_bag_column = name == "bag"
+        table.add_column(
+            name,
+            justify="left" if name in ("bag", "") else "right",
+            no_wrap=not is_bag_column,
+            min_width=12 * is_bag_column,
+        )
+    for k, one in enumerate(summary["bags"]):
+        row = [one["name"], one["state"], *cells(one)]
+        table.add_row(*row, end_section=k == len(summary["bags"]) - 1)
+    table.add_row("total", f"{summary['kept']} kept" if summary["kept"] else "", *cells(summary))
+    console.print(table)
+    for name, text in deadline_row(summary).items():
+        console.print(f"{name}: {text}")
+    for topics, bags in topic_groups(summary["bags"]).items():
+        console.print(f"topics of {', '.join(bags)}: {topics}")
+    console.print(f"{shown.stem}: {shown}")
+    for one in summary["bags"]:
+        notice = [one["notice"]] if one["notice"] else []
+        choices = [f"{one['name']}: {line}" for line in ambiguous_choices(one["topics"])]
+        for line in [*notice, *choices, *no_plan_lines(one)]:
+            errors.print(line)
+    for bag, sentence in summary["failures"].items():
+        named = sentence if bag in sentence else f"{bag}: {sentence}"
+        errors.print(f"not replayed: {named}")
+
+
+def topic_groups(bags: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Names of bags by the topics that were used in them."""
+    groups: dict[str, list[str]] = {}
+    for one in bags:
+        topics = ", ".join(f"{key} = {entry['name']}" for key, entry in one["topics"].items())
+        groups.setdefault(topics, []).append(one["name"])
+    return groups

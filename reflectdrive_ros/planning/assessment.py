@@ -1,0 +1,237 @@
+"""Safety and quality of N plans at once, for the choice among them and for the repair.
+
+A plan is evaluated twice: its poses as planned, which the guard checks and the controller gets, and its simulation
+(`scoring.simulate`), which shows what happens if the plan exceeds the vehicle limits. The minimum of both counts.
+`scoring.safety` defines what is safe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from .. import geometry
+from ..config import ScoringConfig
+from ..domain import Array
+from ..scoring import metrics
+from ..scoring.frenet import poses_on_road
+from ..scoring.safety import (
+    SAFE,
+    Safety,
+    SafetyContext,
+    safety_of_states,
+    states_of_poses,
+    stays_on_road,
+    vehicle_demands,
+)
+from ..scoring.scorer import Scene, ScoreCard, concat_cards, score, score_states, total
+from ..scoring.simulate import DT_S, simulate
+from .postprocess.waypoints import POINT_DT_S, interpolate
+
+FORECAST_S = 5.0  # horizon of the agents in the score: 4 s and 1 s for the time to collision
+OFF_ROUTE_M = 2.5  # a point is on the route up to this lateral distance ..
+OFF_ROUTE_MORE_M = 0.5  # .. or up to that of the vehicle now plus this
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """Safety and quality of N plans."""
+
+    points: Array  # (N, 8, 2) m
+    safety: Safety  # minimum of both evaluations
+    guard_safe_steps: Array  # (N,) safe steps of the planned poses, up to the horizon of the guard
+    stays_on_road: (
+        # (N,) whether the corners, as driven, probably stay on the road, without the conservative margin of the grid
+        Array
+    )
+    limit_violation: Array  # (N, 8) excess over the vehicle limits of the guard, relative to the limit
+    quality: Array  # (N,) 0..1, driving score without its safety multipliers
+    progress_m: Array  # (N,) along the route in 4 s, simulated
+    states: Array  # (N, 41, 11) simulated states
+
+    def key(self, place: int) -> tuple[float, ...]:
+        """Sort key, larger is better: safety, safe steps of the guard, staying on the road, first unsafe instant, less
+        excess, less violation of the vehicle limits, quality."""
+        safety = self.safety
+        return (
+            float(safety.worst[place]),
+            float(self.guard_safe_steps[place]),
+            float(self.stays_on_road[place]),
+            float(safety.first_unsafe[place]),
+            -round(float(safety.excess[place]), 3),
+            -float(self.limit_violation[place].max()),
+            round(float(self.quality[place]), 9),
+        )
+
+    @property
+    def sound(self) -> Array:
+        """(N, 8) bool, waypoints where the plan is safe and within the vehicle limits."""
+        return (self.safety.waypoints >= SAFE) & (self.limit_violation <= 0.0)
+
+    def best(self, allowed_violation: float) -> int:
+        """Index of the best plan with a limit violation of at most `allowed_violation`, else of the least violation;
+        the first of equals."""
+        more = np.maximum(self.limit_violation.max(axis=1) - allowed_violation, 0.0)
+        return max(range(len(self.points)), key=lambda place: (-more[place], self.key(place), -place))
+
+    def one(self, place: int) -> Assessment:
+        """The assessment of one plan."""
+        here = slice(place, place + 1)
+        return Assessment(
+            self.points[here],
+            Safety(self.safety.by_step[here], self.safety.excess[here]),
+            self.guard_safe_steps[here],
+            self.stays_on_road[here],
+            self.limit_violation[here],
+            self.quality[here],
+            self.progress_m[here],
+            self.states[here],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SafetyEvaluation:
+    """N plans with the safety of their planned poses and of their simulation."""
+
+    points: Array  # (N, 8, 2) m
+    poses: Array  # (N, 8, 3)
+    states: Array  # (N, 41, 11) simulated states
+    as_planned: Safety
+    as_simulated: Safety
+
+    @property
+    def safety(self) -> Safety:
+        return self.as_planned.combine(self.as_simulated)
+
+    @property
+    def safe(self) -> Array:
+        """(N,) bool"""
+        return self.safety.worst >= SAFE
+
+
+def evaluate(known: SafetyContext, points: Array, states: Array | None = None) -> SafetyEvaluation:
+    """Safety of plans through points (N, 8, 2) at 0.5 .. 4 s, as planned and simulated; half the cost of `assess`.
+
+    `states` (N, 41, 11) are the simulated states, if they are known.
+    """
+    poses = poses_on_road(points, known.road)
+    if states is None:
+        states = simulate(poses, known.scene.motion, known.config.vehicle)
+    states.flags.writeable = False  # read-only, so that the scorer keeps no copy
+    return SafetyEvaluation(
+        points, poses, states, planned_safety(known, poses, exact=True), safety_of_states(known, states)
+    )
+
+
+def simulated_states(known: SafetyContext, points: Array) -> Array:
+    """(N, 41, 11) states of the simulation of plans through points (N, 8, 2) at 0.5 .. 4 s."""
+    return simulate(poses_on_road(points, known.road), known.scene.motion, known.config.vehicle)
+
+
+def comfortable(known: SafetyContext, points: Array) -> Array:
+    """(N,) bool, whether the simulation of plans through points (N, 8, 2), interpolated, meets the comfort limits."""
+    vehicle = known.config.vehicle
+    poses = interpolate(poses_on_road(points, known.road), known.observation.ego.speed_mps)
+    states = simulate(poses, known.scene.motion, vehicle)
+    return np.asarray(metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=-1))
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateScores:
+    """Driving scores of N plans among the predicted agents, the drivable space as observed."""
+
+    scene: Scene
+    card: ScoreCard
+    config: ScoringConfig
+
+    @property
+    def scores(self) -> Array:
+        """(N,) with progress relative to the best of the plans."""
+        farthest = float((self.card.progress_m * self.card.multiplier).max())
+        ep = metrics.ego_progress(self.card.progress_m, self.card.multiplier, farthest, masked=True)
+        return np.asarray(total(replace(self.card, ep=ep), self.config))
+
+    @cached_property
+    def scores_without_progress(self) -> Array:
+        """(N,)"""
+        return np.asarray(total(replace(self.card, ep=np.ones(len(self.card))), self.config))
+
+    def with_first(self, states: Array, others: Array) -> CandidateScores:
+        """Scores of a plan with simulated states (41, 11) and of the plans `others` (M,) of these, in this order."""
+        first = score_states(self.scene, states[None])
+        return CandidateScores(self.scene, concat_cards([first, self.card.of(others)]), self.config)
+
+
+def score_candidates(known: SafetyContext, points: Array) -> CandidateScores:
+    """Driving scores of plans through points (N, 8, 2) at 0.5 .. 4 s. Raises ValueError without a route."""
+    forecast = known.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
+    scene = Scene.of_observation(known.observation, forecast, vehicle=known.config.vehicle)
+    return CandidateScores(scene, score(scene, poses_on_road(points, known.road)), known.config.scoring)
+
+
+def rank_as_planned(known: SafetyContext, points: Array, allowed_violation: float) -> Array:
+    """(N,) indices of plans through points (N, 8, 2), best first: least violation of the vehicle limits beyond the
+    allowed, safety of the planned poses, roughness. A sixth of the cost of `evaluate`."""
+    poses = poses_on_road(points, known.road)
+    safety = planned_safety(known, poses)
+    keys = (
+        roughness(known, points).round(6),
+        safety.excess.round(3),
+        -safety.first_unsafe,
+        -safety.worst,
+        np.maximum(limit_violation(known, poses).max(axis=1) - allowed_violation, 0.0),
+    )
+    return np.lexsort(keys)
+
+
+def assess(known: SafetyContext, evaluation: SafetyEvaluation, far_m: float | None = None) -> Assessment:
+    """Safety and quality of evaluated plans. Progress beyond `far_m` (None: the largest of these) earns no score."""
+    points, poses, planned, safety = evaluation.points, evaluation.poses, evaluation.as_planned, evaluation.safety
+    card = score_states(known.scene, evaluation.states, known.config.scoring)
+    guard_safe_steps = np.minimum(planned.first_unsafe, int(known.config.guard.safe_horizon_s / DT_S + 1e-6) + 1)
+    # Safety is assessed separately, so the multipliers of the score are set to 1.
+    ones = np.ones(len(points))
+    far_m = float(card.progress_m.max()) if far_m is None else far_m
+    ep = metrics.ego_progress(card.progress_m, ones, max(far_m, 0.0), masked=False)
+    quality = total(replace(card, multiplier=ones, ep=ep), known.config.scoring) * _on_route(known.scene, points)
+    return Assessment(
+        points,
+        safety,
+        guard_safe_steps,
+        stays_on_road(known, card.states),
+        limit_violation(known, poses),
+        np.asarray(quality),
+        card.progress_m,
+        card.states,
+    )
+
+
+def limit_violation(known: SafetyContext, poses: Array) -> Array:
+    """(N, 8) excess of plans through poses (N, 8, 3) at 0.5 .. 4 s over the vehicle limits, relative to the limit."""
+    demands = vehicle_demands(poses, POINT_DT_S, known.observation.ego.speed_mps, known.config.guard)
+    most = np.max([values / limit for _, values, limit, _ in demands], axis=0)
+    return np.asarray(np.maximum(most - 1.0, 0.0).round(3))
+
+
+def roughness(known: SafetyContext, points: Array) -> Array:
+    """(N,) m^2: sum of squared third differences of points (N, 8, 2), preceded by the positions 0.5 s ago and now."""
+    before = np.array([[-POINT_DT_S * known.scene.motion[0], 0.0], [0.0, 0.0]])
+    path = np.concatenate([np.broadcast_to(before, (len(points), 2, 2)), points], axis=1)
+    return np.asarray((np.diff(path, n=3, axis=1) ** 2).sum(axis=(1, 2)))
+
+
+def planned_safety(known: SafetyContext, poses: Array, exact: bool = False) -> Safety:
+    """Safety of plans through poses (N, 8, 3) at 0.5 .. 4 s, interpolated. `exact` checks the road like the guard, at
+    six times the cost."""
+    speed_mps = known.observation.ego.speed_mps
+    return safety_of_states(known, states_of_poses(interpolate(poses, speed_mps), speed_mps), exact)
+
+
+def _on_route(scene: Scene, points: Array) -> Array:
+    """(N,) fraction of the points (N, 8, 2) on the route. The driving score of the paper does not measure it."""
+    ends = np.concatenate([np.zeros((1, 2)), points.reshape(-1, 2)])
+    _, offset = geometry.project(scene.centerline, ends)
+    allowed = max(OFF_ROUTE_M, abs(float(offset[0])) + OFF_ROUTE_MORE_M)
+    return np.asarray((np.abs(offset[1:]) <= allowed).reshape(len(points), -1).mean(axis=1))

@@ -1,0 +1,133 @@
+"""Camera messages to RGB arrays at the size that the planner takes, with checks before anything is decoded.
+
+Sources: sensor_msgs/Image in the encodings of `raw_images`, sensor_msgs/CompressedImage as JPEG or PNG.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import Any
+
+import cv2
+import numpy as np
+
+from ..domain import Array
+from . import raw_images
+from .convert import BadMessage
+
+AS_RGB = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # newer than Ubuntu 24.04's OpenCV
+REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
+OVERSAMPLING_MIN = (
+    # minimum number of source pixels per target pixel in each direction of an image that is decoded at reduced size
+    1.5
+)
+SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # segments of a JPEG that hold its size
+BARE_MARKERS = {0x01, *range(0xD0, 0xDA)}  # those without a length
+SEGMENTS_MAX = 256  # of a JPEG, before its size; thumbnails and colour profiles are a few
+SCAN_MARKER = re.compile(b"\xff\xda")  # begins with it; within a scan no FF stands before a DA
+SCANS_MAX = 32  # of a JPEG: each is a pass over the whole image; progressive ones have about 10
+
+
+def raw_pixels(message: Any, name: str) -> Array:
+    """(H, W, 3) uint8 RGB of a sensor_msgs/Image."""
+    try:
+        return raw_images.rgb(message)
+    except ValueError as fault:
+        raise BadMessage(f"camera {name}: {fault}") from None
+
+
+def jpeg_pixels(message: Any, name: str, reduction: int = 1) -> Array:
+    """(H, W, 3) uint8 RGB of a sensor_msgs/CompressedImage (JPEG or PNG), or of a JPEG's 2, 4, 8 times reduced one."""
+    data = np.frombuffer(message.data, np.uint8)
+    if AS_RGB:  # the reduced grey's flag and the colour's together
+        flags = AS_RGB | (REDUCED[reduction] & ~cv2.IMREAD_COLOR if reduction > 1 else 0)
+    else:
+        flags = REDUCED[reduction] if reduction > 1 else cv2.IMREAD_COLOR
+    decoded = cv2.imdecode(data, flags) if len(data) else None
+    if decoded is None:
+        raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are not an image")
+    return np.asarray(decoded if AS_RGB else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
+
+
+def jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
+    """Width and height from a JPEG's header; None if it has none."""
+    at = 2
+    for _ in range(SEGMENTS_MAX):
+        if data[:2] != b"\xff\xd8" or at + 9 > len(data) or data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker in SIZE_MARKERS:
+            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
+        if marker == 0xFF:  # a byte that fills
+            at += 1
+        else:
+            at += 2 if marker in BARE_MARKERS else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
+
+
+def png_size(data: bytes | memoryview) -> tuple[int, int] | None:
+    """Width and height from a PNG's first chunk; None if it is not a PNG."""
+    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or len(data) < 24:
+        return None
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+
+def image_size(message: Any, name: str) -> tuple[int, int]:
+    """Width and height in px from the header of an Image or CompressedImage, without decoding.
+
+    Raises BadMessage for a compressed image that is neither JPEG nor PNG: OpenCV decodes more formats, but their
+    headers are not checked here.
+    """
+    if hasattr(message, "encoding"):
+        return int(message.width), int(message.height)
+    data = memoryview(message.data)  # may be large: no copy is made
+    size = jpeg_size(data) or png_size(data)
+    if size is None:
+        raise BadMessage(f"camera {name}: {len(data)} bytes of format '{message.format}' are no JPEG and no PNG")
+    if data[0] == 0xFF and next(islice(SCAN_MARKER.finditer(data), SCANS_MAX, None), None):
+        raise BadMessage(f"camera {name}: a JPEG of more than {SCANS_MAX} scans is not decoded")
+    return size
+
+
+def check_image_size(message: Any, name: str, megapixels_max: float) -> None:
+    """Raises BadMessage for an image with more pixels than the limit, or without a header that gives its size."""
+    width, height = image_size(message, name)
+    if width * height > 1e6 * megapixels_max:
+        raise BadMessage(
+            f"camera {name}: an image of {width} x {height} px is not decoded, at most {megapixels_max:g} megapixels "
+            "are: send smaller images, or raise cameras.megapixels_max"
+        )
+
+
+def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tuple[float, float]]:
+    """(height, width, 3) uint8 RGB of an Image or CompressedImage, and how much x and y were scaled to get there.
+
+    Areas are averaged. Of an image that is much larger most are averaged where that costs least: in a JPEG's own
+    cosines, or two by two.
+    """
+    reduction = 1
+    if hasattr(message, "encoding"):
+        full = raw_pixels(message, name)
+    else:
+        size = image_size(message, name)
+        if message.data[0] == 0xFF:  # a JPEG
+            spare = min(size[0] / width, size[1] / height) / OVERSAMPLING_MIN
+            reduction = max((each for each in REDUCED if each <= spare), default=1)
+        full = jpeg_pixels(message, name, reduction)
+    whole_width, whole_height = reduction * full.shape[1], reduction * full.shape[0]
+    while _halves(full.shape[1], width) and _halves(full.shape[0], height):
+        full = cv2.resize(full, (full.shape[1] // 2, full.shape[0] // 2), interpolation=cv2.INTER_AREA)
+    if full.shape[:2] != (height, width):
+        full = cv2.resize(full, (width, height), interpolation=cv2.INTER_AREA)
+    return np.asarray(full), (width / whole_width, height / whole_height)
+
+
+def _halves(size: int, wanted: int) -> bool:
+    return size % 2 == 0 and size >= 2 * OVERSAMPLING_MIN * wanted
+
+
+def digest(message: Any) -> int:
+    """A number that differs between two images of a living camera; a sample of the bytes of large ones."""
+    data = np.frombuffer(message.data, np.uint8)
+    return hash(data[:: max(1, len(data) // 8192)].tobytes())

@@ -1,0 +1,152 @@
+"""One input topic: its newest messages, its age limit, its counters and its line of the diagnostics.
+
+All ages are relative to the `now_ns` handed in: the node's clock, or the clock of a bag.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import pairwise
+from statistics import median
+from typing import Any, TypeVar
+
+from ..convert import BadMessage
+
+T = TypeVar("T")
+
+CLOCK_TOLERANCE_S = 0.1  # a stamp further in the future means that the clocks are not synchronised
+REMARK_SHOWN_S = 3.0  # how long the diagnostics show a remark
+NO_CLOCK = "use_sim_time is true and nothing was received on /clock: publish /clock, or set use_sim_time to false"
+RATE_WINDOW = 20  # messages over which a rate is measured
+
+
+class Level(IntEnum):
+    """diagnostic_msgs/DiagnosticStatus levels."""
+
+    OK = 0
+    WARN = 1
+    ERROR = 2
+    STALE = 3
+
+
+@dataclass(frozen=True)
+class InputStatus:
+    """The status of one input or of the planner in the diagnostics."""
+
+    name: str
+    level: Level
+    message: str
+    values: dict[str, str]
+
+
+@dataclass
+class Channel:
+    """One input topic: its newest messages, and counters of all others."""
+
+    name: str
+    required: bool
+    max_age_s: float | None  # None: latched, stays valid
+    keep: int = 1
+    messages: deque[tuple[int, Any]] = field(default_factory=deque)  # (stamp, message), oldest first
+    received: int = 0
+    duplicates: int = 0
+    out_of_order: int = 0
+    refused: int = 0
+    refused_ns: int = 0  # stamp of the last message refused at conversion: it counts once
+    lost: int = 0
+    fault: str = ""  # why the last conversion failed
+    blocked: str = ""  # why no message may be used; empty if they may
+    remark: str = ""  # temporary note for the diagnostics, such as of a refused message
+    remark_ns: int = 0  # time of the remark
+    stamps: deque[int] = field(default_factory=lambda: deque(maxlen=RATE_WINDOW))
+
+    def put(self, stamp_ns: int, message: Any) -> bool:
+        """Store a message; False for a duplicate, and for one older than the newest."""
+        self.received += 1
+        if self.messages and stamp_ns <= self.messages[-1][0]:
+            if stamp_ns == self.messages[-1][0]:
+                self.duplicates += 1
+            else:
+                self.out_of_order += 1
+            return False
+        self._count_lost(stamp_ns)
+        self.stamps.append(stamp_ns)
+        self.messages.append((stamp_ns, message))
+        while len(self.messages) > self.keep:
+            self.messages.popleft()
+        return True
+
+    def _count_lost(self, stamp_ns: int) -> None:
+        """Count lost messages: a gap of about n median periods means n - 1 of them."""
+        if len(self.stamps) >= 5:
+            period = median(later - earlier for earlier, later in pairwise(self.stamps))
+            gap = (stamp_ns - self.stamps[-1]) / max(period, 1)
+            if 1.75 < gap < 20:  # less is jitter; more is a sensor that was off
+                self.lost += round(gap) - 1
+
+    def add_remark(self, sentence: str, now_ns: int) -> None:
+        """Report it in the diagnostics for REMARK_S."""
+        self.remark, self.remark_ns = sentence, now_ns
+
+    def convert(self, item: tuple[int, Any] | None, now_ns: int, converter: Callable[[Any], T]) -> T:
+        """The converted message. Raises BadMessage if it is missing, stale, blocked or malformed."""
+        problem = self.problem(now_ns)
+        if problem or item is None:
+            raise BadMessage(problem or f"{self.name}: nothing received yet")
+        try:
+            result = converter(item[1])
+        except BadMessage as fault:
+            self.refused += self.fault != str(fault) or item[0] != self.refused_ns
+            self.fault, self.refused_ns = str(fault), item[0]
+            raise
+        self.fault = ""
+        return result
+
+    def newest(self) -> tuple[int, Any] | None:
+        return self.messages[-1] if self.messages else None
+
+    def nearest(self, stamp_ns: int) -> tuple[int, Any] | None:
+        return min(self.messages, key=lambda item: abs(item[0] - stamp_ns), default=None)
+
+    def rate_hz(self) -> float:
+        spread = self.stamps[-1] - self.stamps[0] if len(self.stamps) > 1 else 0
+        return (len(self.stamps) - 1) * 1e9 / spread if spread else 0.0
+
+    def problem(self, now_ns: int) -> str:
+        """Why this input may not be used now; empty if it may."""
+        if self.blocked:
+            return self.blocked
+        newest = self.newest()
+        if newest is None:
+            return f"{self.name}: nothing received yet"
+        if self.max_age_s is None:
+            return ""
+        age_s = (now_ns - newest[0]) * 1e-9
+        if age_s > self.max_age_s:
+            return f"{self.name}: newest is {age_s:.2f} s old, allowed {self.max_age_s:.2f} s"
+        if age_s < -CLOCK_TOLERANCE_S and now_ns == 0:
+            return f"{self.name}: {NO_CLOCK}"
+        if age_s < -CLOCK_TOLERANCE_S:
+            return f"{self.name}: stamped {-age_s:.2f} s in the future: synchronise the clocks"
+        return ""
+
+    def status(self, now_ns: int) -> InputStatus:
+        problem, newest = self.problem(now_ns) or self.fault, self.newest()
+        age_s = float("nan") if newest is None else (now_ns - newest[0]) * 1e-9
+        # a latched topic has neither age nor rate
+        summary = f"{self.received} received" if self.max_age_s is None else f"{self.rate_hz():.1f} Hz"
+        level, message = Level.OK, summary
+        if problem:
+            level, message = (Level.ERROR if self.required else Level.WARN), problem
+        if self.remark and 0 <= now_ns - self.remark_ns <= REMARK_SHOWN_S * 1e9:
+            level = max(level, Level.WARN)
+            message = "; ".join(filter(None, [problem, self.remark]))
+        elif not problem and self.lost > 0.02 * max(self.received, 50):
+            level, message = Level.WARN, f"{self.name}: {self.lost} messages lost on the way; use config/fastdds.xml"
+        counters = ("received", "lost", "duplicates", "out_of_order", "refused")
+        values = {} if self.max_age_s is None else {"age_s": f"{age_s:.3f}", "rate_hz": f"{self.rate_hz():.2f}"}
+        values |= {key: str(getattr(self, key)) for key in counters}
+        return InputStatus(self.name, level, message, values)

@@ -1,0 +1,271 @@
+"""Received messages: size and type checks, the newest of each topic, clock and localisation jumps, frozen cameras.
+
+The executor's thread calls `receive` or `put`, which store a message and start decoding images. The
+planning thread converts everything else (`snapshot.py`). A message that cannot be read is refused, counted and named in
+the diagnostics.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...config import Config
+from ...domain import Array, CameraFrame
+from .. import cdr, convert, image_decoding, topics
+from .. import obstacles as clouds
+from ..convert import BadMessage
+from ..lanelet_file import import_lanelet2, load_map
+from ..lanelet_map import LaneletMap
+from ..vector_map import VectorMap
+from .channel import Channel
+
+SMALL_BYTES = 64_000  # size limit of messages that hold a few numbers or one sentence
+ITEMS_MAX = {"objects": 20_000, "route": 20_000, "tf_static": 1000}  # limits per message: reading more takes over 30 ms
+OTHER_ITEMS_MAX = 1000
+FRAMES_MAX = 10_000  # of /tf_static, over all messages
+BULK_KINDS = ("image", "drivable", "obstacles", "map")  # arrays of bytes or numbers, read without a loop over items
+LIST_KINDS = ("objects", "route", "tf_static")
+JUMP_M = 2.0  # odometry has jumped if it moves by more than its speed explains plus this distance
+JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # after so many jumps within this time localisation is not used
+
+
+@dataclass
+class ConversionCache:
+    """Conversions that later snapshots use again; each is stored with the message that it was made from."""
+
+    route: tuple[Any, LaneletMap | None, Array] | None = None
+    grid: tuple[Any, convert.MapGrid] | None = None
+    boxes: tuple[Any, clouds.Obstacles] | None = None
+    frames: deque[tuple[int, tuple[CameraFrame, ...]]] = field(default_factory=deque)  # decoded images by stamp
+    route_position_m: float | None = None  # of the ego along the route, at the last snapshot
+    map_fault: str = "drivable: not requested yet"  # why the drivable space of the map is unknown; empty if it is known
+
+
+class MessageStore:
+    """All channels of the node. `receive`, `put` and the queries may be called from different threads."""
+
+    def __init__(self, config: Config, image_size: tuple[int, int] | None = None) -> None:
+        """`image_size`: width and height in px of the planner's images; None: `cameras.width` and `cameras.height`.
+
+        Raises ConfigError where route or drivable area come from a map file that cannot be used.
+        """
+        self._config = config
+        self._image_size = image_size or (config.cameras.width, config.cameras.height)
+        self._lock = threading.Lock()
+        cameras, limits = config.cameras, config.inputs
+        self._vector_map, self._file_map = None, None
+        if limits.map_by_topic:
+            import_lanelet2(limits)  # needed by the map reader process: a missing package is reported at the start
+            self._vector_map = VectorMap(config.output.map_frame, ThreadPoolExecutor(1, "vector_map"))
+        elif limits.needs_map:
+            self._file_map = load_map(limits)
+        needed = cameras.required
+        self._images = {
+            name: Channel(f"image {name}", needed, limits.image_max_age_s, keep=4) for name in cameras.names
+        }
+        self._infos = {name: Channel(f"camera_info {name}", needed, None) for name in cameras.names}
+        self._odometry = Channel("odometry", True, limits.odometry_max_age_s)
+        self._acceleration = Channel("acceleration", False, limits.acceleration_max_age_s)
+        self._objects = Channel("objects", False, limits.objects_max_age_s)
+        self._drivable = Channel("drivable", False, limits.drivable_max_age_s)
+        self._obstacles = Channel("obstacles", False, limits.obstacles_max_age_s)
+        self._route = Channel("route", True, None)
+        self._map = Channel("map", limits.route_type == "lanelet", None)
+        self._tf_static = Channel("tf_static", needed, None)
+        self._instruction_channel = Channel("instruction", False, None)
+        self._instruction = ""
+        self._decoders = ThreadPoolExecutor(len(cameras.names), "decode")
+        self._maps_refused = 0  # maps refused by the background reader that the channel's counter includes
+        self.restarts = 0  # number of clock resets and localisation jumps
+        self._jumps: deque[int] = deque(maxlen=JUMPS_MAX)  # stamps of odometry that jumped
+        self._types = {topic.key: topic.type for topic in topics.inputs(config)}
+        self._reset_derived()
+
+    def _reset_derived(self) -> None:
+        """Drop everything derived from messages; keep the counters."""
+        self._transforms: dict[str, tuple[str, Array]] = {}
+        self._frozen: dict[str, int] = dict.fromkeys(self._images, 0)
+        self._digests: dict[str, int] = {}
+        self._decoding: dict[str, tuple[Any, Future[tuple[Array, tuple[float, float]]]]] = {}
+        self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
+        self._waiting_ns: int | None = None  # stamp of the oldest anchor image that no snapshot has used
+        self._cache = ConversionCache()
+
+    def channels(self) -> list[Channel]:
+        latched = [*self._infos.values(), self._tf_static] if self._config.cameras.required else []
+        objects = [] if self._config.inputs.objects_type == "none" else [self._objects]
+        drivable = [self._drivable] if self._config.inputs.drivable_type == "grid" else []
+        cloud = [self._obstacles] if self._config.inputs.obstacles_type == "cloud" else []
+        images = list(self._images.values())
+        lanelets = [self._map] if self._vector_map is not None else []
+        moving = [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, *cloud]
+        shown = [*moving, *lanelets, self._route]
+        silent = [*self._infos.values(), self._tf_static, self._instruction_channel]
+        return shown + [channel for channel in silent if channel.refused and channel not in shown]
+
+    # --- storing -----------------------------------------------------------------------------------------------------
+
+    def receive(self, key: str, content: bytes, now_ns: int) -> int | None:
+        """Store a serialised message of the topic with this key (`topics.Topic.key`).
+
+        Returns the stamp of the stored message, or None for one that was refused. Accepts any bytes: a message that
+        cannot be read is counted and named in the diagnostics.
+        """
+        try:
+            return self._store(key, self._read(key, content), now_ns)
+        except BadMessage as fault:
+            self._refuse(key, fault, now_ns)
+        except Exception as fault:  # one message must not end the node
+            self._refuse(key, BadMessage(f"a message was not stored: {type(fault).__name__}: {fault}"), now_ns)
+        return None
+
+    def put(self, key: str, message: Any, now_ns: int) -> None:
+        """As `receive`, for a deserialised message. `now_ns` is the stamp of messages without a header."""
+        try:
+            self._store(key, message, now_ns)
+        except BadMessage as fault:
+            self._refuse(key, fault, now_ns)
+
+    def _read(self, key: str, content: bytes) -> Any:
+        """Deserialise. Raises BadMessage for too many bytes, and for bytes that are no message of the topic's type."""
+        kind, limits = key.partition(":")[0], self._config.inputs
+        setting = "bulk_max_mb" if kind in BULK_KINDS else "message_max_mb" if kind in LIST_KINDS else ""
+        most = round(1e6 * getattr(limits, setting)) if setting else SMALL_BYTES
+        if len(content) > most:
+            cure = f", or raise inputs.{setting}" if setting else ""
+            raise cdr.TooLarge(
+                f"a message of {len(content) / 1e6:.2f} MB is not read, at most {most / 1e6:g} MB are: send less{cure}"
+            )
+        return cdr.read(content, topics.message_class(self._types[key]), ITEMS_MAX.get(kind, OTHER_ITEMS_MAX))
+
+    def _store(self, key: str, message: Any, now_ns: int) -> int:
+        kind, _, camera = key.partition(":")
+        if kind == "image":
+            image_decoding.check_image_size(message, camera, self._config.cameras.megapixels_max)
+        with self._lock:
+            if kind == "instruction":
+                self._instruction = str(message.data)
+                return now_ns
+            if kind == "tf_static":
+                transforms = self._transforms | convert.static_transforms(message)
+                if len(transforms) > FRAMES_MAX:
+                    raise BadMessage(f"more than {FRAMES_MAX} frames in all are not kept")
+                self._transforms = transforms
+                self._tf_static.put(self._tf_static.received + 1, message)
+                return now_ns
+            channel = self._channel(kind, camera)
+            stamp = convert.stamp_ns(message.header)
+            if kind in ("route", "info", "map"):  # latched: the newest arrival counts, whatever its stamp
+                stamp = channel.received + 1
+            elif self._is_clock_reset(channel, stamp):
+                self._restart()
+            if kind == "map" and self._vector_map is not None:
+                self._vector_map.put(message)
+                message = None  # may be large: not kept after reading
+            before = channel.newest()
+            is_new = channel.put(stamp, message)
+            if kind in LIST_KINDS:
+                channel.blocked = ""
+            if kind == "odometry" and is_new and before is not None:
+                self._check_for_jump(before, (stamp, message), now_ns)
+            if kind == "image" and is_new:
+                self._decode_ahead(camera, message)
+                self._check_frozen(camera, message)
+                if camera == self._config.cameras.anchor and self._waiting_ns is None:
+                    self._waiting_ns = stamp
+            return stamp
+
+    def _refuse(self, key: str, fault: BadMessage, now_ns: int) -> None:
+        """Counts and reports a refused message. The message before it stays in use within its age limit, because any
+        process on the network may send malformed bytes. Objects and routes that are only too large invalidate the ones
+        before them.
+        """
+        kind, _, camera = key.partition(":")
+        with self._lock:
+            channel = self._channel(kind, camera)
+            channel.received += 1
+            channel.refused += 1
+            channel.add_remark(f"{channel.name}: {channel.refused} messages refused, the last one: {fault}", now_ns)
+            if kind in ("objects", "route") and isinstance(fault, cdr.TooLarge):
+                channel.blocked = f"{channel.name}: {fault}"
+
+    def _check_for_jump(self, before: tuple[int, Any], after: tuple[int, Any], now_ns: int) -> None:
+        """Detect a localisation jump between two odometry messages, and drop cached data in the map frame after one."""
+        dt_s = (after[0] - before[0]) * 1e-9
+        (x0, y0, v0), (x1, y1, v1) = (
+            (message.pose.pose.position.x, message.pose.pose.position.y, abs(message.twist.twist.linear.x))
+            for _, message in (before, after)
+        )
+        moved_m, driven_m = math.hypot(x1 - x0, y1 - y0), max(v0, v1) * dt_s
+        if dt_s > self._config.inputs.clock_jump_s or not moved_m > driven_m + JUMP_M:  # NaN is handled at conversion
+            return
+        self._jumps.append(after[0])
+        self._odometry.add_remark(
+            f"odometry: localisation jumped by {moved_m:.4g} m within {dt_s:.2f} s: the planner is reset", now_ns
+        )
+        self._objects.messages.clear()
+        self._cache.boxes = self._cache.route_position_m = None
+        self.restarts += 1
+
+    def _localisation_fault(self, stamp_ns: int) -> str:
+        """Why localisation is not usable at this odometry stamp; empty if it is."""
+        recent = sum(0 <= stamp_ns - jump <= JUMPS_WITHIN_S * 1e9 for jump in tuple(self._jumps))
+        if recent < JUMPS_MAX:
+            return ""
+        return f"odometry: localisation jumped {recent} times within {JUMPS_WITHIN_S:g} s: check it"
+
+    def _channel(self, kind: str, camera: str) -> Channel:
+        if kind in ("image", "info"):
+            return (self._images if kind == "image" else self._infos)[camera]
+        by_kind = {
+            "odometry": self._odometry,
+            "acceleration": self._acceleration,
+            "objects": self._objects,
+            "drivable": self._drivable,
+            "obstacles": self._obstacles,
+            "route": self._route,
+            "map": self._map,
+            "tf_static": self._tf_static,
+            "instruction": self._instruction_channel,
+        }
+        return by_kind[kind]
+
+    def _is_clock_reset(self, channel: Channel, stamp_ns: int) -> bool:
+        newest = channel.newest()
+        return newest is not None and newest[0] - stamp_ns > self._config.inputs.clock_jump_s * 1e9
+
+    def _restart(self) -> None:
+        """Drop all stamped messages after a clock reset, such as a bag that loops or a simulator that restarts."""
+        transforms = self._transforms
+        others = (self._odometry, self._acceleration, self._objects, self._drivable, self._obstacles)
+        for channel in (*self._images.values(), *others):
+            channel.messages.clear()
+            channel.stamps.clear()
+        self._reset_derived()
+        self._transforms = transforms
+        self.restarts += 1
+
+    def _decode_ahead(self, camera: str, message: Any) -> None:
+        """Start decoding in the background, which releases the GIL. If the camera's last image is still being decoded,
+        the new one is decoded when a snapshot needs it."""
+        _, decoding = self._decoding.get(camera, (None, None))
+        if decoding is None or decoding.done():
+            future = self._decoders.submit(image_decoding.pixels, message, camera, *self._image_size)
+            self._decoding[camera] = message, future
+
+    def _check_frozen(self, camera: str, message: Any) -> None:
+        digest = image_decoding.digest(message)
+        same = self._digests.get(camera) == digest
+        self._frozen[camera] = self._frozen[camera] + 1 if same else 0
+        self._digests[camera] = digest
+        count = self._frozen[camera] + 1
+        self._images[camera].blocked = (
+            f"image {camera}: the same image {count} times in a row: the camera is frozen"
+            if count > self._config.cameras.frozen_after
+            else ""
+        )

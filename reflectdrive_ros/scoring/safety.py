@@ -1,0 +1,395 @@
+"""Checks of plans against agents, road and vehicle limits; `SafetyContext` is built once per step.
+
+`SafetyContext` holds an observation with its route frame, its prediction of the agents and their inflated boxes, each
+built on first use. The planner, the repair, the guard and the engine share it.
+
+There are two checks of collision and road, which share the context and nothing else:
+
+- `unsafe_reason` is the guard's, for one trajectory as published, at its own interval.
+- `safety_of_states` is that of search and repair, for N plans at 0.1 s: the minimum counts at each instant from 0 to 4
+  s, 1 safe, 0.5 collision with a static object (cone, barrier), 0 collision with a road user or off the road. This is
+  the safety score of ReflectDrive (NC times DAC, section E.1) with a stricter definition of fault: lateral collisions
+  always count. Excluded are a collision that exists at t = 0, until it ends; a vehicle that is off the road at t = 0,
+  while it moves no further out; collisions from behind or at standstill.
+
+Unknown inputs are not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from .. import geometry, kinematics
+from ..config import Config, GuardConfig, VehicleConfig
+from ..domain import (
+    Agents,
+    Array,
+    DrivableGrid,
+    Forecast,
+    ForecastSource,
+    Observation,
+    Plan,
+    SafetyCheck,
+    Trajectory,
+)
+from . import contacts, drivable, metrics, prediction
+from .contacts import SAMPLES, AgentTracks
+from .frenet import FrenetFrame
+from .metrics import EgoAreas
+from .scorer import WAYPOINTS, Scene, motion_of
+from .simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
+
+OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
+CORNERS = OUTLINE[[0, 3, 4, 7]]
+OUTLINE_MARGIN_M = (
+    0.15  # a kerb of 5 m radius reaches 0.07 m between two outline points; the exact check adds half a cell
+)
+LIKELY_M = 0.05  # accuracy of the interpolation between cells of 0.2 m
+SAFE = 1.0
+NEVER = STEPS + 1  # first unsafe step of a safe plan
+STRAIGHT_ON = np.array([[-20.0, 0.0], [150.0, 0.0]])  # progress is measured along it if there is no route
+STANDING_MPS = 0.05  # slower counts as standing, as in the PDM score
+MIN_CURVATURE_SPEED_MPS = 1.0  # below, curvature is heading noise
+BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
+SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much
+DIAGONAL = np.sqrt(2.0)  # growth of a box across its corner over its growth on each side
+BEHIND_RAD = np.deg2rad(150.0)  # agents at a larger bearing are behind, as in the PDM score
+
+
+# --- context of the checks ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SafetyContext:
+    """An observation and the inputs of checks, in the ego frame; each part is built on first use and cached."""
+
+    observation: Observation
+    config: Config  # vehicle, limits of the guard, scoring
+
+    @cached_property
+    def others(self) -> Agents | None:
+        """Agents and obstacles; None if neither is known."""
+        return self.observation.others
+
+    @cached_property
+    def road(self) -> FrenetFrame | None:
+        """Frenet frame of the route; None if the vehicle is not on it."""
+        return None if self.route is None else FrenetFrame.of(self.route)
+
+    @cached_property
+    def route(self) -> Array | None:
+        """(L, 3) route; None if it has fewer than two different points."""
+        route = self.observation.route
+        return route if len(geometry.distinct_points(route)) >= 2 else None
+
+    @cached_property
+    def can_check(self) -> bool:
+        """Whether agents, obstacles or drivable space are known."""
+        return self.others is not None or self.grid is not None
+
+    @property
+    def grid(self) -> DrivableGrid | None:
+        return self.observation.drivable
+
+    @cached_property
+    def forecast(self) -> Forecast | None:
+        """The others at 0, 0.1, .. 5 s; None if they are unknown."""
+        return None if self.others is None else prediction.forecast(self.others, self.road, DT_S, SAMPLES - 1)
+
+    def forecast_at(self, dt_s: float, steps: int) -> Forecast | None:
+        """The others at 0, 1, .. `steps` times `dt_s`: taken from `forecast` if it has these instants."""
+        if self.others is None or self.forecast is None:
+            return None
+        every = round(dt_s / DT_S)
+        if every >= 1 and abs(every * DT_S - dt_s) < 1e-9 and steps * every < SAMPLES:
+            return replace(self.forecast, poses=self.forecast.poses[:, : steps * every + 1 : every], dt_s=dt_s)
+        return prediction.forecast(self.others, self.road, dt_s, steps)
+
+    @cached_property
+    def scene(self) -> Scene:
+        """Motion, agents (none if unknown) and route for the driving score; no drivable space."""
+        agents, source = AgentTracks.none(), ForecastSource.CONSTANT_VELOCITY
+        if self.others is not None and self.forecast is not None:
+            agents = AgentTracks.of_forecast(self.forecast, self.others.kinds)
+            source = source if self.observation.agents is None else self.forecast.source
+        centerline = STRAIGHT_ON if self.route is None else self.route
+        return Scene(motion_of(self.observation.ego), agents, source, centerline, vehicle=self.config.vehicle)
+
+    @cached_property
+    def inflated_sizes(self) -> Array:
+        """(A, 2) sizes of the others, enlarged by the clearance that a plan must keep."""
+        if self.forecast is None:
+            return np.zeros((0, 2))
+        now, sizes = self.forecast.poses[:, 0], self.forecast.sizes
+        return inflate_boxes(now, sizes, self.config.vehicle, self.config.guard.clearance_m)
+
+    @cached_property
+    def inflated_agents(self) -> AgentTracks:
+        """Agents of the scene with `inflated_sizes`."""
+        return replace(self.scene.agents, sizes=self.inflated_sizes)
+
+
+def inflate_boxes(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
+    """(A, 2) sizes of agents at poses (A, 3), enlarged by the clearance that a plan must keep.
+
+    If the present gap is smaller, they are enlarged by that gap, which must not shrink.
+    """
+    here, ego_size = box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
+    wanted = sizes + 2.0 * clearance_m
+    gap_m = np.maximum(geometry.box_separation(here, ego_size, poses, sizes) - SAME_GAP_M, 0.0)
+    kept_gap_m = np.minimum(gap_m / DIAGONAL, clearance_m)
+    return np.where(
+        geometry.boxes_overlap(here, ego_size, poses, wanted)[:, None], sizes + 2.0 * kept_gap_m[:, None], wanted
+    )
+
+
+def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
+    """(..., 3) centres of the vehicle box for rear-axle poses (..., 3)."""
+    return geometry.compose(poses, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+
+
+# --- one trajectory, as published -----------------------------------------------------------------------------------
+
+
+def unsafe_reason(trajectory: Trajectory, known: SafetyContext) -> str:
+    """The first collision or departure from the road within the safe horizon of the guard; empty if there is none."""
+    steps = min(len(trajectory.poses), int(known.config.guard.safe_horizon_s / trajectory.dt_s + 1e-6))
+    centres = box_centres(trajectory.poses[:steps], known.config.vehicle)
+    return first_collision(trajectory, centres, known) or off_road_reason(trajectory, centres, known)
+
+
+def first_collision(trajectory: Trajectory, centres: Array, known: SafetyContext) -> str:
+    """The first collision of the ego boxes (T, 3) with an inflated box, except at standstill and from behind; empty if
+    there is none."""
+    forecast = known.forecast_at(trajectory.dt_s, len(centres))
+    if forecast is None or len(forecast.poses) == 0:
+        return ""
+    vehicle, sizes = known.config.vehicle, known.inflated_sizes
+    ego_size = np.array([vehicle.length_m, vehicle.width_m])
+    others = forecast.poses[:, 1:]  # (A, T, 3)
+    reach = 0.5 * (np.hypot(*ego_size) + np.hypot(sizes[:, 0], sizes[:, 1]))
+    distances = np.hypot(others[..., 0] - centres[:, 0], others[..., 1] - centres[:, 1])
+    who, when = np.nonzero(distances <= reach[:, None])
+    touching = geometry.boxes_overlap(centres[when], ego_size, others[who, when], sizes[who])
+    moving = np.abs(kinematics.speeds(trajectory)[when]) > STANDING_MPS
+    rear_axles = trajectory.poses[when]
+    bearing = geometry.wrap(
+        np.arctan2(others[who, when, 1] - rear_axles[:, 1], others[who, when, 0] - rear_axles[:, 0]) - rear_axles[:, 2]
+    )
+    counts = touching & moving & (np.abs(bearing) <= BEHIND_RAD)
+    # The first contact with each agent decides, as in the PDM score: after a collision from behind the predicted agent
+    # overlaps the ego, which is not a fault of the plan. (np.nonzero lists the times of each agent in order.)
+    touched = np.flatnonzero(touching)
+    firsts = touched[np.unique(who[touched], return_index=True)[1]]
+    at_fault = firsts[counts[firsts]]
+    if not len(at_fault):
+        return ""
+    first = int(at_fault[np.argmin(when[at_fault])])
+    x, y = forecast.poses[who[first], 0, :2]
+    return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when[first] + 1) * trajectory.dt_s:.1f} s"
+
+
+def off_road_reason(trajectory: Trajectory, centres: Array, known: SafetyContext) -> str:
+    """When the outline of the vehicle leaves the drivable space; empty if it does not, at standstill, or if the space
+    is unknown.
+
+    A vehicle that is outside already may drive back: only movement further out counts.
+    """
+    if known.grid is None:
+        return ""
+    here = box_centres(np.zeros((1, 3)), known.config.vehicle)
+    clearance = exact_road_clearances(known.grid, np.concatenate([here, centres]), known.config.vehicle)
+    moving = np.abs(kinematics.speeds(trajectory)[: len(centres)]) > STANDING_MPS
+    best_so_far = np.maximum.accumulate(clearance)[:-1]
+    out = (clearance[1:] <= 0.0) & (clearance[1:] < best_so_far - known.grid.resolution_m) & moving
+    if not out.any():
+        return ""
+    return f"the plan leaves the drivable space after {(int(np.argmax(out)) + 1) * trajectory.dt_s:.1f} s"
+
+
+def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCheck:
+    """SafetyCheck of the poses of a plan, up to 4 s."""
+    steps = min(STEPS, int(plan.trajectory.horizon_s / DT_S + 1e-6))
+    if steps == 0 or not known.can_check:
+        return SafetyCheck(repairs=repairs, horizon_s=steps * DT_S)
+    poses = kinematics.resample(plan.trajectory, DT_S * np.arange(1, steps + 1))
+    padded = np.concatenate([poses, np.repeat(poses[-1:], STEPS - steps, axis=0)])
+    vehicle, observation = known.config.vehicle, known.observation
+    states = states_of_poses(padded[None], observation.ego.speed_mps)
+    centers = metrics.centers(states, vehicle)
+    road_clearance_m = None if known.grid is None else exact_road_clearances(known.grid, centers, vehicle)
+    unsafe = int(_safety(known, states, centers, road_clearance_m).first_unsafe[0])
+    samples = np.arange(1, steps + 1)
+    gap = None
+    if known.others is not None:
+        x, y, heading = np.ascontiguousarray(centers[:, samples].T)
+        size, at_most_m = np.array([vehicle.length_m, vehicle.width_m]), known.config.scoring.clearance_max_m
+        gap = float(contacts.clearances(x, y, heading, size, known.scene.agents, samples, at_most_m).min())
+    return SafetyCheck(
+        None if observation.agents is None or known.forecast is None else known.forecast.source,
+        observation.agents_age_s,
+        gap,
+        known.grid is not None,
+        observation.drivable_age_s,
+        None if road_clearance_m is None else float(road_clearance_m[:, samples].min()),
+        None if unsafe > steps else unsafe * DT_S,
+        repairs,
+        steps * DT_S,
+        observation.obstacles is not None,
+    )
+
+
+# --- many plans, for search and repair --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Safety:
+    """Safety of N plans at 0, 0.1, .. 4 s."""
+
+    by_step: Array  # (N, 41) 1, 0.5 or 0
+    excess: Array  # (N,) instants of collision plus metres off the road summed over instants
+
+    @property
+    def worst(self) -> Array:
+        """(N,) minimum over time."""
+        return np.asarray(self.by_step.min(axis=1))
+
+    @property
+    def first_unsafe(self) -> Array:
+        """(N,) first unsafe instant in steps of 0.1 s; NEVER if there is none."""
+        unsafe = self.by_step < SAFE
+        return np.where(unsafe.any(axis=1), unsafe.argmax(axis=1), NEVER)
+
+    @property
+    def waypoints(self) -> Array:
+        """(N, 8) minimum within 0.25 s of each waypoint; the first includes all earlier instants."""
+        nearest = np.clip(np.rint(np.arange(STEPS + 1) / (STEPS // WAYPOINTS)).astype(int) - 1, 0, WAYPOINTS - 1)
+        return np.stack([self.by_step[:, nearest == place].min(axis=1) for place in range(WAYPOINTS)], axis=1)
+
+    def combine(self, other: Safety) -> Safety:
+        return Safety(np.minimum(self.by_step, other.by_step), self.excess + other.excess)
+
+
+def states_of_poses(poses: Array, speed_mps: float) -> Array:
+    """(N, 41, 11) states of poses (N, 40, 3): position, heading and speed; the rest is 0."""
+    states = np.zeros((len(poses), STEPS + 1, STATE_SIZE))
+    states[:, 1:, [X, Y, HEADING]] = poses
+    step = np.diff(states[..., [X, Y]], axis=1)
+    states[:, 0, VX], states[:, 1:, VX] = speed_mps, np.hypot(step[..., 0], step[..., 1]) / DT_S
+    return states
+
+
+def safety_of_states(known: SafetyContext, states: Array, exact: bool = False) -> Safety:
+    """Safety by the positions and speeds of states (N, 41, 11). `exact` checks the road like the guard, at six times
+    the cost."""
+    vehicle, road_clearance_m = known.config.vehicle, None
+    centers = metrics.centers(states, vehicle)
+    if known.grid is not None:
+        road_clearance_m = (exact_road_clearances if exact else road_clearances)(known.grid, centers, vehicle)
+    return _safety(known, states, centers, road_clearance_m)
+
+
+def _safety(known: SafetyContext, states: Array, centers: Array, road_clearance_m: Array | None) -> Safety:
+    """Safety of states (N, 41, 11) with box centres (N, 41, 3) and their distances (N, 41) to the edge of the road."""
+    vehicle, agents = known.config.vehicle, known.inflated_agents
+    by_step, excess = np.ones(states.shape[:2]), np.zeros(len(states))
+    if len(agents):
+        anywhere = np.ones(states.shape[:2], bool)  # a lateral collision counts everywhere
+        areas = EgoAreas(anywhere, anywhere, anywhere, anywhere)
+        by_step = metrics.no_collision(states, centers, vehicle, agents, areas)
+        excess += (by_step < SAFE).sum(axis=1)
+    if known.grid is not None and road_clearance_m is not None:
+        moving = np.abs(states[..., VX]) > metrics.STOPPED_MPS
+        best_m = np.maximum.accumulate(road_clearance_m, axis=1)
+        further_out = road_clearance_m[:, 1:] < best_m[:, :-1] - known.grid.resolution_m
+        out = np.zeros(road_clearance_m.shape, bool)
+        out[:, 1:] = (road_clearance_m[:, 1:] <= 0.0) & moving[:, 1:] & ((best_m[:, :-1] > 0.0) | further_out)
+        by_step = np.where(out, 0.0, by_step)
+        excess += np.where(out, -road_clearance_m, 0.0).sum(axis=1)
+    return Safety(by_step, excess)
+
+
+def stays_on_road(known: SafetyContext, states: Array) -> Array:
+    """(N,) bool of states (N, 41, 11): whether the corners stay in the drivable space, without margin, as in the
+    driving score."""
+    if known.grid is None:
+        return np.ones(len(states), bool)
+    vehicle, stays = known.config.vehicle, np.ones(len(states), bool)
+    for x, y in _outline_in_grid(known.grid, metrics.centers(states, vehicle), vehicle, CORNERS):
+        stays &= (drivable.likely_in_grid(known.grid, x, y) > LIKELY_M).all(axis=1)
+    return stays
+
+
+def exact_road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
+    """(...) lower bound in metres of the distance from the box outline, centres (..., 3), to the edge of the drivable
+    space."""
+    return drivable.outline_clearances(grid, centers, np.array([vehicle.length_m, vehicle.width_m]))
+
+
+def road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
+    """(...) as `exact_road_clearances`, at a sixth of the cost, for many plans.
+
+    Eight points of the outline are evaluated: corners alone would miss a kerb that reaches between them in a curve.
+    """
+    road_clearance_m = np.full(centers.shape[:-1], np.inf)
+    for x, y in _outline_in_grid(grid, centers, vehicle, OUTLINE):
+        np.minimum(road_clearance_m, drivable.clearances_in_grid(grid, x, y), out=road_clearance_m)
+    return np.asarray(road_clearance_m - OUTLINE_MARGIN_M)
+
+
+def _outline_in_grid(
+    grid: DrivableGrid, centers: Array, vehicle: VehicleConfig, outline: Array
+) -> Iterator[tuple[Array, Array]]:
+    """Coordinates x, y (...) along the grid axes of each outline point, for boxes with centres (..., 3)."""
+    in_grid = geometry.compose(geometry.invert(grid.ego_from_grid), centers)
+    x, y, heading = np.ascontiguousarray(np.moveaxis(in_grid, -1, 0))
+    cos, sin = np.cos(heading), np.sin(heading)
+    for ahead, left in outline * (vehicle.length_m, vehicle.width_m):
+        yield x + ahead * cos - left * sin, y + ahead * sin + left * cos
+
+
+# --- vehicle limits -------------------------------------------------------------------------------------------------
+
+
+def vehicle_demands(
+    poses: Array, dt_s: float, speed_mps: float, guard: GuardConfig
+) -> tuple[tuple[str, Array, float, str], ...]:
+    """Demands of N plans (N, T, 3) on a vehicle at this speed: for each a phrase, values (N, T), limit and unit."""
+    path = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)
+    step, turn = np.diff(path[..., :2], axis=1), geometry.wrap(np.diff(path[..., 2], axis=1))
+    middle = path[:, :-1, 2] + 0.5 * turn
+    forward = step[..., 0] * np.cos(middle) + step[..., 1] * np.sin(middle)
+    speed = np.copysign(np.hypot(step[..., 0], step[..., 1]), forward) / dt_s
+    acceleration = np.diff(speed, axis=1, prepend=speed_mps)
+    # from the present speed to the mean of the first interval is half an interval
+    acceleration[:, 0] *= 2.0
+    acceleration /= dt_s
+    yaw_rate = turn / dt_s
+    lateral = np.maximum(np.abs(speed * yaw_rate), lateral_accelerations(step, dt_s))
+    curvature = (
+        np.abs(yaw_rate)
+        / np.maximum(np.abs(speed), MIN_CURVATURE_SPEED_MPS)
+        * (np.abs(speed) > MIN_CURVATURE_SPEED_MPS)
+    )
+    return (
+        ("drives backwards at", -speed, BACKWARDS_MPS, "m/s"),
+        ("is as fast as", speed, guard.max_speed_mps, "m/s"),
+        ("speeds up at", acceleration, guard.max_acceleration_mps2, "m/s^2"),
+        ("brakes at", -acceleration, guard.max_deceleration_mps2, "m/s^2"),
+        ("turns with a lateral acceleration of", lateral, guard.max_lateral_acceleration_mps2, "m/s^2"),
+        ("turns with a curvature of", curvature, guard.max_curvature_per_m, "1/m"),
+    )
+
+
+def lateral_accelerations(step: Array, dt_s: float) -> Array:
+    """(N, T) m/s^2 from the change of direction of steps (N, T, 2): a path may bend more than its headings."""
+    before, after = step[:, :-1], step[:, 1:]
+    across = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
+    length = np.maximum(np.hypot(*np.moveaxis(before, -1, 0)), np.hypot(*np.moveaxis(after, -1, 0)))
+    moving = length > MIN_CURVATURE_SPEED_MPS * dt_s
+    aside = np.where(moving, np.abs(across) / np.maximum(length, MIN_CURVATURE_SPEED_MPS * dt_s), 0.0) / dt_s**2
+    return np.pad(aside, ((0, 0), (1, 0)))

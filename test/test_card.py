@@ -1,0 +1,270 @@
+"""Cards say what a network is; loader, self-check, planners and benches go by it, and name what they refuse."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scenes import config
+from test_reflectdrive2 import seen
+from tiny_net import POSES, tiny_inputs, tiny_net
+
+from reflectdrive_ros.bench.parity import full_rounds, run_step
+from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.deploy.export import camera_rig, export
+from reflectdrive_ros.features import WORDS, ModelInputs
+from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.model.card import FORMER_FORMATS, RENDERED, GraphCard, GraphError
+from reflectdrive_ros.model.token.ops import EditRules, GoalRules
+from reflectdrive_ros.model.token.rollout import Decoding
+from reflectdrive_ros.planning import ReflectDriveDecoding, reflectdrive, reflectdrive2
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, prefill_sequences
+from reflectdrive_ros.runtime.graphs import GoalChoice
+from reflectdrive_ros.runtime.model_file import ModelFileError
+from reflectdrive_ros.runtime.network import golden, load_network, synthetic_inputs
+from reflectdrive_ros.runtime.ort_backend import OrtNetwork
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+from reflectdrive_ros.tokens import TokenLayout
+
+RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
+SETTINGS = DecodingConfig(4, goal_floor=0.0)
+SHIPPED = Path(__file__).parents[1] / "models" / "reflectdrive2_small"
+
+
+def network(**changes):
+    return tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16, **changes)
+
+
+def exported(folder, net, **more):
+    export(net, "0" * 64, folder, {}, RULES, golden=golden(TorchNetwork(net, decoding=RULES)), **more)
+    return folder / "card.json"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return exported(tmp_path_factory.mktemp("plain"), network())
+
+
+@pytest.fixture(scope="module")
+def guided(tmp_path_factory):
+    return exported(tmp_path_factory.mktemp("guided"), network(), guidance=True)
+
+
+@pytest.fixture(scope="module")
+def without_goals(tmp_path_factory):
+    return exported(tmp_path_factory.mktemp("poses"), network(layout=POSES))
+
+
+def loaded(card, decoding=SETTINGS):
+    return load_network(ModelConfig(str(card), sha256_of(card)), decoding)
+
+
+def scene(seed=0):
+    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(network(), scenes=1, seed=seed)))
+
+
+# --- what a card says ------------------------------------------------------------------------------------------------
+
+
+def test_a_card_says_what_the_network_is(plain, guided, without_goals):
+    card = GraphCard.read(plain)
+    assert (card.kind, card.capabilities) == ("token", {"goals", "edit"})
+    assert card.layout() == TokenLayout()
+    assert card.model["training_domain"] == RENDERED
+    rig = card.model["inputs"]["rig"]
+    assert [camera["name"] for camera in rig] == ["front_left", "front", "front_right"]
+    assert rig == camera_rig(card.model["inputs"]["width"], card.model["inputs"]["height"])
+    assert set(card.files) == {"vision_encoder", "prefill_goal", "prefill", "step"}
+    assert GraphCard.read(guided).capabilities == {"goals", "edit", "guidance"}
+    assert set(GraphCard.read(guided).files) == {*card.files, "guided_step"}
+    other = GraphCard.read(without_goals)
+    assert (other.capabilities, other.layout()) == ({"edit"}, POSES)
+    assert "prefill_goal" not in other.files
+
+
+@pytest.fixture
+def copy(plain, tmp_path):
+    for file in plain.parent.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path / "card.json"
+
+
+def change(path, section, **values):
+    card = json.loads(path.read_text())
+    place = card
+    for name in section.split("."):
+        place = place[name]
+    place.update(values)
+    path.write_text(json.dumps(card))
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "complaint"),
+    [
+        ("model", {"kind": "painter"}, "has model.kind = 'painter', expected one of token, denoiser"),
+        ("model", {"kind": None}, "has model.kind = None, expected"),
+        (
+            "model",
+            {"capabilities": ["goals", "fly"]},
+            r"has model.capabilities\[1\] = 'fly', expected one of goals, edit",
+        ),
+        ("model", {"capabilities": ["edit", "goals", "guidance"]}, "has no graphs.guided_step"),
+        ("model", {"capabilities": ["edit", "goals", "refine"]}, "has no graphs.refine"),
+        ("model", {"capabilities": ["edit"]}, "has goals in one of layout and capabilities, expected both or none"),
+        ("model", {"training_domain": 3}, "has model.training_domain = 3, expected text"),
+        ("model", {"layout": None}, "has model.layout = None, expected an object"),
+        ("model.layout", {"order": "axes"}, "TokenLayout.order is 'axes', expected 'waypoints'"),
+        ("model.layout", {"goal": [3, 4]}, r"TokenLayout.goal is \(3, 4\), expected the positions of x and y"),
+        ("model.inputs", {"rig": [{"name": "front"}]}, r"has no model.inputs.rig\[0\].pixels_from_camera"),
+    ],
+)
+def test_a_card_with_an_unknown_kind_layout_or_capability_is_refused_by_name(copy, section, values, complaint):
+    change(copy, section, **values)
+    with pytest.raises(GraphError, match=complaint):
+        GraphCard.read(copy)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"kind": "painter"}, "has kind = 'painter', expected one of token, denoiser"),
+        ({"capabilities": ["fly"]}, r"has capabilities\[0\] = 'fly', expected one of goals, edit, refine, guidance"),
+        ({"kind": "denoiser"}, "holds a denoiser: no planner of this version uses such a network"),
+    ],
+)
+def test_the_card_of_weights_is_held_to_the_same(tmp_path, values, complaint):
+    weights = tmp_path / "weights.safetensors"
+    sha256 = checkpoint.save(network(), weights, {**values})
+    with pytest.raises(ModelFileError, match=complaint):
+        load_network(ModelConfig(str(weights), sha256), SETTINGS)
+
+
+def test_a_denoiser_has_a_card_too_but_no_planner(copy):
+    card = json.loads(copy.read_text())
+    card["model"].update(kind="denoiser", capabilities=[])
+    card["graphs"] = {"encoder": card["graphs"]["prefill"], "denoiser": card["graphs"]["step"]}
+    copy.write_text(json.dumps(card))
+    assert GraphCard.read(copy).kind == "denoiser"
+    with pytest.raises(
+        ModelFileError, match="is the card of a denoiser: no planner of this version uses such a network"
+    ):
+        loaded(copy)
+
+
+@pytest.mark.parametrize("former", FORMER_FORMATS)
+def test_former_cards_are_read_with_what_they_could_not_say(copy, former):
+    card = json.loads(copy.read_text())
+    model = card["model"]
+    card["format"] = former
+    for name in ("kind", "capabilities", "training_domain"):
+        del model[name]
+    axis = model.pop("layout")["axes"][0]
+    model["codebook"] = {"bin_m": axis["bin"], "bins": axis["bins"], "reachable": [[293, 666], [183, 483]]}
+    del model["decoding"]["goals"]["max_count"]
+    copy.write_text(json.dumps(card))
+    found = GraphCard.read(copy)
+    assert (found.kind, found.capabilities) == ("token", {"goals", "edit"})
+    assert found.layout().id_ranges == TokenLayout().id_ranges
+    assert found.max_goals is None
+
+
+def test_the_shipped_weights_have_the_default_layout_and_the_capabilities_of_torch():
+    weights = SHIPPED / "weights.safetensors"
+    found = load_network(ModelConfig(str(weights), sha256_of(weights)), DecodingConfig())
+    assert found.layout == TokenLayout()
+    assert found.capabilities == {"goals", "edit", "guidance"}
+
+
+# --- planners go by it -----------------------------------------------------------------------------------------------
+
+
+def test_a_network_without_goals_is_checked_decoded_and_refused_by_planners_that_need_them(without_goals):
+    network = loaded(without_goals)
+    assert network.capabilities == {"edit"}
+    known = prefill_sequences(network, synthetic_inputs(network))
+    assert known.actions.tolist() == [[POSES.mask_id] * 24]
+    actions, _ = run_step(network, synthetic_inputs(network), full_rounds(network.layout))
+    np.testing.assert_array_equal(actions, POSES.clip(actions))
+    assert (actions != POSES.mask_id).all()
+    context = PlannerContext(config(), network)
+    for recipe in (reflectdrive, reflectdrive2):
+        with pytest.raises(PlanningError, match="needs the capability goals of its network, whose card has edit"):
+            recipe.plan(PlannerState(), seen(8.0), context)
+
+
+def test_the_self_check_compares_what_the_card_gives(without_goals, tmp_path):
+    for file in without_goals.parent.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert set(card["golden"]) == {"confidence"}
+    change(tmp_path / "card.json", "golden", confidence=0.9)
+    with pytest.raises(ModelFileError, match=r"fails its self-check: its confidence is .*, its card has 0\.9"):
+        loaded(tmp_path / "card.json")
+    change(tmp_path / "card.json", "golden", confidence=card["golden"]["confidence"], goal_log_prob=-3.0)
+    with pytest.raises(ModelFileError, match="its card gives goal_log_prob, which such a network does not have"):
+        loaded(tmp_path / "card.json")
+
+
+# --- goals of each recipe on the same graphs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "spacing_m"), [(6, 1.2), (3, 0.9), (8, 0.9), (4, 5.0), (1, 0.0)])
+def test_number_and_spacing_of_goals_are_the_planners_and_equal_to_torch(plain, count, spacing_m):
+    graphs = OrtNetwork.from_file(plain)
+    graphs.goal_choice = GoalChoice(count, spacing_m)
+    rules = replace(RULES.goals, count=count, spacing_m=spacing_m)
+    eager = TorchNetwork(network(), decoding=Decoding(rules))
+    for seed in range(3):
+        found, expected = (each.prefill_goal(scene(seed)) for each in (graphs, eager))
+        np.testing.assert_array_equal(found.actions, expected.actions)
+        np.testing.assert_array_equal(found.valid, expected.valid)
+        np.testing.assert_allclose(found.goal_log_probs, expected.goal_log_probs, atol=1e-4)
+
+
+def test_settings_choose_goals_up_to_the_graphs_maximum(plain):
+    few = loaded(plain, DecodingConfig(2, goal_spacing_m=3.0, goal_floor=0.0))
+    assert len(few.prefill_goal(synthetic_inputs(few)).actions) == 2
+    goals = few.layout.decode_goal(few.prefill_goal(synthetic_inputs(few)).actions)
+    assert np.hypot(*(goals[0] - goals[1])) >= 3.0 - 1e-3
+    with pytest.raises(ModelFileError, match=r"9 goals are set, but the graphs of .* give at most 8: set fewer"):
+        loaded(plain, DecodingConfig(9, goal_floor=0.0))
+    with pytest.raises(ModelFileError, match=r"decoding.goal_floor is 0.5, but the graphs of .* have 0.0 built in"):
+        loaded(plain, DecodingConfig(4, goal_floor=0.5))
+
+
+# --- guidance --------------------------------------------------------------------------------------------------------
+
+
+def test_guided_graphs_write_what_torch_writes(guided):
+    graphs, eager = OrtNetwork.from_file(guided), TorchNetwork(network(), decoding=RULES)
+    rows = []
+    for net in (graphs, eager):
+        known = net.prefill_goal(scene(1))
+        unconditional = net.unconditional(scene(1))
+        actions = known.actions
+        for limit in (5, 5, 4):
+            actions, confidence = net.guided_step(known.context, unconditional, actions, limit, 2.0)
+        rows.append((actions, confidence))
+        assert not np.array_equal(actions, net.draft(known.context, known.actions, (5, 5, 4))[0])
+    np.testing.assert_array_equal(rows[0][0], rows[1][0])
+    np.testing.assert_allclose(rows[0][1], rows[1][1], atol=1e-4)
+
+
+def guidance(weight):
+    return ReflectDriveDecoding(4, goal_floor=0.0, guidance=weight)
+
+
+def test_guidance_drives_where_the_graphs_have_it_and_is_refused_where_they_do_not(plain, guided):
+    assert loaded(guided, guidance(1.5)).capabilities >= {"guidance"}
+    assert loaded(plain, guidance(0.0)) is not None
+    complaint = "reflectdrive.guidance is set, but the graphs of .* lack the capability guidance: set it to 0"
+    with pytest.raises(ModelFileError, match=complaint):
+        loaded(plain, guidance(1.5))
+    plans = []
+    for weight in (0.0, 3.0):
+        settings = config(planner="reflectdrive", reflectdrive__guidance=weight)
+        context = PlannerContext(settings, loaded(guided, guidance(weight)))
+        plans.append(reflectdrive.plan(PlannerState(), seen(8.0), context)[1].tokens)
+    assert (plans[0] != plans[1]).any()

@@ -1,0 +1,362 @@
+"""Lanes, history of agents, lights and stop lines of observations: they tell what is there, whoever fills them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import shapely
+from messages import ns, odometry, predicted_objects
+from scenes import cars, ego
+from test_default_planner import SCENES
+from test_lanelet_map import drive, driven_ids, line_of, route_message, settings
+from test_tracks import MAPPED
+
+from reflectdrive_ros import geometry, planning
+from reflectdrive_ros.agent_history import GAP_MAX_S, AgentHistoryBuffer
+from reflectdrive_ros.bench import parity
+from reflectdrive_ros.cli.eval import Console
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.data import real_tracks, scene_lanes
+from reflectdrive_ros.data.scene import NOW
+from reflectdrive_ros.domain import AgentHistory, LightState, Observation
+from reflectdrive_ros.evaluation.privilege import PRIVILEGES, observe
+from reflectdrive_ros.lanes import LANE_RADIUS_M, LANES_MAX, ROUTE_LANES_MAX, SEGMENT_M, Lane, LaneSegments
+from reflectdrive_ros.ros.inputs import snapshot
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.sim import local_map
+from reflectdrive_ros.sim.traffic.actors import Lamp
+from reflectdrive_ros.sim.world import World, WorldOptions
+
+HERE = np.zeros(3)
+VECTORS = ("lanes", "route_lanes", "history", "traffic_lights", "stop_lines")
+
+
+def given(observation):
+    """The names of those of VECTORS that an observation has."""
+    return [name for name in VECTORS if getattr(observation, name) is not None]
+
+
+def outside_m(lanes, points):
+    """(N,) metres by which points lie beside the nearest lane, negative within it."""
+    least = np.full(len(points), np.inf)
+    for line, width_m in zip(lanes.points[lanes.valid], lanes.widths_m[lanes.valid], strict=True):
+        at_m, offset_m = geometry.project(line, points)
+        beside = (at_m > -1.0) & (at_m < geometry.arc_lengths(line)[-1] + 1.0)
+        least = np.minimum(least, np.where(beside, np.abs(offset_m) - 0.5 * width_m, np.inf))
+    return least
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return list(parity.read_scenes(SCENES, 20, Console(quiet=True)))
+
+
+@pytest.fixture(scope="module")
+def driven():
+    """A world after three seconds, and what was seen on the way: stamp -> tracking id -> pose in the map."""
+    with World(WorldOptions(seed=2, town="closed-loop-00002")) as world:
+        seen = {}
+        for _ in range(30):
+            actors = world.snapshot.actors
+            seen[world.stamp_ns] = dict(zip(actors.ids.tolist(), actors.poses, strict=True))
+            world.step(None)
+        yield world, seen
+
+
+# --- lanes -----------------------------------------------------------------------------------------------------------
+
+
+def straight_lane(length_m, y=0.0, limit_mps=None, width_m=3.0):
+    line = np.array([[0.0, y], [length_m, y]])
+    return Lane(line, (shapely.LineString(line).buffer(width_m / 2, cap_style="flat"),), (), (), (), limit_mps)
+
+
+def test_long_lanes_are_cut_and_padding_is_told_from_lanes():
+    segments = LaneSegments.of(
+        {7: straight_lane(2.2 * SEGMENT_M, limit_mps=8.0), 9: straight_lane(20.0, 4.0), 3: straight_lane(0.1)}
+    )
+    assert segments.keys.tolist() == [7, 7, 7, 9]
+    found = segments.near(np.array([10.0, 1.0, np.pi / 2]), {9: LightState.GREEN})
+    assert (len(found.valid), found.valid.sum()) == (LANES_MAX, 4)
+    np.testing.assert_allclose(found.points[0, 0], [-1.0, 10.0])  # of the nearest: the car faces to the left of it
+    np.testing.assert_allclose(found.widths_m[:4], 3.0)
+    assert found.speed_limits_mps[:4].tolist() == [8.0, 0.0, 8.0, 8.0]
+    assert found.lights[:4].tolist() == [0, LightState.GREEN, 0, 0]
+    assert not found.points[4:].any()
+    assert not LaneSegments.of({}).near(HERE).valid.any()
+
+
+def test_of_many_lanes_the_nearest_are_told_and_none_beyond_reach():
+    lanes = {key: straight_lane(20.0, 2.0 * (key - 75)) for key in range(150)}
+    found = LaneSegments.of(lanes).near(HERE)
+    assert found.valid.all()
+    away_m = np.hypot(*found.points.transpose(2, 0, 1)).min(axis=1)
+    assert (np.diff(away_m) >= -1e-9).all()
+    assert away_m.max() <= LANE_RADIUS_M
+    assert len(np.unique(found.points[:, 0, 1])) == LANES_MAX
+
+
+def test_route_lanes_come_in_the_order_of_the_route_and_not_from_behind():
+    lanes = {key: straight_lane(40.0) for key in range(5)}
+    moved = {
+        key: replace(lane, centerline=lane.centerline + np.array([40.0 * (2 - key), 0.0]))
+        for key, lane in lanes.items()
+    }
+    route = np.array([[-50.0, 0.0], [200.0, 0.0]])
+    found = LaneSegments.of(moved).along(route, (0, 1, 2, 4), np.array([10.0, 0.0, 0.0]))
+    assert len(found.valid) == ROUTE_LANES_MAX
+    assert found.points[found.valid][:, 0, 0].tolist() == [-10.0, 30.0, 70.0]
+
+
+def test_a_ring_of_a_scene_tells_its_lane_and_which_way_it_is_driven(driven):
+    world, _ = driven
+    lanes = [lane.lane for lane in world.road_map.lanes.values() if geometry.arc_lengths(lane.lane.centerline)[-1] > 1]
+    recovered = 0
+    for lane in lanes:
+        (ring,) = local_map._simple_rings(lane.polygons[0])
+        line = scene_lanes.centerline_of(geometry.transform_points(np.array([90.0, 40.0, 1.0]), ring))
+        if line is None:
+            continue
+        recovered += 1
+        expected = geometry.transform_points(np.array([90.0, 40.0, 1.0]), lane.centerline)
+        share = np.linspace(0.0, 1.0, 20)
+        ends = [geometry.sample(each, share * geometry.arc_lengths(each)[-1])[:, :2] for each in (line, expected)]
+        assert np.hypot(*(ends[0] - ends[1]).T).max() < 0.1
+    assert recovered > 0.98 * len(lanes)
+    square = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 20.0], [0.0, 20.0]])
+    assert scene_lanes.centerline_of(square) is None  # counter-clockwise: no lane of the proving ground
+
+
+def test_lanes_of_stored_scenes_hold_the_experts_way_and_route_lanes_the_route(stored):
+    for scene in stored:
+        seen = observe(scene, "objects", with_drivable=False, with_vectors=True)
+        assert outside_m(seen.lanes, scene.expert[:, :2]).max() < 0.0
+        along_m, _ = geometry.project(scene.route, np.zeros((1, 2)))
+        ahead = geometry.sample(scene.route, along_m + np.arange(4.0, 50.0, 2.0))[:, :2]
+        assert outside_m(seen.route_lanes, ahead).max() < 0.0
+        assert not np.isin(seen.route_lanes.lights, [LightState.AMBER, LightState.GREEN]).any()
+
+
+def test_lanes_of_a_world_are_those_of_its_map_and_hold_its_route(driven):
+    world, _ = driven
+    seen = world.observation(vectors=True)
+    at_m, _ = geometry.project(seen.route, np.zeros((1, 2)))
+    ahead = geometry.sample(seen.route, at_m + np.arange(0.0, 60.0, 2.0))[:, :2]
+    assert outside_m(seen.lanes, ahead).max() < 0.3
+    assert outside_m(seen.route_lanes, ahead).max() < 0.3
+    assert (seen.route_lanes.speed_limits_mps[seen.route_lanes.valid] > 0.0).all()
+    from_rings = scene_lanes.lane_segments(world.areas()).near(HERE)
+    for line in from_rings.points[: min(from_rings.valid.sum(), 40)]:
+        assert np.abs(seen.lanes.points - line).max(axis=(1, 2)).min() < 0.1
+
+
+def test_lanes_of_recordings_hold_the_humans_way():
+    for path in MAPPED:
+        recording = real_tracks.load(path)
+        for start in real_tracks.starts(recording, vectors=True):
+            assert outside_m(start.observation.lanes, start.human[:, :2]).max() < 0.5
+            at_m, _ = geometry.project(start.observation.route, np.zeros((1, 2)))
+            ahead = geometry.sample(start.observation.route, at_m + np.arange(30.0, 60.0, 5.0))[:, :2]
+            assert outside_m(start.observation.route_lanes, ahead).max() < 0.5
+            assert given(start.observation) == ["lanes", "route_lanes", "history"]
+
+
+# --- history ---------------------------------------------------------------------------------------------------------
+
+
+def test_history_of_a_stored_scene_is_its_recorded_tracks(stored):
+    for scene in stored:
+        history = observe(scene, "objects", with_drivable=False, with_vectors=True).history
+        tracks = scene.tracks
+        np.testing.assert_array_equal(history.ids, np.flatnonzero(tracks.present[:, NOW]))
+        np.testing.assert_array_equal(history.poses, tracks.poses[history.ids, : NOW + 1])
+        np.testing.assert_array_equal(history.valid, tracks.present[history.ids, : NOW + 1])
+        np.testing.assert_array_equal(history.poses[:, -1], scene.agents.poses)
+        np.testing.assert_allclose(history.velocities_mps[:, -1], scene.agents.velocities_mps)
+
+
+def test_history_in_a_world_is_what_was_seen_on_the_way(driven):
+    world, seen = driven
+    observation = world.observation(vectors=True)
+    history, ego_from_map = observation.history, geometry.invert(observation.ego.map_from_ego)
+    actors = world.snapshot.actors
+    near = np.hypot(*(actors.poses[:, :2] - observation.ego.map_from_ego[:2]).T) < 100.0
+    ids, checked = actors.ids[near].tolist(), 0
+    assert len(history.ids) == len(ids) == len(observation.agents)
+    for row, actor in enumerate(ids):
+        for back in range(1, AgentHistory.STEPS):
+            pose = seen[world.stamp_ns - back * 100_000_000].get(actor)
+            assert history.valid[row, -1 - back] == (pose is not None)
+            if pose is not None:
+                found, expected = history.poses[row, -1 - back], geometry.compose(ego_from_map, pose)
+                np.testing.assert_allclose(found[:2], expected[:2], atol=1e-6)
+                assert abs(geometry.wrap(found[2] - expected[2])) < 1e-6
+                checked += 1
+    assert checked > 100
+
+
+def test_history_of_recordings_is_that_of_their_tracks():
+    recording = real_tracks.load(MAPPED[0])
+    (first, second, *_) = real_tracks.starts(recording, vectors=True)
+    assert first.observation.history.valid.sum(axis=1).max() == 1  # the recording begins here
+    history = second.observation.history
+    rows = np.flatnonzero(np.isfinite(recording.agent_centers[:, 20, 0]))
+    np.testing.assert_array_equal(history.ids, rows)
+    there = geometry.compose(geometry.invert(recording.ego_poses[20]), recording.agent_centers[rows, :21])
+    np.testing.assert_allclose(history.poses[history.valid], there[history.valid])
+    np.testing.assert_array_equal(history.valid, np.isfinite(there[..., 0]))
+
+
+def test_who_was_not_seen_for_long_has_no_history_meanwhile_and_keeps_its_number():
+    buffer, agents = AgentHistoryBuffer(), cars((20.0, 0.0, 0.0, 5.0))
+    for tenth in range(20):
+        names = [] if 5 <= tenth < 12 else ["a"]
+        poses = np.tile([10.0 + 0.5 * tenth, 0.0, 0.0], (len(names), 1))
+        buffer.put(tenth * 100_000_000, names, poses, np.tile([5.0, 0.0], (len(names), 1)))
+    history = buffer.history(2_000_000_000, HERE, ["a"], agents)
+    assert GAP_MAX_S < 0.8
+    assert history.valid[0].tolist() == [not 4 < tenth < 12 for tenth in range(21)]
+    np.testing.assert_allclose(history.poses[0, history.valid[0], 0], (10.0 + 0.5 * np.arange(21))[history.valid[0]])
+    assert not history.poses[0, ~history.valid[0]].any()
+    both = buffer.history(2_000_000_000, HERE, ["b", "a"], cars((0, 9, 0, 0), (20.0, 0.0, 0.0, 5.0)))
+    assert both.ids[1] == history.ids[0] != both.ids[0]
+    assert both.valid[0].sum() == 1
+    buffer.clear()
+    assert buffer.history(2_000_000_000, HERE, ["a"], agents).valid.sum() == 1
+
+
+def test_a_heading_that_passes_half_a_turn_is_interpolated_the_short_way():
+    buffer = AgentHistoryBuffer()
+    buffer.put(0, ["a"], np.array([[0.0, 0.0, np.pi - 0.1]]), np.zeros((1, 2)))
+    history = buffer.history(200_000_000, HERE, ["a"], cars((0.0, 0.0, -np.pi + 0.1, 0.0)))
+    assert abs(abs(history.poses[0, -2, 2]) - np.pi) < 1e-9
+
+
+def test_a_history_of_other_agents_is_refused():
+    history = AgentHistoryBuffer().history(0, HERE, ["a"], cars((5.0, 0.0, 0.0, 0.0)))
+    with pytest.raises(ValueError, match="has 1 agents, not those of Observation"):
+        Observation(0, ego(stamp_ns=0), np.zeros((0, 3)), agents=cars(), history=history)
+
+
+# --- lights and privileges -------------------------------------------------------------------------------------------
+
+
+def test_lights_of_a_scene_are_red_now_and_no_future_is_told(stored):
+    reds = 0
+    for scene in stored:
+        vectors = scene.vectors
+        red = scene.red_lights.red[:, 0]
+        assert len(vectors["traffic_lights"].ids) <= red.sum()
+        assert (vectors["traffic_lights"].states == LightState.RED).all()
+        later = replace(scene, red_lights=replace(scene.red_lights, red=scene.red_lights.red & (np.arange(41) > 0)))
+        assert not later.vectors["lanes"].lights.any()
+        assert len(later.vectors["stop_lines"].ends) == 0
+        for ring in (ring for ring, shown in zip(scene.red_lights.connectors, red, strict=True) if shown):
+            lines = vectors["stop_lines"].ends
+            assert shapely.Polygon(ring).distance(shapely.Point(lines.mean(axis=1)[0])) < 3.0
+            reds += (vectors["lanes"].lights == LightState.RED).any()
+    assert reds
+
+
+def test_a_worlds_lights_stand_where_its_signals_do(driven):
+    world, _ = driven
+    seen = world.observation(vectors=True)
+    states = {Lamp.RED: LightState.RED, Lamp.AMBER: LightState.AMBER, Lamp.GREEN: LightState.GREEN, Lamp.OFF: 0}
+    centre = seen.ego.map_from_ego
+    near = [k for k, s in enumerate(world.road_map.signals) if np.hypot(*(s.stop_line.mean(axis=0) - centre[:2])) < 100]
+    assert sorted(seen.traffic_lights.ids) == near
+    for ends, light, state in zip(
+        seen.stop_lines.ends, seen.stop_lines.light_ids, seen.traffic_lights.states, strict=True
+    ):
+        np.testing.assert_allclose(geometry.transform_points(centre, ends), world.road_map.signals[light].stop_line)
+        assert state == states[Lamp(int(world.snapshot.lamps[light]))]
+
+
+def test_who_is_told_less_gets_none_of_it(stored):
+    told = {name: given(observe(stored[0], name, False, with_vectors=True)) for name in PRIVILEGES}
+    assert told == {"words": [], "route": ["route_lanes"], "objects": list(VECTORS), "logged": list(VECTORS)}
+    reds = next(scene for scene in stored if scene.vectors["route_lanes"].lights.any())
+    assert not observe(reds, "route", with_vectors=True).route_lanes.lights.any()
+
+
+def test_without_being_asked_nobody_makes_any(stored, driven):
+    assert given(stored[0].observation()) == []
+    assert given(driven[0].observation()) == []
+    assert not planning.VECTOR_PLANNERS
+
+
+# --- the node --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def way():
+    """(L, 3) the route of the recorded drive on the cargo map."""
+    return line_of(driven_ids(), *drive()[1][[0, -1]])[0]
+
+
+def inputs_on_the_map():
+    """Inputs of a planner without cameras on the route of the recorded drive."""
+    made = Config(inputs=settings(objects_type="predicted"))
+    made = replace(made, planner="constant_velocity", cameras=replace(made.cameras, required=False))
+    inputs, places = Inputs(made), drive()[1]
+    inputs.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+    return inputs
+
+
+def drive_on(inputs, way, steps=26, first_s=1.0):
+    """The observation after steps of 0.1 s at 5 m/s along the way, behind a car that gets away at 7 m/s."""
+    at_m = 20.0 + 0.5 * np.arange(steps)
+    for k, (pose, lead) in enumerate(zip(geometry.sample(way, at_m), lead_poses(way, steps), strict=True)):
+        seconds = first_s + 0.1 * k
+        inputs.put("odometry", odometry(seconds, *pose), ns(seconds))
+        message = predicted_objects(seconds, (*lead, 7.0, 4.5))
+        message.objects[0].object_id.uuid = np.full(16, 7, np.uint8)
+        inputs.put("objects", message, ns(seconds))
+        found = inputs.snapshot(ns(seconds))
+        inputs.wait_idle()
+        assert found.observation is not None
+    return found.observation
+
+
+def lead_poses(way, steps):
+    return geometry.sample(way, 35.0 + 0.7 * np.arange(steps))
+
+
+@pytest.fixture
+def vector_planner(monkeypatch):
+    """The planner of `inputs_on_the_map` declares that it reads vectors."""
+    monkeypatch.setattr(snapshot, "VECTOR_PLANNERS", frozenset({"constant_velocity"}))
+
+
+def test_the_node_tells_the_lanes_of_its_map_and_what_it_saw(way, vector_planner):
+    seen = drive_on(inputs_on_the_map(), way)
+    assert given(seen) == ["lanes", "route_lanes", "history"]  # no input tells of lights
+    ego_from_map = geometry.invert(seen.ego.map_from_ego)
+    there = geometry.compose(ego_from_map, lead_poses(way, 26)[-AgentHistory.STEPS :])
+    assert seen.history.valid.all()
+    np.testing.assert_allclose(seen.history.poses[0, :, :2], there[:, :2], atol=1e-6)
+    np.testing.assert_allclose(np.hypot(*seen.history.velocities_mps[0].T), 7.0)
+    ahead = seen.route[(seen.route[:, 0] > 0.0) & (np.hypot(*seen.route[:, :2].T) < 80.0)][:, :2]
+    for lanes in (seen.lanes, seen.route_lanes):
+        assert outside_m(lanes, ahead).max() < 0.0
+        assert ((lanes.widths_m > 2.5) & (lanes.widths_m < 8.0))[lanes.valid].all()
+        assert np.isclose(lanes.speed_limits_mps[lanes.valid], 30 / 3.6).any()
+    begins = seen.route_lanes.points[seen.route_lanes.valid][:, 0]
+    assert (np.diff(geometry.project(seen.route, begins)[0]) >= -1e-6).all()
+    towards = np.diff(seen.route_lanes.points[0, :2], axis=0)[0]
+    assert towards[0] > 0.0  # in driving direction
+
+
+def test_after_a_jump_of_localisation_the_node_has_no_history(way, vector_planner):
+    inputs = inputs_on_the_map()
+    assert drive_on(inputs, way).history.valid.sum() == AgentHistory.STEPS
+    assert drive_on(inputs, way, steps=1, first_s=3.6).history.valid.sum() == 1  # 12.5 m back within 0.1 s
+
+
+def test_a_planner_that_reads_none_pays_nothing(way, monkeypatch):
+    def never(*_):
+        raise AssertionError("made for nobody")
+
+    monkeypatch.setattr(AgentHistoryBuffer, "put", never)
+    monkeypatch.setattr(LaneSegments, "of", never)
+    assert given(drive_on(inputs_on_the_map(), way, steps=3)) == []
