@@ -95,9 +95,9 @@ def test_two_ways_of_one_planner_are_two_rows():
 
 def test_numbers_of_different_weights_never_stand_in_one_table():
     files = results.read(ROOT / "docs/bench")
-    more = {**files["eval-test-shipped"], "weights_sha256": "0" * 64}
+    more = {**files["repair"], "weights_sha256": "0" * 64}
     with pytest.raises(results.ResultsError, match="of different weights"):
-        results.render({**files, "eval-test-trial": more})
+        results.render({**files, "repair-trial": more})
 
 
 FILES = [file for file in sorted((ROOT / "docs/bench").glob("*.json")) if file.stem != "faults"]  # has its own page

@@ -70,24 +70,23 @@ def render(files: Mapping[str, Numbers]) -> str:
 
 
 def open_loop(files: Mapping[str, Numbers]) -> str:
-    """Scores of every driver, one table per set."""
+    """Scores of every driver, one table per set and file."""
     parts = []
     for name in ("test", "hard", "val"):
-        some = _scored_files(files, name)
-        if not some:
-            continue
-        rows: dict[str, Sequence[str]] = {}
-        for stem, numbers in some.items():
-            for driver, row in numbers["drivers"].items():
-                label = _row_name(stem, name, driver)
-                rows[label] = _score_row(label, row)
-        ego_mlp = files.get("ego_mlp")
-        if name == "test" and ego_mlp:
-            rows["ego_mlp"] = _score_row(f"ego-state MLP ({ego_mlp['trained_on']} scenes)", ego_mlp)
-        ordered = sorted(rows.values(), key=lambda row: -float(row[2]))
-        table = _table(("driver", "scenes", *SCORES.values(), "95 % of PDMS"), ordered)
-        parts.append(f"### Set `{name}`\n\n{table}\n{_sources(some, ('ego_mlp',) if name == 'test' else (), files)}")
+        for stem, numbers in _scored_files(files, name).items():
+            rows = [_score_row(_row_name(stem, name, driver), row) for driver, row in numbers["drivers"].items()]
+            parts.append(_score_table(f"Set `{name}`, `{stem}.json`", rows, {stem: numbers}))
+    if ego_mlp := files.get("ego_mlp"):
+        row = _score_row(f"ego-state MLP ({ego_mlp['trained_on']} scenes)", ego_mlp)
+        parts.append(_score_table("Set `test`, `ego_mlp.json`", [row], {"ego_mlp": ego_mlp}))
     return "## Open loop\n\n" + "\n".join(parts) if parts else ""
+
+
+def _score_table(title: str, rows: Sequence[Sequence[str]], source: Mapping[str, Numbers]) -> str:
+    ordered = sorted(rows, key=lambda row: -float(row[2]))
+    return (
+        f"### {title}\n\n{_table(('driver', 'scenes', *SCORES.values(), '95 % of PDMS'), ordered)}\n{_sources(source)}"
+    )
 
 
 def _row_name(stem: str, scenes: str, driver: str) -> str:
@@ -112,19 +111,15 @@ def _scores(row: Numbers) -> Sequence[str]:
 
 
 def families(files: Mapping[str, Numbers]) -> str:
-    """PDMS by family of each driver on `test`."""
-    some = _scored_files(files, "test")
-    drivers = {
-        _row_name(stem, "test", name): row["families"]
-        for stem, numbers in some.items()
-        for name, row in numbers["drivers"].items()
-    }
-    if not drivers:
-        return ""
-    names = sorted({family for row in drivers.values() for family in row})
-    rows = [(family, *(_format(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
-    table = _table(("family", *(f"`{name}`" for name in drivers)), rows)
-    return f"## By family\n\nPDMS on `test`.\n\n{table}\n{_sources(some, (), files)}"
+    """PDMS by family of each driver on `test`, one table per file."""
+    parts = []
+    for stem, numbers in _scored_files(files, "test").items():
+        drivers = {_row_name(stem, "test", name): row["families"] for name, row in numbers["drivers"].items()}
+        names = sorted({family for row in drivers.values() for family in row})
+        rows = [(family, *(_format(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
+        table = _table(("family", *(f"`{name}`" for name in drivers)), rows)
+        parts.append(f"{table}\n{_sources({stem: numbers})}")
+    return "## By family\n\nPDMS on `test`.\n\n" + "\n".join(parts) if parts else ""
 
 
 def decoding(files: Mapping[str, Numbers]) -> str:
@@ -143,7 +138,7 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         "all goals by the score with the recorded future (an upper bound), and the plan that the planner selects."
     )
     expert = f"{expert_sentence(numbers['expert'])}\n\n" if "expert" in numbers else ""
-    return f"## Decoding\n\n{text}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers}, (), files)}"
+    return f"## Decoding\n\n{text}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers})}"
 
 
 def repair(files: Mapping[str, Numbers]) -> str:
@@ -157,7 +152,7 @@ def repair(files: Mapping[str, Numbers]) -> str:
         "within the search radius, is safe. Iterations: the mean over all scenes."
     )
     tables = "\n".join(_repair_table(numbers) for numbers in some.values())
-    return f"## Repair\n\n{text}\n\n{tables}\n{_sources(some, (), files)}"
+    return f"## Repair\n\n{text}\n\n{tables}\n{_sources(some)}"
 
 
 def _repair_table(numbers: Numbers) -> str:
@@ -205,7 +200,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
         "mean (smallest .. largest). The paper, without editing and adding one after the "
         "other: +2.4 for the field loss, mainly through DAC, +0.5 for SAP."
     )
-    return f"## Ablations\n\n{text}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers}, (), files)}"
+    return f"## Ablations\n\n{text}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers})}"
 
 
 def format_paired(differences: Sequence[float]) -> str:
@@ -230,24 +225,24 @@ CLOSED = {
 
 
 def closed_loop(files: Mapping[str, Numbers]) -> str:
-    some = {stem: numbers for stem, numbers in files.items() if "route_completion" in numbers}
-    if not some:
-        return ""
-    rows = [
-        (
-            f"`{stem}`",
-            f"`{planner}`",
-            str(row["drives"]),
-            *(_format(row.get(key)) for key in CLOSED),
-            *(_format(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite")),
-        )
-        for stem, numbers in some.items()
-        for planner, row in numbers["planners"].items()
+    parts = [
+        "Milliseconds are processor time of whole steps, scores and checks included." + "".join(_alternating(files))
     ]
-    table = _table(("file", "planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-    text = "Milliseconds are processor time of whole steps, scores and checks included."
-    text += "".join(_alternating(files))
-    return f"## Closed loop\n\n{text}\n\n{table}\n{_sources(some, (), files)}"
+    for stem, numbers in files.items():
+        if "route_completion" not in numbers:
+            continue
+        rows = [
+            (
+                f"`{planner}`",
+                str(row["drives"]),
+                *(_format(row.get(key)) for key in CLOSED),
+                *(_format(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite")),
+            )
+            for planner, row in numbers["planners"].items()
+        ]
+        table = _table(("planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
+        parts.append(f"{table}\n{_sources({stem: numbers})}")
+    return "## Closed loop\n\n" + "\n\n".join(parts) if len(parts) > 1 else ""
 
 
 def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:
@@ -279,7 +274,7 @@ def speed(files: Mapping[str, Numbers]) -> str:
         for stem, numbers in some.items()
     ]
     heads = ("file", "full p50", "p99", "bound", "lite p50", "p99", "bound", "device")
-    return f"## Time of a step\n\nMilliseconds.\n\n{_table(heads, rows)}\n{_sources(some, (), files)}"
+    return f"## Time of a step\n\nMilliseconds.\n\n{_table(heads, rows)}\n{_sources(some)}"
 
 
 SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
@@ -305,11 +300,10 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[str, Numbers]) -> str:
+def _sources(some: Mapping[str, Numbers]) -> str:
     """The origin of a table's numbers. Raises ResultsError when the files are of different weights."""
-    shown = {**some, **{stem: files[stem] for stem in more if stem in files}}
     weights: dict[str, str] = {}  # hash -> the first file with it
-    for stem, numbers in shown.items():
+    for stem, numbers in some.items():
         if numbers.get("weights_sha256"):
             weights.setdefault(numbers["weights_sha256"], stem)
     if len(weights) > 1:
@@ -322,5 +316,5 @@ def _sources(some: Mapping[str, Numbers], more: Sequence[str], files: Mapping[st
     return heading + "".join(
         f"- `{stem}.json`: `{numbers['command']}`, commit {numbers['commit'][:12]}, {numbers['date'][:10]}, "
         f"{numbers['device']}\n"
-        for stem, numbers in shown.items()
+        for stem, numbers in some.items()
     )
