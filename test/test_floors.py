@@ -5,6 +5,7 @@ first: a rule that finds nothing must be known to find something.
 """
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,32 @@ def house():
 
 def test_the_house_stands():
     assert breaches(house()) == []
+
+
+def import_graph(sources):
+    """The modules that each module imports, wherever it does so: the package itself is none of them."""
+    graph = {}
+    for module, (text, is_package) in sources.items():
+        names = [name.removeprefix(f"{PACKAGE}.") for _, name in imports_of(module, ast.parse(text), is_package)]
+        graph[module] = {
+            next((each for each in (name, name.rpartition(".")[0]) if each in sources), "") for name in names
+        }
+        graph[module] -= {"", module, "__init__"}
+    return graph
+
+
+def test_no_module_imports_itself_through_others():
+    list(TopologicalSorter(import_graph(house())).static_order())
+    circle = {"ros.a": ("from ..data import b", False), "data.b": ("def f():\n    from ..ros.a import g", False)}
+    with pytest.raises(CycleError):
+        list(TopologicalSorter(import_graph(circle)).static_order())
+
+
+def test_no_room_but_the_proving_ground_holds_more_than_15_percent_of_the_lines():
+    lines = {}
+    for module, (text, _) in house().items():
+        lines[room_of(module)] = lines.get(room_of(module), 0) + text.count("\n")
+    assert {room: count for room, count in lines.items() if room != "sim" and count > 0.15 * sum(lines.values())} == {}
 
 
 def test_every_folder_is_a_package():
