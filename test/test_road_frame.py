@@ -57,7 +57,7 @@ def test_points_come_back_from_the_straight_road(beside):
     straight, heading = road.to_frenet(points)
     np.testing.assert_allclose(straight, np.stack([metres, np.full(8, beside)], 1), atol=0.15)
     np.testing.assert_allclose(geometry.wrap(heading - along(route, metres)[:, 2]), 0.0, atol=0.05)
-    np.testing.assert_allclose(road.bent(straight), points, atol=0.1)
+    np.testing.assert_allclose(road.to_cartesian(straight), points, atol=0.1)
 
 
 def test_headings_at_a_turn_are_known_better_from_the_road_than_from_rounded_points():

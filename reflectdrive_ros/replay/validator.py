@@ -92,7 +92,7 @@ def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
     curvature[1:-1] = three_point_curvature(line)
     steering = np.arctan(wheel_base_m * curvature)
     apart = np.hypot(*(line[2:] - line[:-2]).T)
-    took_s = apart / np.maximum(0.5 * (v[2:] + v[:-2]), 1e-3)
+    step_s = apart / np.maximum(0.5 * (v[2:] + v[:-2]), 1e-3)
     return (
         found
         | {
@@ -101,7 +101,7 @@ def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
             "lateral_acceleration_mps2": float((v**2 * np.abs(curvature)).max()),
             "lateral_jerk_mps3": float(np.abs(3.0 * v**2 * a * curvature).max()),  # its formula, units and all
             "steering_rad": float(np.abs(steering).max()),
-            "steering_rate_radps": float((np.abs(steering[2:] - steering[:-2]) / took_s).max(initial=0.0)),
+            "steering_rate_radps": float((np.abs(steering[2:] - steering[:-2]) / step_s).max(initial=0.0)),
         }
     )
 

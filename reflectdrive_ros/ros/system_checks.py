@@ -359,12 +359,12 @@ def _loopback_finding(topic: str, environment: Mapping[str, str]) -> Finding:
         return Finding(name, State.WARN, "not tried: discovery is OFF", "see discovery", required=False)
     todo = "check that multicast on the loopback interface and /dev/shm are not blocked, and ROS_DOMAIN_ID"
     try:
-        took_s = _seconds_to_first_message(topic)
+        first_message_s = _seconds_to_first_message(topic)
     except Exception as fault:  # the middleware raises various types; each is the result
         return Finding(name, State.MISSING, _first_line(fault), todo)
-    if took_s is None:
+    if first_message_s is None:
         return Finding(name, State.MISSING, f"no message between two processes within {LOOPBACK_S:.0f} s", todo)
-    return Finding(name, State.OK, f"first message from another process after {took_s:.2f} s")
+    return Finding(name, State.OK, f"first message from another process after {first_message_s:.2f} s")
 
 
 def _seconds_to_first_message(topic: str) -> float | None:

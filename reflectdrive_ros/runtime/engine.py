@@ -32,7 +32,7 @@ from .prefetch import Prefetcher
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]  # seconds, monotonic
-NO_DEADLINE_MS = 10_000.0  # a deadline that no step reaches, where lateness is not judged
+NO_DEADLINE_MS = 10_000.0  # a deadline that no step reaches, where lateness is not assessed
 WIDE_GAP_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
 
 
@@ -106,21 +106,21 @@ class Engine:
                 full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
             judging = self._clock()
             ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0
-            judged = guard.check(plan, known, 1e3 * (judging + ahead_s - begun))
+            judgement = guard.check(plan, known, 1e3 * (judging + ahead_s - begun))
         except PlanningError as fault:
             state, judging = self._state, self._clock()
-            judged = guard.Judgement(Verdict.INFEASIBLE, str(fault))
+            judgement = guard.Judgement(Verdict.INFEASIBLE, str(fault))
         except Exception as fault:  # a planner that throws is a planner that must not drive
             log.exception("planner failed")
             state, judging = self._state, self._clock()
-            judged = guard.Judgement(Verdict.INFEASIBLE, f"the planner failed with {type(fault).__name__}: {fault}")
+            judgement = guard.Judgement(Verdict.INFEASIBLE, f"the planner failed with {type(fault).__name__}: {fault}")
 
-        sound = judged.verdict in (Verdict.OK, Verdict.LATE)
+        sound = judgement.verdict in (Verdict.OK, Verdict.LATE)
         self._state = state if sound else PlannerState()
         if sound and plan is not None:
             plan, jump = self._limit_lateral_shift(plan, known)
             notes += (jump,) if jump else ()
-        if judged.verdict is Verdict.OK and plan is not None:
+        if judgement.verdict is Verdict.OK and plan is not None:
             sent, source = plan, PlanSource.PLANNER
         elif (carried := self._carried_plan(known)) is not None:
             sent, source = carried, PlanSource.CARRIED
@@ -137,7 +137,7 @@ class Engine:
             "total": 1e3 * (done + ahead_s - begun),
         }
         step = None if plan is None else plan.step
-        return StepReport(sent, judged.verdict, source, judged.reason, timings, step, full_step_reason, notes)
+        return StepReport(sent, judgement.verdict, source, judgement.reason, timings, step, full_step_reason, notes)
 
     def _deadline_used(self) -> float:
         return 1e3 * (self._clock() - self._begun) / self._config.engine.deadline_ms

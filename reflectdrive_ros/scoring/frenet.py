@@ -78,7 +78,7 @@ class FrenetFrame:
         straight = np.stack([along, beside], axis=-1).reshape(points.shape)
         return FrenetPoints(straight, np.interp(along, self.at, self.heading).reshape(points.shape[:-1]))
 
-    def bent(self, points: Array) -> Array:
+    def to_cartesian(self, points: Array) -> Array:
         """Points (.., T, 2) of the ego frame from those of the straight road."""
         along, beside = points[..., 0], points[..., 1]
         heading = np.interp(along, self.at, self.heading)

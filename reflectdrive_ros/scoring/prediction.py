@@ -29,12 +29,12 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
     at, beside, facing = project_to_road(road, others.poses)
     speed_mps = np.hypot(*others.velocities_mps.T)
     within = (at > road.at[0]) & (at < road.at[-1])
-    keeping = within & (np.abs(beside) <= BESIDE_M) & (np.abs(facing) >= ALONG) & (speed_mps > MOVING_MPS)
-    if not keeping.any():
+    in_lane = within & (np.abs(beside) <= BESIDE_M) & (np.abs(facing) >= ALONG) & (speed_mps > MOVING_MPS)
+    if not in_lane.any():
         return straight_on
     poses, driven_m = straight_on.poses.copy(), dt_s * np.arange(steps + 1)
-    for who in np.flatnonzero(keeping):
-        lane = road.bent(np.stack([road.at, np.full(len(road.at), beside[who])], axis=-1))
+    for who in np.flatnonzero(in_lane):
+        lane = road.to_cartesian(np.stack([road.at, np.full(len(road.at), beside[who])], axis=-1))
         lane = lane if facing[who] > 0.0 else lane[::-1]
         (begins_m,), _ = geometry.project(lane, others.poses[who : who + 1, :2])
         way = geometry.sample(lane, begins_m + speed_mps[who] * driven_m)

@@ -38,7 +38,7 @@ def relaxed_profiles(points: Array, ego: EgoState, dt_s: float) -> Array:
     reached = []
     for uncertain_m in UNCERTAIN_M:
         of_points, of_start = smoothing_matrices(len(points), dt_s, uncertain_m, JERK_MPS3)
-        onward = np.maximum.accumulate(np.maximum(of_points @ along[1:] + of_start @ start, 0.0))
-        reached.append(np.minimum(onward, along[1:]))
+        monotonic = np.maximum.accumulate(np.maximum(of_points @ along[1:] + of_start @ start, 0.0))
+        reached.append(np.minimum(monotonic, along[1:]))
     count = len(reached)
     return interpolate_path(np.tile(way, (count, 1, 1)), np.tile(along, (count, 1)), np.stack(reached))

@@ -34,8 +34,8 @@ def limit_curvature(poses: Array, distance: Array) -> Array:
     """Poses (N, T, 3) of cars that set out from the origin with heading 0 and follow poses (N, T, 3): they have driven
     `distance` (N, T) by then, with no sharper turn than TIGHTEST_PER_M."""
     last = poses[:, -1]
-    onward = last[:, :2] + LOOK_AHEAD_M * np.stack([np.cos(last[:, 2]), np.sin(last[:, 2])], axis=-1)
-    line = np.concatenate([np.zeros((len(poses), 1, 2)), poses[..., :2], onward[:, None]], axis=1)
+    ahead = last[:, :2] + LOOK_AHEAD_M * np.stack([np.cos(last[:, 2]), np.sin(last[:, 2])], axis=-1)
+    line = np.concatenate([np.zeros((len(poses), 1, 2)), poses[..., :2], ahead[:, None]], axis=1)
     steps = np.hypot(*np.moveaxis(np.diff(line, axis=1), -1, 0))  # (N, T + 1)
     along = np.concatenate([np.zeros((len(poses), 1)), np.cumsum(steps, axis=1)], axis=1)
     aims = np.ascontiguousarray(interpolate_path(line, along, along[:, :-2] + LOOK_AHEAD_M).T)  # (2, T, N)

@@ -30,7 +30,7 @@ def smooth_points(points: Array, ego: EgoState, dt_s: float, bin_m: float, road:
     moved = _likeliest(points, start, dt_s, bin_m, JERK_MPS3)
     if road is not None:
         straight, begin = road.to_frenet(points).points, road.to_frenet(start[::-1]).points[::-1]
-        against = road.bent(_likeliest(straight, begin, dt_s, bin_m, JERK_ON_ROAD_MPS3))
+        against = road.to_cartesian(_likeliest(straight, begin, dt_s, bin_m, JERK_ON_ROAD_MPS3))
         moved = np.where(road.follows(straight - begin[1])[..., None, None], against, moved)
     moved = np.clip(moved, points - 0.5 * bin_m, points + 0.5 * bin_m)
     steps = np.diff(points, axis=-2, prepend=np.zeros_like(points[..., :1, :]))

@@ -165,7 +165,9 @@ def _distance_to_lane_end(road_map: RoadMap, lane: Array, poses: Array, leads_on
 
 def _must_change_lane(road_map: RoadMap, lane: Array) -> Array:
     """(T, E) bool: the car's lane does not lead to its destination, and it changes lane within a few seconds."""
-    onward = {key: {road_map.lanes[after].edge for after in _next_road_lanes(road_map, key)} for key in road_map.lanes}
+    next_edges = {
+        key: {road_map.lanes[after].edge for after in _next_road_lanes(road_map, key)} for key in road_map.lanes
+    }
     edges = {key: entry.edge for key, entry in road_map.lanes.items() if entry.across_junction is None}
     masks = np.zeros(lane.shape, bool)
     for column, keys in enumerate(lane.T.tolist()):
@@ -175,7 +177,7 @@ def _must_change_lane(road_map: RoadMap, lane: Array) -> Array:
             if edges.get(before) is None or edges.get(before) != edges.get(after):
                 continue
             goes_to = next((edges[key] for key in keys[step:] if key in edges and edges[key] != edges[after]), None)
-            if goes_to is not None and goes_to not in onward[before]:
+            if goes_to is not None and goes_to not in next_edges[before]:
                 begin = step
                 while begin > max(step - HORIZON_STEPS, 0) and keys[begin - 1] == before:
                     begin -= 1

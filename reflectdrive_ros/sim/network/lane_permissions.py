@@ -93,16 +93,16 @@ class Sidewalks:
         way, walked_m = [edge], self.lengths_m[edge]
         while walked_m < length_m:
             here = (self.corner_after if forward else self.corner_before)[edge]
-            onward = [
+            choices = [
                 (other, way_on, corner)
                 for way_on, corners in ((True, self.corner_before), (False, self.corner_after))
                 for other in edges
                 if other != edge and self.joined[corner := corners[other]] == self.joined[here]
             ]
-            if not onward:
+            if not choices:
                 break
-            wish = np.array([1.0 if corner == here else CROSSING_WEIGHT for _, _, corner in onward])
-            edge, forward, _ = onward[int(generator.choice(len(onward), p=wish / wish.sum()))]
+            wish = np.array([1.0 if corner == here else CROSSING_WEIGHT for _, _, corner in choices])
+            edge, forward, _ = choices[int(generator.choice(len(choices), p=wish / wish.sum()))]
             way.append(edge)
             walked_m += self.lengths_m[edge]
         return tuple(way), walked_m

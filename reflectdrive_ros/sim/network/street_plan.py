@@ -240,13 +240,13 @@ def _choose_road_types(draft: _Draft, style: Style, generator: np.random.Generat
     plain = [link for link in draft.links if link not in draft.road_types]
     plain = [plain[index] for index in generator.permutation(len(plain))]
 
-    def doubts(link: tuple[int, int]) -> tuple[bool, int]:
+    def removal_order(link: tuple[int, int]) -> tuple[bool, int]:
         narrow = KINDS[draft.kinds[link]].lanes[1] < 2
         return _straight_length(draft, link) < MIN_LANE_DROP_STREET_M, narrow + (
             narrow and bool(set(link) & set(draft.roundabouts))
         )
 
-    for link in sorted(plain, key=doubts)[: int(generator.integers(1, 3))]:
+    for link in sorted(plain, key=removal_order)[: int(generator.integers(1, 3))]:
         draft.road_types[link] = RoadType.LANE_DROP
         if KINDS[draft.kinds[link]].lanes[1] < 2:
             draft.kinds[link] = "avenue"

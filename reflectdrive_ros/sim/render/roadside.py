@@ -56,10 +56,10 @@ class _ObjectGroup:
 
 def place_roadside(road_map: RoadMap, rng: np.random.Generator) -> RoadsideObjects:
     """All roadside objects of a town."""
-    kept_clear = _ClearSpace(road_map)
-    lights = _traffic_lights(road_map, kept_clear)
+    clear_space = _ClearSpace(road_map)
+    lights = _traffic_lights(road_map, clear_space)
     wanted = _sample_candidates(road_map, rng)
-    groups = [*lights[0], *_place_candidates(wanted, kept_clear, rng)]
+    groups = [*lights[0], *_place_candidates(wanted, clear_space, rng)]
     placed = [
         group.template.placed(group.poses, group.sizes, group.albedo, group.material, group.base_m) for group in groups
     ]
@@ -142,7 +142,7 @@ def _sample_candidates(road_map: RoadMap, rng: np.random.Generator) -> list[_Can
 
 
 def _place_candidates(
-    wishes: list[_Candidate], kept_clear: _ClearSpace, rng: np.random.Generator
+    wishes: list[_Candidate], clear_space: _ClearSpace, rng: np.random.Generator
 ) -> list[_ObjectGroup]:
     """The candidates that fit, by template."""
     if not wishes:
@@ -151,7 +151,7 @@ def _place_candidates(
     trunk = np.array([wish.kind in ("tree", "street_lamp") for wish in wishes])
     stands = np.where(trunk[:, None], 0.6, sizes[:, :2])
     order = np.argsort([wish.kind[:5] != "house" for wish in wishes], kind="stable")
-    free = kept_clear.free(poses, stands)
+    free = clear_space.free(poses, stands)
     lamps = np.flatnonzero([wish.kind == "street_lamp" for wish in wishes])
     free[lamps[1::2]] &= ~free[lamps[::2]]  # the second place is for where the first is taken
     order = order[free[order]]
@@ -353,7 +353,7 @@ def _arm() -> Template:
     return s.template()
 
 
-def _traffic_lights(road_map: RoadMap, kept_clear: _ClearSpace) -> tuple[list[_ObjectGroup], Array, Array, Array]:
+def _traffic_lights(road_map: RoadMap, clear_space: _ClearSpace) -> tuple[list[_ObjectGroup], Array, Array, Array]:
     """A post beside each road's stop line, and one head per signal beyond the junction.
 
     Also returns which polygons are lit in which state.
@@ -374,7 +374,7 @@ def _traffic_lights(road_map: RoadMap, kept_clear: _ClearSpace) -> tuple[list[_O
         ahead = np.array([-aside[1], aside[0]])
         heading = float(np.arctan2(ahead[1], ahead[0]))
         straight = min(by_lane[lanes[0]], key=lambda k: abs(_TURN_ORDER[_turn_of(road_map, k)]))
-        place = kept_clear.first_free(right, aside, heading)
+        place = clear_space.first_free(right, aside, heading)
         if place is not None:
             posts.add(place, POST_M, straight)
         beyond = _far_side_distance(road_map, right, ahead)
@@ -385,9 +385,9 @@ def _traffic_lights(road_map: RoadMap, kept_clear: _ClearSpace) -> tuple[list[_O
                 shift = HEADS_APART_M * (n - 0.5 * (len(by_lane[key]) - 1))
                 ends.append(0.5 * (left + right) + beyond * ahead + shift * aside)
                 heads.add(np.array([*ends[-1], heading]), HEAD_M, k)
-        place = kept_clear.first_free(ends[0], aside, heading)
+        place = clear_space.first_free(ends[0], aside, heading)
         if place is None:
-            place = kept_clear.first_free(ends[-1], -aside, heading)
+            place = clear_space.first_free(ends[-1], -aside, heading)
         if place is not None:
             across = [float((end - place[:2]) @ aside) for end in ends]
             low, high = min(0.0, *across) - 0.3, max(0.0, *across) + 0.3
