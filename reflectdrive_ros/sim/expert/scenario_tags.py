@@ -168,8 +168,6 @@ def _must_change_lane(road_map: RoadMap, lane: Array) -> Array:
     next_edges = {
         key: {road_map.lanes[after].edge for after in _next_road_lanes(road_map, key)} for key in road_map.lanes
     }
-        key: {road_map.lanes[after].edge for after in _next_road_lanes(road_map, key)} for key in road_map.lanes
-    }
     edges = {key: entry.edge for key, entry in road_map.lanes.items() if entry.across_junction is None}
     masks = np.zeros(lane.shape, bool)
     for column, keys in enumerate(lane.T.tolist()):
