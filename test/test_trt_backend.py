@@ -17,8 +17,8 @@ import onnx_ir
 import pytest
 from fake_gpu import C_TYPES, FUNCTIONS, USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock, config, observation
-from test_export import unknown_to_tensorrt
 from test_features import camera_images
+from tiny_graphs import unknown_to_tensorrt
 from tiny_net import assert_same_answer, tiny_net
 
 from reflectdrive_ros.__main__ import main
