@@ -103,7 +103,6 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
-
 TINY = """
 data: {batch: 4, masked_actions: 2, perturbed_actions: 1}
 checkpointing: {log_steps: 2, validation_scenes: 2, validations: 1}
