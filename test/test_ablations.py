@@ -276,17 +276,17 @@ def test_the_results_page_tells_the_file():
 
 TINY = """
 import sys
-import test_training
+import tiny_training
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.training import settings
-settings.NETWORKS = {"small": test_training.network}
+settings.NETWORKS = {"small": tiny_training.network}
 sys.exit(main(["train", "sft", *sys.argv[1:]]))
 """
 
 
 @pytest.mark.long
 def test_a_tiny_network_is_really_trained_in_each_way(tmp_path, monkeypatch):
-    from test_training import make_set
+    from tiny_training import make_set
 
     make_set(tmp_path / "train")
     make_set(tmp_path / "val", "val", 6)

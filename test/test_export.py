@@ -13,21 +13,25 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import torch
-from scenes import SECOND_NS, Clock, config, observation
-from tiny_model import tiny_model  # noqa: F401 (a fixture)
-from tiny_net import random_actions, tiny_inputs, tiny_net
+from scenes import Clock, config
+from tiny_graphs import (
+    BUILT_IN,
+    CAMERA,
+    RULES,
+    WORDS,
+    as_set,
+    decoded,
+    network,
+    rewrite,
+    scene,
+    taken_by_a_camera,
+    unknown_to_tensorrt,
+)
+from tiny_net import random_actions, tiny_net
 
-from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.config import DecodingConfig, ModelConfig
 from reflectdrive_ros.deploy.export import describe_model, example_inputs, export
-from reflectdrive_ros.domain import CameraFrame, StepKind
-from reflectdrive_ros.features import ModelInputs
-from reflectdrive_ros.model import vision
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError, required_graphs, sha256_of
 from reflectdrive_ros.model.external_data import external_files
-from reflectdrive_ros.model.token.ops import EditRules, GoalRules
-from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
@@ -37,19 +41,6 @@ from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.tokens import X
 
 GRAPHS = required_graphs("token", ("edit", "goals"))
-WORDS = ("<pad>", "<unk>", "left", "right")
-RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
-MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
-OPERATORS = json.loads((Path(__file__).parent / "data" / "tensorrt_operators.json").read_text())
-
-
-def network(seed=0):
-    """A tiny network whose weights bfloat16 holds, as those of a checkpoint."""
-    net = tiny_net(seed, words=WORDS)
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.copy_(parameter.bfloat16())
-    return net
 
 
 @pytest.fixture(scope="module")
@@ -74,19 +65,6 @@ def copy(folder, tmp_path):
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     return tmp_path
-
-
-def scene(seed):
-    net = network()
-    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed)))
-
-
-def decoded(net, inputs, moves=MOVES, count=None):
-    known = net.prefill_goal(inputs)
-    actions, confidence = known.actions[:count], None
-    for limit, edit in moves:
-        actions, confidence = net.step(known.context, actions, limit, edit)
-    return known, actions, confidence
 
 
 # --- the same plans --------------------------------------------------------------------------------------------------
@@ -152,9 +130,7 @@ def test_a_scene_is_not_disturbed_by_the_next_one(folder):
     np.testing.assert_array_equal(alone[1], again[1])
 
 
-# --- images as cameras give them ---------------------------------------------------------------------------------
-
-CAMERA = (150, 90)  # neither a whole number of times as large as the network's nor of its shape
+# --- images as cameras give them -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -162,23 +138,6 @@ def for_cameras(tmp_path_factory):
     place = tmp_path_factory.mktemp("camera")
     export(network(), "0" * 64, place, {}, RULES, camera=CAMERA)
     return place
-
-
-def taken_by_a_camera(seed):
-    width, height = CAMERA
-    small = np.random.default_rng(seed).integers(0, 256, (6, height // 6, width // 6, 3), np.uint8)
-    return np.stack([cv2.resize(each, CAMERA, interpolation=cv2.INTER_CUBIC) for each in small])
-
-
-@pytest.mark.parametrize("size", [(64, 32), (75, 45), (150, 45), (149, 89), (150, 90)])
-def test_the_network_averages_images_down_as_the_host_does(size):
-    images = taken_by_a_camera(1)
-    expected = np.stack([cv2.resize(each, size, interpolation=cv2.INTER_AREA) for each in images])
-    found = vision.area_resize(torch.from_numpy(images), size[1], size[0]).numpy()
-    assert np.abs(found - expected).max() <= 1.0
-    assert (found == expected).mean() > 0.8  # the rest are halves, which OpenCV rounds up for whole ratios only
-    if size == (64, 32):
-        assert (found == expected).mean() > 0.99
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -198,48 +157,7 @@ def test_graphs_for_cameras_tell_the_size_that_they_take(for_cameras):
     assert "averages areas" in GraphCard.read(for_cameras / "card.json").model["inputs"]["pixels"]
 
 
-def larger(count):
-    """Images that are not of the graphs' size either: the host brings them there."""
-    return np.random.default_rng(0).integers(0, 256, (count, 120, 200, 3), np.uint8)
-
-
-def test_an_engine_drives_by_graphs_that_take_the_cameras_images(tiny_model, tmp_path):  # noqa: F811
-    assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "160x100"]) == 0
-    card = tmp_path / "card.json"
-    asked = replace(config(planner="reflectdrive2"), model=ModelConfig(str(card), sha256_of(card)))
-    opened = load_network(asked.model, asked.decoding)  # its self-check holds it against the card's golden answer
-    assert (opened.inputs.width, opened.inputs.height) == (160, 100)
-    frames = [
-        CameraFrame(SECOND_NS, name, pixels, np.eye(3), np.eye(4))
-        for name, pixels in zip(asked.cameras.names, larger(3), strict=True)
-    ]
-    report = Engine(asked, Clock(), network=opened).step(observation(cameras=tuple(frames)))
-    assert report.plan.step is StepKind.FULL
-
-
-def test_images_smaller_than_the_networks_are_refused(tiny_model, tmp_path, capsys):  # noqa: F811
-    assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "40x1080"]) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "--camera 40x1080 is smaller than the images that the network takes, " in told
-    with pytest.raises(SystemExit):
-        main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "wide"])
-    assert "'wide' is no whole number from 16 to 8192 px: expected a size as 1920x1080" in capsys.readouterr().err
-
-
 # --- what the files are made of --------------------------------------------------------------------------------------
-
-
-def unknown_to_tensorrt(file):
-    """Operators of a graph, and of what type they are there, that are not in TensorRT's list."""
-    graph, unknown = ir.load(file).graph, []
-    assert graph.opset_imports == {"": OPERATORS["opset"]}
-    for node in graph.all_nodes():
-        judged = node.inputs[1 if node.op_type == "Where" else 0] if node.op_type != "Cast" else node.outputs[0]
-        kind = None if judged is None or judged.dtype is None else judged.dtype.name
-        taken = OPERATORS["types"].get(node.op_type) if node.domain == "" else None
-        if taken is None or (kind is not None and kind not in taken):
-            unknown.append(f"{node.domain}{node.op_type} of {kind}")
-    return unknown
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -311,14 +229,6 @@ def test_graphs_and_card_tell_what_the_network_takes_and_means(folder):
 # --- through the door ------------------------------------------------------------------------------------------------
 
 
-def as_set(folder, **changes):
-    card = folder / "card.json"
-    return ModelConfig(str(card), sha256_of(card), **changes)
-
-
-BUILT_IN = DecodingConfig(goals=4, goal_floor=0.0)
-
-
 def test_a_card_opens_the_best_backend_that_reads_it_which_says_what_it_is(folder):
     opened = load_network(as_set(folder, threads=2), BUILT_IN)
     assert isinstance(opened, OrtNetwork)
@@ -366,12 +276,6 @@ def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sente
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
-
-
-def rewrite(folder, change):
-    card = json.loads((folder / "card.json").read_text())
-    change(card)
-    (folder / "card.json").write_text(json.dumps(card))
 
 
 def test_a_graph_with_another_hash_is_refused(copy):

@@ -1,8 +1,8 @@
 """Whatever arrives, nothing but the named exceptions gets out: messages, images, settings, files.
 
-A few thousand inputs in the ordinary tests, always the same, shared out among this file, test_fuzz_files.py and
-test_fuzz_messages.py. `make fuzz` tries a million, others each time; what it finds is printed as a small example, which
-belongs into the tests of the module at fault.
+A few thousand inputs in the ordinary tests, always the same, shared out among the files test_fuzz*.py. `make fuzz`
+tries a million, others each time; what it finds is printed as a small example, which belongs into the tests of the
+module at fault.
 """
 
 import os

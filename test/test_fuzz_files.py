@@ -1,12 +1,7 @@
-"""Whatever a file says, and whatever stands on the command line: the named exceptions with a sentence, nothing else.
-
-Real documents with one to three of their fields changed, and bytes of them changed, cut or made up. The number of
-inputs is that of test_fuzz.py; what the long run finds belongs into the tests of the module at fault.
-"""
+"""Whatever a file says, and whatever stands on the command line: the named exceptions with a sentence, nothing else."""
 
 import argparse
 import contextlib
-import copy
 import hashlib
 import io
 import json
@@ -16,10 +11,9 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
-import hand_scenes
 import numpy as np
 import pytest
-import yaml
+from changed_documents import as_bytes, changed, documents, npz, outcome, told, torn, values
 from hypothesis import given
 from hypothesis import strategies as st
 from test_fuzz import fuzzed
@@ -27,7 +21,7 @@ from test_fuzz import fuzzed
 from reflectdrive_ros import config
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.bench import results
-from reflectdrive_ros.data import codec, real_tracks, shards
+from reflectdrive_ros.data import real_tracks, shards
 from reflectdrive_ros.demo import recordings
 from reflectdrive_ros.documents import DocumentError, parse_arrays, parse_json, parse_yaml
 from reflectdrive_ros.evaluation import golden
@@ -45,96 +39,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models/reflectdrive2_small"
-REMOVED = object()
-
-
-# --- documents with other values in some places ----------------------------------------------------------------------
-
-ODD = [
-    *(None, True, False, 0, 1, -1, 3, 2**31, 2**63, 2**64, 10**400, -(10**400)),
-    *(0.0, -0.0, 0.5, 1e-320, 1e300, -1e300, math.nan, math.inf, -math.inf),
-    *("", "a", "3", "\0", "\ud800", "..", "../x", "/dev/zero", "a/b", "a" * 300, "[" * 100, "\x1b[31m"),
-    *([], {}, [[]], [{}], {"a": {}}, [0], ["a"], [None], [0.0] * 3, {"": 0}),
-]
-texts = st.text(max_size=6)
-values = st.one_of(
-    st.sampled_from(ODD),
-    st.integers(),
-    st.floats(),
-    texts,
-    st.lists(st.sampled_from(ODD), max_size=3),
-    st.dictionaries(texts, st.sampled_from(ODD), max_size=2),
-)
-
-
-def places(document, above=()):
-    """The path of every value inside a document; of long lists the first entries."""
-    inside = document.items() if isinstance(document, dict) else ()
-    inside = list(enumerate(document))[:4] if isinstance(document, list) else inside
-    for name, value in inside:
-        yield (*above, name)
-        yield from places(value, (*above, name))
-
-
-def with_changes(document, changes):
-    document = copy.deepcopy(document)
-    for path, value in changes:
-        at = document
-        try:
-            for name in path[:-1]:
-                at = at[name]
-            if value is REMOVED:
-                del at[path[-1]]
-            else:
-                at[path[-1]] = copy.deepcopy(value)
-        except (KeyError, IndexError, TypeError):
-            continue  # an earlier change has taken that place away
-    return document
-
-
-def changed(document):
-    """Strategy: the document with one to three values replaced or removed."""
-    change = st.tuples(st.sampled_from(list(places(document))), st.one_of(values, st.just(REMOVED)))
-    return st.lists(change, min_size=1, max_size=3).map(lambda changes: with_changes(document, changes))
-
-
-def torn(content):
-    """Strategy: the bytes with a byte changed, cut, or with others in their place."""
-    place = st.integers(0, len(content))
-    some = st.one_of(
-        st.binary(max_size=4), st.sampled_from([b"[" * 100, b"{" * 100, b'"', b"\0", b"\xff", b"9" * 5000])
-    )
-    return st.one_of(
-        st.builds(lambda at, put, over: content[:at] + put + content[at + over :], place, some, st.integers(0, 8)),
-        place.map(lambda end: content[:end]),
-        st.binary(max_size=60),
-    )
-
-
-def as_bytes(document):
-    return json.dumps(document).encode()
-
-
-def documents(document):
-    """Strategy: bytes of a file that should hold the document as JSON."""
-    content = as_bytes(document)
-    return st.one_of(changed(document).map(as_bytes), torn(content), values.map(as_bytes))
-
-
-def told(fault):
-    said = str(fault)
-    assert said.strip()
-    assert "\n" not in said
-    assert len(said) < 1000, said
-
-
-def outcome(how, errors, *given):
-    """What `how` makes of its input, None where it refuses with one of `errors` and a sentence."""
-    try:
-        return how(*given)
-    except errors as fault:
-        told(fault)
-    return None
 
 
 # --- the readers -----------------------------------------------------------------------------------------------------
@@ -159,12 +63,6 @@ YAML_WORDS = st.sampled_from(
 @given(st.one_of(st.binary(max_size=60), st.lists(YAML_WORDS, max_size=14).map("".join)))
 def test_yaml(content):
     outcome(parse_yaml, DocumentError, content)
-
-
-def npz(**arrays):
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
 
 
 @fuzzed(2)
@@ -307,151 +205,6 @@ def test_graphs(content):
         places = [entry.value for t in told for entry in t.external_data if entry.key == "location"]
         # protobuf leaves text that is no UTF-8 as bytes
         assert {at if isinstance(at, str) else at.decode(errors="backslashreplace") for at in places} <= found
-
-
-# --- scenes and bags -------------------------------------------------------------------------------------------------
-
-SAMPLE = codec.sample_of(hand_scenes.scene(images=True))
-NOTE = {
-    "file": "test-00000.tar", "sha256": "0" * 64, "bytes": 10, "asked": 5, "scenes": 5, "families": {"straight": 5},
-    "counts": {"retried": 0}, "networks": {"town": "abc"}, "made_by": {"options": {"width": 192}},
-}  # fmt: skip
-INDEX = {
-    "format": 1,
-    "set": "test",
-    "size": 5,
-    "shards": [NOTE, NOTE],
-    "made_by": NOTE["made_by"],
-    "missing": {"a": "b"},
-}
-
-
-@fuzzed(2)
-@given(content=documents(INDEX), note=documents({"format": 1, **NOTE}))
-def test_set_indices_and_notes(tmp_path_factory, content, note):
-    folder = tmp_path_factory.getbasetemp()
-    (folder / "index.json").write_bytes(content)
-    (folder / "test-00000.json").write_bytes(note)
-    index = outcome(shards.index_of, shards.SetError, folder)
-    if index is not None:
-        assert index.scenes + index.bytes >= 0
-        assert all(isinstance(count, int) for count in (index.families | index.counts).values())
-        assert all(index.available(each, ["straight"]) >= 0 for each in index.shards)
-    shards.note_of(folder, "test-00000")
-
-
-@fuzzed(3)
-@given(
-    meta=st.one_of(st.just(SAMPLE["meta.json"]), documents(json.loads(SAMPLE["meta.json"]))),
-    arrays=st.one_of(st.just(SAMPLE["arrays.npz"]), torn(SAMPLE["arrays.npz"])),
-    image=st.one_of(st.just(SAMPLE["front_0.0.jpg"]), torn(SAMPLE["front_0.0.jpg"])),
-    images=st.booleans(),
-)
-def test_scenes_of_sets(meta, arrays, image, images):
-    sample = {**SAMPLE, "meta.json": meta, "arrays.npz": arrays, "front_0.0.jpg": image}
-    scene = outcome(lambda: codec.scene_of(sample, images=images), codec.CodecError)
-    if scene is not None:
-        assert np.isfinite(scene.route).all()
-        assert len(scene.agents) <= len(scene.tracks)
-
-
-@cache
-def fields_of_arrays():
-    """The arrays of a scene by name."""
-    return parse_arrays(SAMPLE["arrays.npz"])
-
-
-odd_arrays = st.one_of(
-    st.sampled_from([np.zeros(0), np.array(3.0), np.array("text"), np.zeros((1, 1, 1)), np.full(5, np.nan)]),
-    st.tuples(st.lists(st.integers(0, 5), max_size=3), st.sampled_from("?BhIqfdU")).map(lambda s: np.zeros(*s)),
-    st.lists(st.integers(0, 2**16 - 1), max_size=5).map(lambda numbers: np.array(numbers, np.uint16)),
-)
-
-
-@fuzzed(2)
-@given(name=st.sampled_from(sorted(fields_of_arrays())), array=st.one_of(odd_arrays, st.none()), cut=st.integers(0, 50))
-def test_arrays_of_scenes(name, array, cut):
-    arrays = dict(fields_of_arrays())
-    arrays[name] = arrays[name][..., : max(arrays[name].shape[-1] - cut, 0)] if array is None else array
-    sample = {**SAMPLE, "arrays.npz": npz(**arrays)}
-    outcome(lambda: codec.scene_of(sample), codec.CodecError)
-
-
-@fuzzed(2)
-@given(torn(shards.tar_of([{**SAMPLE, "arrays.npz": b""}])))
-def test_tars_of_scenes(content):
-    outcome(lambda: list(shards.samples_of(content, images=True)), shards.SetError)
-
-
-SCORED = next(golden.read_lines(Path(__file__).parent / "data/golden/scenes.jsonl.gz"))[1]
-SCORED |= {"centerline": SCORED["centerline"][:20], "tracks": SCORED["tracks"][:3], "time_us": 0}
-SCORED["candidates"] = SCORED["candidates"][:2]
-for _lane in (*SCORED["map"]["lanes"], SCORED["pdm_ref_v1"], SCORED["pdm_ref_v2"]):  # what is not read
-    for _name in ("baseline", "out", "in", "poses"):
-        _lane.pop(_name, None)
-
-
-@fuzzed(3)
-@given(changed(SCORED))
-def test_scenes_that_are_scored(entry):
-    """As read from a file: NaN and numbers beyond all floats are among the values."""
-    scene = outcome(golden.parse_scene, ValueError, parse_json(as_bytes(entry)))
-    if scene is not None:
-        assert np.isfinite(scene.first.centerline).all()
-
-
-RECORDING = next((Path(__file__).parent / "data/real_tracks").glob("*.npz"))
-
-
-@cache
-def recorded():
-    return parse_arrays(RECORDING.read_bytes())
-
-
-@fuzzed()
-@given(
-    meta=documents({"site": "a", "tags": ["highway"], "ego_kind": "overhead", "lanes": [
-        {"id": 1, "succ": [2], "pred": [], "left": None, "right": 2, "speed_limit": None}]}),
-    name=st.one_of(st.none(), st.sampled_from(sorted(recorded()))), array=odd_arrays,
-)  # fmt: skip
-def test_recordings_of_tracks(tmp_path_factory, meta, name, array):
-    arrays = recorded() | {"meta_json": np.array(meta.decode(errors="replace").replace("\0", "0"))}
-    file = tmp_path_factory.getbasetemp() / "tracks.npz"
-    file.write_bytes(npz(**(arrays if name is None else arrays | {name: array})))
-    outcome(real_tracks.load, real_tracks.TracksError, file)
-
-
-BAG = {
-    "rosbag2_bagfile_information": {
-        "version": 8, "storage_identifier": "mcap", "relative_file_paths": ["bag_0.mcap"], "message_count": 1,
-        "duration": {"nanoseconds": 1}, "starting_time": {"nanoseconds_since_epoch": 1}, "compression_mode": "",
-        "topics_with_message_count": [{"message_count": 1, "topic_metadata": {
-            "name": "/a", "type": "std_msgs/msg/String", "serialization_format": "cdr",
-            "offered_qos_profiles": "- history: 3\n  depth: 0\n"}}],
-    }
-}  # fmt: skip
-
-
-@fuzzed(2)
-@given(
-    content=st.one_of(
-        changed(BAG).map(lambda told: json.dumps(told).encode()),  # JSON is YAML
-        torn(yaml.safe_dump(BAG).encode()),
-    )
-)
-def test_bag_metadata(tmp_path_factory, content):
-    folder = tmp_path_factory.getbasetemp() / "bag"
-    folder.mkdir(exist_ok=True)
-    (folder / "bag_0.mcap").write_bytes(b"")
-    (folder / "metadata.yaml").write_bytes(content)
-    found = outcome(bag._storage_files, bag.BagError, folder)
-    if found is not None:
-        files, unusable = found
-        assert {file.parent for file in files} == {folder}
-        assert "\n" not in unusable
-    with pytest.raises(bag.BagError) as fault:  # the bag's only file is empty
-        bag.BagReader(folder)
-    told(fault.value)
 
 
 # --- the command line ------------------------------------------------------------------------------------------------

@@ -1,13 +1,7 @@
-"""The real node, in its own process, over real DDS: what it answers, and what it says when it cannot.
-
-Each test has the run's own domain (conftest) and ends every process it began, by id, also when it fails.
-"""
+"""The real node, in its own process, over real DDS: what it answers, and what it says when it cannot."""
 
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -15,18 +9,15 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import pytest
 import rclpy
-from autoware_perception_msgs.msg import PredictedObjects
 from builtin_interfaces.msg import Time
-from messages import CAMERAS, acceleration, camera_info, jpeg, odometry, predicted_objects, raw, route, tf_static
-from nav_msgs.msg import Path
+from messages import CAMERAS, jpeg, odometry, predicted_objects, raw
+from node_car import ERROR, EVERYTHING, LATCHED, OK, WARN, Car, car, patient, planned, stopped
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from rosgraph_msgs.msg import Clock
-from scenes import config
 from scenes import ego as an_ego
 from std_msgs.msg import String
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
@@ -37,104 +28,10 @@ from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.ros.processes import running_node, stop_process
 from reflectdrive_ros.runtime.engine import Engine
 
+# each test has the run's own domain (conftest) and ends every process it began, by id, also when it fails
 pytestmark = pytest.mark.dds
-
-OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
-EVERYTHING = ("trajectory", "status", "candidates", "turn_indicators", "diagnostics", "processing_time")
-
-
-class Car:
-    """Our side: sends what a car sends, stamped with the node's wall clock, and looks at what comes back."""
-
-    def __init__(self, harness, process):
-        self.harness, self.process = harness, process
-        self.tick = 0
-        self.sent_s = None
-        self.left_out = 0  # times at which we should have sent and did not
-
-    def now_s(self):
-        return self.harness.node.get_clock().now().nanoseconds * 1e-9
-
-    def latch(self):
-        self.harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 200)]))
-        self.harness.inputs["tf_static"].publish(tf_static())
-
-    def send(self, cameras=CAMERAS, ego=None, objects=True, shade=None, make=jpeg):
-        self.tick += 1
-        now = self.now_s()
-        self.left_out += round((now - (self.sent_s or now - 0.1)) / 0.1) - 1
-        self.sent_s = now
-        inputs = self.harness.inputs
-        ego = {} if ego is None else ego
-        inputs["odometry"].publish(odometry(now, **{"x": 0.5 * self.tick, **ego}))
-        inputs["acceleration"].publish(acceleration(now))
-        if objects:
-            inputs["objects"].publish(predicted_objects(now, (400.0, 0.0, 0.0, 5.0, 4.5)))
-        for camera in cameras:
-            info = camera_info(camera)
-            info.header.stamp = outputs.time_message(round(now * 1e9))
-            inputs[f"info:{camera}"].publish(info)
-            inputs[f"image:{camera}"].publish(make(now, camera, self.tick if shade is None else shade))
-
-    def drive(self, seconds, **what):
-        """Send at 10 Hz; returns the plans' statuses that came meanwhile."""
-        before = len(self.harness.received["status"])
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            self.send(**what)
-            time.sleep(0.1)
-        return [message for _, message in self.harness.received["status"][before:]]
-
-    def until(self, wanted, timeout_s=15.0, **what):
-        """Keep driving until a status fits; returns it."""
-        deadline = time.perf_counter() + timeout_s
-        while time.perf_counter() < deadline:
-            for message in self.drive(0.3, **what):
-                if wanted(message):
-                    return message
-        pytest.fail(f"no such status within {timeout_s} s; last: {self.harness.received['status'][-1:]}")
-
-    def diagnosed(self, wanted, timeout_s=15.0, **what):
-        """Keep driving until the diagnostics' lines fit; returns them."""
-        deadline = time.perf_counter() + timeout_s
-        while time.perf_counter() < deadline:
-            self.drive(0.3, **what)
-            if self.harness.received["diagnostics"] and wanted(lines := self.diagnostics()):
-                return lines
-        pytest.fail(f"no such diagnostics within {timeout_s} s; last: {self.diagnostics()}")
-
-    def diagnostics(self):
-        """name -> (level, message) of the newest diagnostics."""
-        newest = self.harness.received["diagnostics"][-1][1]
-        return {status.name.partition(": ")[2]: (status.level, status.message) for status in newest.status}
-
-
-@contextmanager
-def car(tmp_path, heard=EVERYTHING, **settings):
-    made = patient(**settings)
-    harness = Harness(made, [*(f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS), *LATCHED], heard)
-    try:
-        with running_node(made, {}, tmp_path / "node.log", sim_time=False) as process:
-            harness.wait_for_node(process, tmp_path / "node.log")
-            sender = Car(harness, process)
-            sender.latch()
-            yield sender
-    finally:
-        harness.close()
-
-
-LATCHED = ("route", "tf_static", "odometry", "acceleration", "objects", "instruction")
-
-
-def planned(status):
-    return status.source == status.SOURCE_PLANNER
-
-
-def stopped(status):
-    return status.source == status.SOURCE_STOP
 
 
 def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics(tmp_path):
@@ -395,15 +292,6 @@ def node_in_this_process(tmp_path, made, planner):
         spinning.join(timeout=2.0)
 
 
-def patient(**settings):
-    """Small cameras, and time enough for a busy machine."""
-    return config(
-        **{"cameras__width": 64, "cameras__height": 36, "planner": "constant_velocity", **settings},
-        engine__watchdog_ms=400.0,
-        engine__deadline_ms=2000.0,  # shared machines stall; lateness has its own tests
-    )
-
-
 def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwards(tmp_path):
     hang = threading.Event()
 
@@ -462,148 +350,3 @@ def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
 def spin(executor):
     with suppress(ExternalShutdownException):
         executor.spin()
-
-
-def run_node(*words, timeout=60, **environment):
-    command = [sys.executable, "-m", "reflectdrive_ros.ros.node", *words]
-    together = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=together)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["-p", "guard.max_speeed_mps:=3.0"], "did you mean 'guard.max_speed_mps'"),
-        (["-p", "guard.max_speed_mps:=fast"], "expected float"),
-        (["-p", "guard.max_speed_mps:=900.0"], "expected 0.5 to 80.0"),
-        (["-p", "planner:=nobody"], "planner is 'nobody'"),
-        (["-p", "config_file:=missing.yaml"], "missing.yaml does not exist"),
-        (
-            ["-p", "planner:=reflectdrive2", "-p", "model.file:=''", "-p", "model.sha256:=''"],
-            "planner reflectdrive2 needs a model",
-        ),
-        (
-            ["-p", "planner:=reflectdrive2", "-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"],
-            "none.onnx cannot be read",
-        ),
-    ],
-)
-def test_a_wrong_setting_is_one_sentence_and_exit_code_two(words, sentence):
-    done = run_node("--ros-args", *words)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_configuration_file_of_the_wrong_type_is_one_sentence(tmp_path):
-    file = tmp_path / "config.yaml"
-    file.write_text("guard: fast\n")
-    done = run_node("--ros-args", "-p", f"config_file:={file}")
-    assert done.returncode == 2
-    assert "guard" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_model_with_the_wrong_hash_is_refused(tmp_path):
-    model = tmp_path / "model.onnx"
-    model.write_bytes(b"weights")
-    words = ["-p", "planner:=reflectdrive2", "-p", f"model.file:={model}", "-p", "model.sha256:=abc"]
-    done = run_node("--ros-args", *words)
-    assert done.returncode == 2
-    assert "expected abc" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "environment", "sentence"),
-    [
-        (["-r", "foo"], {}, "reflectdrive: ROS cannot start: Couldn't parse remap rule: '-r foo'"),
-        (["-p", "use_sim_time:=maybe"], {}, "'use_sim_time' to 'maybe' of type 'STRING', expecting type 'BOOL'"),
-        ([], {"ROS_DOMAIN_ID": "abc"}, "reflectdrive: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232"),
-        ([], {"ROS_LOG_DIR": "/proc/logs"}, "Failed to create log directory '/proc/logs'"),
-    ],
-)
-def test_what_ros_does_not_take_is_one_sentence_and_exit_code_two(words, environment, sentence):
-    done = run_node("--ros-args", *words, **environment)
-    assert done.returncode == 2
-    assert sentence in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_the_node_ends_quickly_and_cleanly(tmp_path, signal_number):
-    with car(tmp_path) as sender:
-        sender.until(planned)
-        begun = time.perf_counter()
-        sender.process.send_signal(signal_number)
-        while sender.process.poll() is None and time.perf_counter() - begun < 5.0:  # and again, as `ros2 launch` does
-            time.sleep(0.005)
-            sender.process.send_signal(signal.SIGINT)
-        assert sender.process.wait(10.0) == 0
-        assert time.perf_counter() - begun < 5.0
-    assert "Traceback" not in (tmp_path / "node.log").read_text()
-
-
-def test_parameters_tell_the_truth(tmp_path):
-    """What the node runs with is what `ros2 param` shows: read-only, described, with its range."""
-    from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
-    from rclpy.parameter import Parameter
-
-    with car(tmp_path) as sender:
-        node = sender.harness.node
-
-        def ask(kind, name, request):
-            client = node.create_client(kind, f"/planning/reflectdrive/reflectdrive/{name}")
-            assert client.wait_for_service(10.0)
-            future = client.call_async(request)
-            until = time.perf_counter() + 10.0
-            while not future.done() and time.perf_counter() < until:
-                time.sleep(0.02)
-            return future.result()
-
-        names = ["planner", "engine.watchdog_ms", "cameras.names"]
-        values = ask(GetParameters, "get_parameters", GetParameters.Request(names=names)).values
-        assert values[0].string_value == "constant_velocity"
-        assert values[1].double_value == 400.0
-        assert list(values[2].string_array_value) == list(CAMERAS)
-        described = ask(DescribeParameters, "describe_parameters", DescribeParameters.Request(names=names)).descriptors
-        assert all(entry.read_only and entry.description for entry in described)
-        assert described[1].floating_point_range[0].from_value == 20.0
-        change = Parameter("engine.watchdog_ms", value=500.0).to_parameter_msg()
-        result = ask(SetParameters, "set_parameters", SetParameters.Request(parameters=[change])).results[0]
-        assert not result.successful
-
-
-def test_a_publisher_that_can_never_reach_us_is_named_in_the_log(tmp_path):
-    with car(tmp_path) as sender:
-        sender.harness.node.destroy_publisher(sender.harness.inputs.pop("odometry"))
-        context = Context()  # a topic has one type in a participant, so the stranger needs its own
-        rclpy.init(context=context)
-        stranger = Node("stranger", context=context)
-        try:
-            name = "/planning/reflectdrive/reflectdrive/input"
-            stranger.create_publisher(Path, f"{name}/odometry", 1)  # the wrong type
-            best_effort = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
-            stranger.create_publisher(PredictedObjects, f"{name}/objects", best_effort)
-            log, until = tmp_path / "node.log", time.perf_counter() + 20.0
-            while time.perf_counter() < until and log.read_text().count("'stranger'") < 2:
-                time.sleep(0.2)
-        finally:
-            stranger.destroy_node()
-            rclpy.try_shutdown(context=context)
-    said = log.read_text()
-    assert "sends nav_msgs/msg/Path, expected nav_msgs/msg/Odometry" in said
-    assert "input/objects: 'stranger' sends, but its QoS cannot reach us" in said
-
-
-def test_help_needs_no_ros(tmp_path):
-    done = run_node("--help")
-    assert done.returncode == 0
-    assert "config_file" in done.stdout
-
-
-def test_a_process_that_will_not_end_is_killed():
-    stubborn = subprocess.Popen(
-        [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"]
-    )
-    time.sleep(0.5)
-    assert stop_process(stubborn, patience_s=0.5) == -signal.SIGKILL

@@ -10,7 +10,7 @@ import pytest
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
 from test_eval_scenes import store
-from test_export import BUILT_IN, MOVES, RULES, as_set, decoded, network, rewrite, scene, unknown_to_tensorrt
+from tiny_graphs import BUILT_IN, MOVES, RULES, as_set, decoded, network, rewrite, scene, unknown_to_tensorrt
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import random_actions
 

@@ -1,13 +1,11 @@
 """The TensorRT backend against a GPU and a TensorRT that are made up (`fake_gpu`), with graphs that are real."""
 
 import ast
-import ctypes
 import json
 import shutil
 import subprocess
 import sys
 import threading
-from ctypes import POINTER
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,113 +13,45 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from fake_gpu import C_TYPES, FUNCTIONS, USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
-from scenes import Clock, config, observation
-from test_export import unknown_to_tensorrt
+from engine_graphs import (  # noqa: F401 (fixtures)
+    MOVES,
+    RULES,
+    as_set,
+    built_engines,
+    decoded,
+    exported_cards,
+    nets_of_both_precisions,
+    on,
+    opened,
+    refused,
+    scene,
+)
+from fake_gpu import USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
+from scenes import Clock, observation
 from test_features import camera_images
-from tiny_net import assert_same_answer, tiny_net
+from tiny_graphs import unknown_to_tensorrt
+from tiny_net import assert_same_answer
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import export as export_run
-from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.config import DecodingConfig
 from reflectdrive_ros.deploy import engines
-from reflectdrive_ros.deploy.export import PRECISIONS, export, to_bfloat16
+from reflectdrive_ros.deploy.export import PRECISIONS
 from reflectdrive_ros.domain import PlanSource
-from reflectdrive_ros.features import WORDS
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.model.card import GraphCard, required_graphs, sha256_of
-from reflectdrive_ros.model.token.ops import EditRules, GoalRules
-from reflectdrive_ros.model.token.rollout import Decoding
+from reflectdrive_ros.model.card import required_graphs, sha256_of
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.runtime.model_file import ModelFileError
-from reflectdrive_ros.runtime.network import golden, load_network, synthetic_inputs
+from reflectdrive_ros.runtime.network import synthetic_inputs
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt import backend, cuda_device
 from reflectdrive_ros.runtime.trt.backend import TrtNetwork
-from reflectdrive_ros.runtime.trt.cuda_device import SIGNATURES, CudaError
+from reflectdrive_ros.runtime.trt.cuda_device import CudaError
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError, store_timing
 
 GRAPHS = required_graphs("token", ("edit", "goals"))
-RULES = Decoding(GoalRules(4, floor=0.0), EditRules())  # every slot has a goal of its own
-BUILT_IN = DecodingConfig(4, goal_floor=0.0)
-MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True))
-MEANT = C_TYPES | {  # pointers in cuda.h
-    **dict.fromkeys(("int *", "CUdevice *"), POINTER(ctypes.c_int)),
-    **dict.fromkeys(("void **", "CUcontext *", "CUstream *", "CUevent *"), POINTER(ctypes.c_void_p)),
-    **dict.fromkeys(("CUgraph *", "CUgraphExec *"), POINTER(ctypes.c_void_p)),
-    **dict.fromkeys(("void *", "const void *"), ctypes.c_void_p),
-    "CUdeviceptr *": POINTER(ctypes.c_uint64),
-    "char *": ctypes.c_char_p,
-    "const char **": POINTER(ctypes.c_char_p),
-}
 DATA = Path(__file__).parent / "data"
-
-
-@pytest.fixture(scope="module")
-def nets():
-    """A network that knows nothing, in float32 and in bfloat16."""
-    net = tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16)
-    return {"fp32": net, "bf16": to_bfloat16(net)}
-
-
-@pytest.fixture(scope="module")
-def cards(nets, tmp_path_factory):
-    """Their graphs, for steps of six blocks; and some that are said to be for any number."""
-    made = {}
-    for name, net in nets.items():
-        folder = tmp_path_factory.mktemp(name)
-        export(net, "0" * 64, folder, {}, RULES, 6, golden(TorchNetwork(net, decoding=RULES)))
-        made[name] = GraphCard.read(folder / "card.json")
-    free = tmp_path_factory.mktemp("free") / "card.json"
-    shutil.copytree(made["fp32"].path.parent, free.parent, dirs_exist_ok=True)
-    told = json.loads(free.read_text())
-    told["model"]["action_sequences"] = None
-    free.write_text(json.dumps(told))
-    return made | {"free": GraphCard.read(free)}
-
-
-@pytest.fixture
-def built(trt, cards, tmp_path):  # noqa: F811
-    """Engines of the graphs in float32."""
-    list(engines.build(cards["fp32"], "cuda", tmp_path, Clock()))
-    return tmp_path
-
-
-def as_set(card, **changes):
-    return ModelConfig(str(card.path), sha256_of(card.path), **changes)
-
-
-def opened(card, folder, **changes):
-    return load_network(as_set(card, engines=str(folder), **changes), BUILT_IN)
-
-
-def on(card, folder):
-    """The whole configuration."""
-    whole = replace(config(planner="reflectdrive2"), decoding=BUILT_IN)
-    return replace(whole, model=as_set(card, engines=str(folder)))
-
-
-def refused(ask, kind=ModelFileError):
-    with pytest.raises(kind) as fault:
-        ask()
-    assert "\n" not in str(fault.value)
-    return str(fault.value)
-
-
-def scene(network, seed):
-    inputs, random = synthetic_inputs(network), np.random.default_rng(seed)
-    return replace(inputs, images=random.integers(0, 256, inputs.images.shape, dtype=np.uint8))
-
-
-def decoded(network, inputs, count=4):
-    known = network.prefill_goal(inputs)
-    actions, rows = known.actions[:count], [known.actions, known.goal_log_probs, known.valid]
-    for limit, edit in MOVES:
-        actions, confidence = network.step(known.context, actions, limit, edit)
-        rows += [actions, confidence]
-    return rows
 
 
 # --- the same plans --------------------------------------------------------------------------------------------------
@@ -561,9 +491,3 @@ def test_every_member_of_tensorrt_that_is_used_is_in_all_supported_versions(buil
         assert member in there[kind], f"TensorRT's {kind} has no {member} in every version"
     for kind in backend.DTYPES:
         assert kind in there["DataType"]
-
-
-def test_every_function_of_the_driver_is_called_as_its_header_says():
-    for function, words in FUNCTIONS.items():
-        assert SIGNATURES[function] == tuple(MEANT[theirs] for theirs in words), function
-    assert set(SIGNATURES) == set(FUNCTIONS)

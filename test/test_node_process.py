@@ -1,0 +1,166 @@
+"""The node's process: the settings it takes or refuses at its start, what it tells of itself, and how it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import rclpy
+from autoware_perception_msgs.msg import PredictedObjects
+from messages import CAMERAS
+from nav_msgs.msg import Path
+from node_car import car, planned
+from rclpy.context import Context
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+
+from reflectdrive_ros.ros.processes import stop_process
+
+pytestmark = pytest.mark.dds
+
+
+def run_node(*words, timeout=60, **environment):
+    command = [sys.executable, "-m", "reflectdrive_ros.ros.node", *words]
+    together = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=together)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-p", "guard.max_speeed_mps:=3.0"], "did you mean 'guard.max_speed_mps'"),
+        (["-p", "guard.max_speed_mps:=fast"], "expected float"),
+        (["-p", "guard.max_speed_mps:=900.0"], "expected 0.5 to 80.0"),
+        (["-p", "planner:=nobody"], "planner is 'nobody'"),
+        (["-p", "config_file:=missing.yaml"], "missing.yaml does not exist"),
+        (
+            ["-p", "planner:=reflectdrive2", "-p", "model.file:=''", "-p", "model.sha256:=''"],
+            "planner reflectdrive2 needs a model",
+        ),
+        (
+            ["-p", "planner:=reflectdrive2", "-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"],
+            "none.onnx cannot be read",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_exit_code_two(words, sentence):
+    done = run_node("--ros-args", *words)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_configuration_file_of_the_wrong_type_is_one_sentence(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("guard: fast\n")
+    done = run_node("--ros-args", "-p", f"config_file:={file}")
+    assert done.returncode == 2
+    assert "guard" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_with_the_wrong_hash_is_refused(tmp_path):
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"weights")
+    words = ["-p", "planner:=reflectdrive2", "-p", f"model.file:={model}", "-p", "model.sha256:=abc"]
+    done = run_node("--ros-args", *words)
+    assert done.returncode == 2
+    assert "expected abc" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "sentence"),
+    [
+        (["-r", "foo"], {}, "reflectdrive: ROS cannot start: Couldn't parse remap rule: '-r foo'"),
+        (["-p", "use_sim_time:=maybe"], {}, "'use_sim_time' to 'maybe' of type 'STRING', expecting type 'BOOL'"),
+        ([], {"ROS_DOMAIN_ID": "abc"}, "reflectdrive: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232"),
+        ([], {"ROS_LOG_DIR": "/proc/logs"}, "Failed to create log directory '/proc/logs'"),
+    ],
+)
+def test_what_ros_does_not_take_is_one_sentence_and_exit_code_two(words, environment, sentence):
+    done = run_node("--ros-args", *words, **environment)
+    assert done.returncode == 2
+    assert sentence in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_the_node_ends_quickly_and_cleanly(tmp_path, signal_number):
+    with car(tmp_path) as sender:
+        sender.until(planned)
+        begun = time.perf_counter()
+        sender.process.send_signal(signal_number)
+        while sender.process.poll() is None and time.perf_counter() - begun < 5.0:  # and again, as `ros2 launch` does
+            time.sleep(0.005)
+            sender.process.send_signal(signal.SIGINT)
+        assert sender.process.wait(10.0) == 0
+        assert time.perf_counter() - begun < 5.0
+    assert "Traceback" not in (tmp_path / "node.log").read_text()
+
+
+def test_parameters_tell_the_truth(tmp_path):
+    """What the node runs with is what `ros2 param` shows: read-only, described, with its range."""
+    from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
+    from rclpy.parameter import Parameter
+
+    with car(tmp_path) as sender:
+        node = sender.harness.node
+
+        def ask(kind, name, request):
+            client = node.create_client(kind, f"/planning/reflectdrive/reflectdrive/{name}")
+            assert client.wait_for_service(10.0)
+            future = client.call_async(request)
+            until = time.perf_counter() + 10.0
+            while not future.done() and time.perf_counter() < until:
+                time.sleep(0.02)
+            return future.result()
+
+        names = ["planner", "engine.watchdog_ms", "cameras.names"]
+        values = ask(GetParameters, "get_parameters", GetParameters.Request(names=names)).values
+        assert values[0].string_value == "constant_velocity"
+        assert values[1].double_value == 400.0
+        assert list(values[2].string_array_value) == list(CAMERAS)
+        described = ask(DescribeParameters, "describe_parameters", DescribeParameters.Request(names=names)).descriptors
+        assert all(entry.read_only and entry.description for entry in described)
+        assert described[1].floating_point_range[0].from_value == 20.0
+        change = Parameter("engine.watchdog_ms", value=500.0).to_parameter_msg()
+        result = ask(SetParameters, "set_parameters", SetParameters.Request(parameters=[change])).results[0]
+        assert not result.successful
+
+
+def test_a_publisher_that_can_never_reach_us_is_named_in_the_log(tmp_path):
+    with car(tmp_path) as sender:
+        sender.harness.node.destroy_publisher(sender.harness.inputs.pop("odometry"))
+        context = Context()  # a topic has one type in a participant, so the stranger needs its own
+        rclpy.init(context=context)
+        stranger = Node("stranger", context=context)
+        try:
+            name = "/planning/reflectdrive/reflectdrive/input"
+            stranger.create_publisher(Path, f"{name}/odometry", 1)  # the wrong type
+            best_effort = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+            stranger.create_publisher(PredictedObjects, f"{name}/objects", best_effort)
+            log, until = tmp_path / "node.log", time.perf_counter() + 20.0
+            while time.perf_counter() < until and log.read_text().count("'stranger'") < 2:
+                time.sleep(0.2)
+        finally:
+            stranger.destroy_node()
+            rclpy.try_shutdown(context=context)
+    said = log.read_text()
+    assert "sends nav_msgs/msg/Path, expected nav_msgs/msg/Odometry" in said
+    assert "input/objects: 'stranger' sends, but its QoS cannot reach us" in said
+
+
+def test_help_needs_no_ros(tmp_path):
+    done = run_node("--help")
+    assert done.returncode == 0
+    assert "config_file" in done.stdout
+
+
+def test_a_process_that_will_not_end_is_killed():
+    stubborn = subprocess.Popen(
+        [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"]
+    )
+    time.sleep(0.5)
+    assert stop_process(stubborn, patience_s=0.5) == -signal.SIGKILL

@@ -1,0 +1,223 @@
+"""The command that trains: its settings, its log, its signals and the public weights it begins with."""
+
+import argparse
+import csv
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from tiny_training import command, network, two_sets, weights  # noqa: F401 (a fixture)
+
+from reflectdrive_ros import features
+from reflectdrive_ros.cli import train as train_run
+from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.files import lock_folder
+from reflectdrive_ros.model.layers import TransformerConfig
+from reflectdrive_ros.model.vision import VisionConfig
+from reflectdrive_ros.stopping import Stopped
+from reflectdrive_ros.training import run_log, settings, train_state
+
+GRAPHS = Path(__file__).parents[1] / "models" / "reflectdrive2_small" / "onnx"
+
+
+# --- how a run begins and ends ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_and_tells_the_step_at_which_the_run_resumes(sets, tmp_path, monkeypatch, capsys, number):
+    def with_signal(self, progress, at, scenes):
+        if progress.step == 2:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(run_log.RunLog, "step", with_signal)
+    assert run_tiny(command(sets, tmp_path / "run", "--steps", "8", yaml=TINY)) == 128 + number
+    assert capsys.readouterr().err.splitlines()[-1] == "stopped; the same command resumes at step 2"
+    assert train_state.read_progress(tmp_path / "run")[0].step == 2
+
+
+def test_a_signal_before_anything_is_saved_says_that_the_run_begins_anew(sets, tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(train_run, "build_cache", interrupted)
+    assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 143
+    assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command starts from the beginning"
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_cannot_train_into_one_folder(sets, tmp_path, capsys):
+    with lock_folder(tmp_path / "run"):
+        assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 2
+    assert f"{tmp_path / 'run'}: another process writes into it; wait" in " ".join(capsys.readouterr().err.split("\n"))
+
+
+def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_them(sets, tmp_path, capsys):
+    """The base network in small: square images one by one, no stem, words of its own."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e .[dev])")
+    eyes = VisionConfig(64, 64, 16, 1, (), 24, 1, 3, 40)
+    body = TransformerConfig(32, 2, 4, 2, 16, 48, 20, 1e6)
+    large = network(vision=eyes, transformer=body)
+    measures = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    qwen = transformers.Qwen3ForCausalLM(
+        transformers.Qwen3Config(vocab_size=40, num_key_value_heads=2, head_dim=16, rope_theta=1e6, **measures)
+    )
+    qwen.save_pretrained(tmp_path / "qwen", safe_serialization=True)
+    (tmp_path / "qwen/vocab.json").write_text(json.dumps({"\u0120left": 7}))
+    seeing = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 3}
+    siglip = transformers.SiglipModel(
+        transformers.SiglipConfig(
+            vision_config={**seeing, "image_size": 64, "patch_size": 16}, text_config={**seeing, "vocab_size": 10}
+        )
+    )
+    siglip.save_pretrained(tmp_path / "siglip", safe_serialization=True)
+    public = ("--language-weights", str(tmp_path / "qwen"), "--vision-weights", str(tmp_path / "siglip"))
+
+    def run(*more):
+        args = command(sets, tmp_path / "run", *more, yaml=TINY)
+        return train_run.sft_run(args, train_run._config(args), large, Console(quiet=True), Console(stderr=True))
+
+    quiet = ("--setting", "optimizer.learning_rate=1.0e-9")
+    assert run("--steps", "1", *quiet, *public) == 0
+    kept = weights(tmp_path / "run")
+    for name, theirs in (
+        ("layers.0.mlp.gate_proj.weight", qwen.model.layers[0].mlp.gate_proj.weight),
+        ("vision.layers.0.mlp.fc1.weight", siglip.vision_model.encoder.layers[0].mlp.fc1.weight),
+    ):
+        for part in ("learning.net.", "average."):
+            torch.testing.assert_close(kept[part + name], theirs.detach(), rtol=0.0, atol=1e-6)
+    row = kept["average.embed_tokens.weight"][features.WORDS.index("left")]
+    torch.testing.assert_close(row, qwen.model.embed_tokens.weight[7].detach(), rtol=0.0, atol=1e-6)
+    card = json.loads((tmp_path / "run/card.json").read_text())
+    assert card["data"]["public_weights"] == {"language": "qwen", "vision": "siglip"}
+    shutil.rmtree(tmp_path / "qwen")
+    assert run("--steps", "2", *quiet, *public) == 0  # a run that goes on has all it needs
+    assert train_state.read_progress(tmp_path / "run")[0].step == 2
+    with pytest.raises(ConfigError, match="--init-from another run, or with public weights"):
+        run("--init-from", str(tmp_path / "run"), *quiet, *public)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+TINY = """
+data: {batch: 4, masked_actions: 2, perturbed_actions: 1}
+checkpointing: {log_steps: 2, validation_scenes: 2, validations: 1}
+"""
+
+
+def run_tiny(args):
+    """`train_run.run` with the tiny network."""
+    config = train_run._config(args)
+    quiet = Console(file=open(os.devnull, "w"))  # noqa: SIM115
+    return train_run.sft_run(args, config, network(), quiet, quiet)
+
+
+def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
+    out = tmp_path / "run"
+    assert run_tiny(command(sets, out, "--steps", "4", yaml=TINY)) == 0
+    assert run_tiny(command(sets, out, "--steps", "8", yaml=TINY)) == 0
+    with (out / run_log.LOG).open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == [2, 4, 6, 8]
+    assert all(float(row["loss"]) > 0 for row in rows)
+    assert list((out / "tensorboard").iterdir())
+    assert (out / train_state.WEIGHTS).exists()
+
+
+def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
+    first, later = tmp_path / "first", tmp_path / "later"
+    assert run_tiny(command(sets, first, "--steps", "2", yaml=TINY)) == 0
+    worth = ("--setting", "loss.goal_score=2", "--setting", "loss.goal_value=2")
+    by_scores = ("--steps", "4", *worth, "--setting", "optimizer.vision_pretrain_fraction=0")
+    assert run_tiny(command(sets, later, *by_scores, "--init-from", str(first), yaml=TINY)) == 0
+    with (later / run_log.LOG).open() as file:
+        assert all(0 < float(row["goal_score"]) <= 1 and float(row["goal_value"]) > 0 for row in csv.DictReader(file))
+    assert train_run.run(command(sets, tmp_path / "third", *by_scores, yaml=TINY)) == 2
+    assert "--init-from" in capsys.readouterr().err
+    card = json.loads((first / "card.json").read_text())
+    (first / "card.json").write_text(json.dumps({**card, "sha256": "0" * 64}))
+    of_another = ("--init-from", str(first), "--workers", "1")
+    assert train_run.run(command(sets, tmp_path / "fourth", *by_scores, *of_another, yaml=TINY)) == 2
+    assert "SHA-256" in capsys.readouterr().err
+
+
+def test_a_setting_on_the_command_line_goes_before_the_file(sets, tmp_path):
+    args = command(sets, tmp_path / "run", "--setting", "loss.field=0", "--setting", "data.batch=3", yaml=TINY)
+    config = train_run._config(args)
+    assert (config.loss.field, config.data.batch, config.data.masked_actions) == (0.0, 3, 2)
+    with pytest.raises(ConfigError, match=r"did you mean 'loss\.field'"):
+        train_run._config(command(sets, tmp_path / "run", "--setting", "loss.fild=0"))
+
+
+@pytest.mark.parametrize(
+    ("yaml", "complaint"),
+    [
+        ("data: {bach: 4}", "did you mean 'data.batch'"),
+        ("network: huge", "expected one of small"),
+        ("loss: [1, 2]", "expected settings"),
+        ("loss: {aux_perception: 0}", "set optimizer.vision_pretrain_fraction to 0"),
+        ("loss: {goal_value: 1}", "set loss.goal_score above 0"),
+        ("a: b: c", "is not YAML"),
+        ("device: {accelerator: cuda}", "no CUDA device"),
+        ("data: {batch: 4000}", "fewer than data.batch"),
+        ("device: {devices: 64, accelerator: cpu}", "device.devices times device.threads is 64 x 1, more than"),
+        ("device: {threads: 1024, accelerator: cpu}", "device.devices times device.threads is 1 x 1024, more than"),
+        ("schedule: {minutes: .nan}", "schedule.minutes"),
+        ("schedule: {minutes: .inf}", "schedule.minutes"),
+        ("seed: 99999999999999999999", "seed"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_one_sentence(sets, tmp_path, yaml, complaint):
+    if "cuda" in yaml and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(ConfigError) as fault:
+        run_tiny(command(sets, tmp_path / "run", yaml=yaml))
+    assert complaint in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_faults_end_with_exit_code_2_and_one_sentence(sets, tmp_path, capsys):
+    missing = tmp_path / "nowhere"
+    assert train_run.run(command((missing, sets[1]), tmp_path / "a")) == 2
+    assert "holds no set of scenes" in capsys.readouterr().err
+    assert train_run.run(command(sets, tmp_path / "b", config=tmp_path / "none.yaml")) == 2
+    assert "none.yaml does not exist" in capsys.readouterr().err
+
+
+def test_sets_and_networks_that_are_not_there_are_said_before_the_work(sets, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(train_run, "build_cache", lambda *_: pytest.fail("scenes are made ready first"))
+    assert train_run.run(command((sets[0], tmp_path / "nowhere"), tmp_path / "a")) == 2
+    assert "nowhere holds no set of scenes" in capsys.readouterr().err
+    assert train_run.run(command(sets, tmp_path / "b", "--init-from", str(tmp_path / "nowhere"))) == 2
+    assert "name the --out of another run, or a folder of weights" in capsys.readouterr().err
+    assert train_run.run(command(sets, tmp_path / "c", "--init-from", str(GRAPHS))) == 2
+    assert "onnx holds exported graphs: name the folder of their weights" in capsys.readouterr().err
+
+
+def test_there_is_no_mean_of_graphs(tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    train_run.add_arguments(parser)
+    args = parser.parse_args(["mean", str(GRAPHS), str(GRAPHS.parent), "--out", str(tmp_path / "mean")])
+    assert args.run(args) == 2
+    assert "onnx holds exported graphs: name the folder of their weights" in capsys.readouterr().err
+    assert not (tmp_path / "mean").exists()
+
+
+def test_a_log_with_garbled_rows_goes_on_with_its_whole_rows(tmp_path):
+    log = tmp_path / run_log.LOG
+    rows = [",".join([step, *["0.5"] * (len(run_log.COLUMNS) - 1)]) for step in ("2", "4", "nan", "x", "8")]
+    log.write_bytes("\r\n".join([run_log.HEAD, rows[0], rows[1], "6,0.5", *rows[2:]]).encode() + b"\r\n\0\0\0\xff")
+    run_log._drop_unsaved_rows(log, 6)
+    assert log.read_text().splitlines() == [run_log.HEAD, *rows[:2]]
+    log.write_bytes(b"")  # a kill between opening and the first row
+    run_log._drop_unsaved_rows(log, 6)
+    assert log.read_text() == f"{run_log.HEAD}\n"
+
+
+def test_the_shipped_recipe_can_be_read():
+    for path in (Path(__file__).parents[1] / "config" / "train").glob("*.yaml"):
+        assert settings.read(path).network in settings.NETWORKS

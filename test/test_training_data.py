@@ -1,0 +1,236 @@
+"""Scenes made ready for training, and batches of them that follow from seed and step."""
+
+from dataclasses import replace
+
+import hand_scenes
+import numpy as np
+import pytest
+import torch
+from tiny_net import tiny_net
+from tiny_training import SCENES, SHAPE, equal, make_set, prepare, scenes_ready, source, two_sets  # noqa: F401 (fixtures)
+
+from reflectdrive_ros import features
+from reflectdrive_ros.data import cache, shards
+from reflectdrive_ros.domain import Command
+from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.planning.postprocess.waypoints import postprocess
+from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
+from reflectdrive_ros.scoring.scorer import score
+from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.training import data, self_drafts
+from reflectdrive_ros.training import goal_scores as worths
+
+CODEBOOK = Codebook()
+
+
+# --- scenes made ready -----------------------------------------------------------------------------------------------
+
+
+def test_scenes_are_what_the_features_say(sets, scenes):
+    stored = list(shards.read(sets[0], images=True, on_damage=pytest.fail))
+    assert len(scenes) == len(stored) == SCENES
+    for row, scene in enumerate(stored):
+        inputs = features.model_inputs(scene.observation(), SHAPE.spec)
+        shard, place = scenes.location[row]
+        np.testing.assert_array_equal(scenes.images[shard][place], inputs.images)
+        np.testing.assert_array_equal(scenes.text[row], inputs.text)
+        np.testing.assert_array_equal(scenes.ego[row], inputs.ego)
+        np.testing.assert_array_equal(features.encode_route(scenes.route[row], SHAPE.codebook), inputs.route)
+        np.testing.assert_array_equal(scenes.expert[row], scene.expert[:, :2])
+
+
+def test_two_processes_make_the_same_and_what_is_ready_is_not_made_again(tmp_path, scenes, monkeypatch):
+    folder = make_set(tmp_path / "train")
+    again = prepare(folder, workers=2)
+    assert again.key == scenes.key
+    for one, other in zip((*scenes.images, *scenes.distances), (*again.images, *again.distances), strict=True):
+        np.testing.assert_array_equal(one, other)
+    monkeypatch.setattr(cache, "cache_shard", pytest.fail)
+    assert prepare(folder).key == scenes.key
+
+
+def test_a_damaged_shard_is_named_left_out_and_taken_in_once_it_is_whole(tmp_path):
+    folder = make_set(tmp_path / "train")
+    path = folder / "train-00001.tar"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1000] + bytes(1000)[: 1000 - 1] + b"x")
+    said = []
+    assert len(prepare(folder, on_damage=said.append)) == 6
+    assert len(said) == 1
+    assert str(path) in said[0]
+    path.write_bytes(whole)
+    assert len(prepare(folder)) == SCENES
+
+
+def test_a_set_that_is_half_made_is_learnt_from_and_said_in_one_sentence(tmp_path):
+    folder = make_set(tmp_path / "train")
+    index = shards.index_of(folder)
+    shards.write_index(folder, replace(index, missing={f"train-{k:05d}": "interrupted" for k in range(2, 70)}))
+    said = []
+    assert len(prepare(folder, on_damage=said.append)) == SCENES
+    assert len(said) == 1
+    assert "68 shards were never made" in said[0]
+
+
+def test_a_set_without_any_whole_shard_is_refused(tmp_path):
+    folder = make_set(tmp_path / "train", scenes=6)
+    (folder / "train-00000.tar").unlink()
+    with pytest.raises(shards.SetError, match="holds no scene"):
+        prepare(folder, on_damage=lambda sentence: None)
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_scene_comes_once_in_an_epoch_in_another_order_each_time(scenes):
+    rows = np.concatenate([source(scenes, batch=5).rows(step) for step in range(12)])
+    for epoch in range(5):
+        assert sorted(rows[epoch * SCENES : (epoch + 1) * SCENES]) == list(range(SCENES))
+    assert (rows[:SCENES] != rows[SCENES : 2 * SCENES]).any()
+
+
+def test_a_batch_follows_from_seed_and_step_and_threads_keep_the_order(scenes):
+    made = source(scenes)
+    coming = data.batches(made, 5, 0, 1)
+    for step in range(5, 11):
+        assert equal(next(coming), source(scenes).batch(step))
+    coming.close()
+    assert not equal(made.batch(5), made.batch(6))
+    assert not equal(made.batch(5), replace(made, seed=4).batch(5))
+
+
+def test_processes_share_a_batch(scenes):
+    whole = source(scenes).batch(2)
+    parts = [source(scenes).batch(2, rank, 2) for rank in range(2)]
+    for rank, part in enumerate(parts):
+        for name, value in vars(part).items():
+            if name != "masked":
+                assert torch.equal(value, getattr(whole, name)[rank::2]), name
+
+
+def test_the_mirrored_scene_is_the_scene_left_for_right(scenes):
+    plain, mirrored = (source(scenes, flip_prob=share, color_jitter=0.0).batch(1) for share in (0.0, 1.0))
+    rows = source(scenes).rows(1)
+    for cameras in (slice(0, 3), slice(3, 6)):  # the left camera's image, flipped, is now the right camera's
+        assert torch.equal(mirrored.images[:, cameras], plain.images[:, cameras].flip(1).flip(3))
+    values = Codebook().decode(plain.clean.numpy()), Codebook().decode(mirrored.clean.numpy())
+    np.testing.assert_allclose(values[1], values[0] * [1, -1], atol=1e-9)
+    assert torch.equal(mirrored.distances, plain.distances.flip(2))
+    assert torch.equal(mirrored.occupancy, plain.occupancy.flip(3))
+    assert plain.occupancy.any()
+    assert torch.equal(mirrored.ego, plain.ego * torch.tensor([1.0, 1.0, -1.0]))
+    words = [[features.WORDS[k] for k in text] for text in (scenes.text[rows[0]], scenes.text_mirrored[rows[0]])]
+    swap = {"left": "right", "right": "left"}
+    assert words[1] == [swap.get(word, word) for word in words[0]]
+    assert "left" in words[0]
+
+
+def test_commands_are_mirrored_too():
+    scene = hand_scenes.scene(images=False)
+    for command, expected in ((Command.LEFT, Command.RIGHT), (Command.FOLLOW, Command.FOLLOW)):
+        observation = replace(scene.observation(), command=command, instruction="turn left at the junction")
+        other = cache._mirror_words(observation)
+        assert (other.command, other.instruction) == (expected, "turn right at the junction")
+
+
+def test_light_changes_images_and_nothing_else(scenes):
+    plain, lit = (source(scenes, color_jitter=amount).batch(0) for amount in (0.0, 0.5))
+    assert torch.equal(plain.actions, lit.actions)
+    assert not torch.equal(plain.images, lit.images)
+    tables = data.color_tables(50, 0.25, np.random.default_rng(0))
+    assert (np.diff(tables.astype(int), axis=1) >= 0).all()  # brighter stays brighter
+    np.testing.assert_array_equal(
+        data.color_tables(1, 0.0, np.random.default_rng(0))[0], np.arange(256)[:, None].repeat(3, 1)
+    )
+
+
+def test_a_share_of_scenes_has_no_words(scenes):
+    none, every = (source(scenes, text_dropout=share, flip_prob=0.0).batch(0) for share in (0.0, 1.0))
+    assert (none.text != features.WORDS.index(features.PAD)).any(dim=1).all()
+    assert (every.text == features.WORDS.index(features.PAD)).all()
+    assert torch.equal(none.actions, every.actions)
+
+
+@pytest.fixture
+def drafter(tmp_path):
+    """Weights of a network that can be asked for plans."""
+    path = tmp_path / "drafter.safetensors"
+    net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
+    return worths.DraftingWeights(path, checkpoint.save(net, path, {}), fast=False)
+
+
+def worth_of(folder, drafter, progress=lambda done, total: None, workers=1):
+    return worths.score_set(folder, SHAPE, drafter, workers, progress)
+
+
+def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them(sets, scenes, drafter):
+    found = worth_of(sets[0], drafter)
+    goals = worths.GOALS.count + 1
+    assert found.goals.shape == (SCENES, goals, 2)
+    assert found.score.shape == (SCENES, goals)
+    np.testing.assert_array_equal(found.goals[:, -1], CODEBOOK.encode(scenes.expert)[:, 14:])  # the expert's
+    stored = list(shards.read(sets[0], images=True, on_damage=pytest.fail))[7:9]
+    net = checkpoint.load(drafter.file, drafter.sha256)
+    asked = [(scene, features.model_inputs(scene.observation(), SHAPE.spec)) for scene in stored]
+    for row, (actions, scene) in enumerate(zip(worths.draft_to_goals(net, asked, fast=False), stored, strict=True)):
+        assert (actions[:, 14:] == found.goals[7 + row]).all()
+        road = FrenetFrame.of(scene.route)
+        points = postprocess(CODEBOOK.decode(actions), scene.ego, CODEBOOK.bin_m, road)
+        card = score(scene.scored(), poses_on_road(points, road))
+        np.testing.assert_allclose(card.score, found.score[7 + row], atol=1e-6)
+        for part, name in zip(found.sub_scores[7 + row].T, ("nc", "dac", "ttc", "comfort", "ep"), strict=True):
+            np.testing.assert_allclose(getattr(card, name), part, atol=1e-6)
+
+
+def test_worth_is_found_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
+    first, seen = worth_of(sets[0], drafter, workers=2), []
+    monkeypatch.setattr(worths, "score_drafts", pytest.fail)
+    again = worth_of(sets[0], drafter, lambda done, total: seen.append((done, total)))
+    np.testing.assert_array_equal(again.score, first.score)
+    assert seen == [(2, 2)]
+    with pytest.raises(checkpoint.CheckpointError, match="SHA-256"):
+        worth_of(sets[0], replace(drafter, sha256="0" * 64))
+
+
+def test_goals_and_what_they_are_worth_are_mirrored_with_their_scene(sets, scenes, drafter):
+    worth = worth_of(sets[0], drafter)
+    plain, mirrored = (replace(source(scenes, flip_prob=share), goal_scores=worth).batch(1) for share in (0.0, 1.0))
+    assert plain.goals.shape == (4, worths.GOALS.count + 1, 2)
+    assert torch.equal(mirrored.goal_score, plain.goal_score)
+    assert torch.equal(mirrored.sub_scores, plain.sub_scores)
+    assert torch.equal(mirrored.goals[..., 0], plain.goals[..., 0])
+    assert torch.equal(mirrored.goals[..., 1] - CODEBOOK.zero_id, CODEBOOK.zero_id - plain.goals[..., 1])
+    for batch in (plain, mirrored):
+        assert torch.equal(batch.goals[:, -1], batch.clean[:, 14:])
+    assert source(scenes).batch(1).goals.shape == (4, 0, 2)
+
+
+def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
+    net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
+    batch = source(scenes, perturbed_actions=2).batch(0)
+    made = [self_drafts.add_self_drafts(net, batch, 3, 1.0, torch.Generator().manual_seed(0)) for _ in range(2)]
+    assert equal(*made)
+    assert torch.equal(made[0].actions[:, :2], batch.actions[:, :2])
+    assert torch.equal(made[0].actions[3:], batch.actions[3:])
+    drafted = made[0].actions[:3, 2:]
+    assert (drafted != net.config.layout.mask_id).all()
+    assert torch.equal(drafted[..., 14:], batch.clean[:3, None, 14:].expand(-1, 2, -1))
+    assert torch.equal(drafted, net.config.clamp_to_range(drafted))
+    assert (drafted[:, 0] != drafted[:, 1]).any()
+
+
+def test_routes_are_mirrored_with_their_scene_missing_now_and_then_and_else_a_little_beside_the_lane(scenes):
+    exact = {"route_noise_m": 0.0, "route_yaw_noise_rad": 0.0, "route_dropout": 0.0}
+    made = source(scenes, flip_prob=0.0, **exact)
+    told = features.encode_route(scenes.route[made.rows(0)], CODEBOOK)
+    np.testing.assert_array_equal(made.batch(0).route.numpy(), told)
+    mirrored = source(scenes, flip_prob=1.0, **exact).batch(0).route.numpy()
+    known = told[..., 1] != CODEBOOK.mask_id
+    assert known.any()
+    np.testing.assert_array_equal(mirrored[known][:, 1], 2 * CODEBOOK.zero_id - told[known][:, 1])
+    missing = source(scenes, **{**exact, "route_dropout": 1.0}).batch(0).route
+    assert (missing == CODEBOOK.mask_id).all()
+    beside = source(scenes, flip_prob=0.0, **{**exact, "route_noise_m": 0.5}).batch(0).route.numpy()
+    np.testing.assert_array_equal(beside[known][:, 0], told[known][:, 0])
+    off_m = CODEBOOK.bin_m * np.abs(beside[known][:, 1] - told[known][:, 1])
+    assert 0.05 < off_m.mean() < 2.0

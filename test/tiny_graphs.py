@@ -1,0 +1,79 @@
+"""A tiny network to export, what is asked of its graphs, and what TensorRT takes."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx_ir as ir
+import torch
+from tiny_net import tiny_inputs, tiny_net
+
+from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.model.card import sha256_of
+from reflectdrive_ros.model.token.ops import EditRules, GoalRules
+from reflectdrive_ros.model.token.rollout import Decoding
+
+WORDS = ("<pad>", "<unk>", "left", "right")
+RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
+MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
+OPERATORS = json.loads((Path(__file__).parent / "data" / "tensorrt_operators.json").read_text())
+
+
+def network(seed=0):
+    """A tiny network whose weights bfloat16 holds, as those of a checkpoint."""
+    net = tiny_net(seed, words=WORDS)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(parameter.bfloat16())
+    return net
+
+
+def scene(seed):
+    net = network()
+    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed)))
+
+
+def decoded(net, inputs, moves=MOVES, count=None):
+    known = net.prefill_goal(inputs)
+    actions, confidence = known.actions[:count], None
+    for limit, edit in moves:
+        actions, confidence = net.step(known.context, actions, limit, edit)
+    return known, actions, confidence
+
+
+CAMERA = (150, 90)  # neither a whole number of times as large as the network's nor of its shape
+
+
+def taken_by_a_camera(seed):
+    width, height = CAMERA
+    small = np.random.default_rng(seed).integers(0, 256, (6, height // 6, width // 6, 3), np.uint8)
+    return np.stack([cv2.resize(each, CAMERA, interpolation=cv2.INTER_CUBIC) for each in small])
+
+
+def unknown_to_tensorrt(file):
+    """Operators of a graph, and of what type they are there, that are not in TensorRT's list."""
+    graph, unknown = ir.load(file).graph, []
+    assert graph.opset_imports == {"": OPERATORS["opset"]}
+    for node in graph.all_nodes():
+        judged = node.inputs[1 if node.op_type == "Where" else 0] if node.op_type != "Cast" else node.outputs[0]
+        kind = None if judged is None or judged.dtype is None else judged.dtype.name
+        taken = OPERATORS["types"].get(node.op_type) if node.domain == "" else None
+        if taken is None or (kind is not None and kind not in taken):
+            unknown.append(f"{node.domain}{node.op_type} of {kind}")
+    return unknown
+
+
+def as_set(folder, **changes):
+    card = folder / "card.json"
+    return ModelConfig(str(card), sha256_of(card), **changes)
+
+
+BUILT_IN = DecodingConfig(goals=4, goal_floor=0.0)
+
+
+def rewrite(folder, change):
+    card = json.loads((folder / "card.json").read_text())
+    change(card)
+    (folder / "card.json").write_text(json.dumps(card))

@@ -1,0 +1,89 @@
+"""Two small sets of scenes, a tiny network that trains on them, and the command that trains."""
+
+import argparse
+import warnings
+from dataclasses import replace
+
+import hand_scenes
+import pytest
+import torch
+from tiny_net import tiny_config
+
+from reflectdrive_ros import features
+from reflectdrive_ros.cli import train as train_run
+from reflectdrive_ros.data import cache, shards
+from reflectdrive_ros.data.shards import Index, ShardContent
+from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.training import settings, train_state
+from reflectdrive_ros.training.data import Source
+
+warnings.filterwarnings("ignore", module="lightning_fabric")
+SCENES = 12  # in two shards
+
+
+def network(**changes):
+    words = features.WORDS
+    return tiny_config(words=words, text_vocabulary=len(words), text_length=12, **changes)
+
+
+SHAPE = train_run.shape_of(network())
+
+
+def make_set(folder, name="train", scenes=SCENES, per_shard=6):
+    folder.mkdir()
+    notes = []
+    for first in range(0, scenes, per_shard):
+        shard = f"{name}-{first // per_shard:05d}"
+        made = [hand_scenes.scene(f"{shard}-{k:03d}", size=(64, 36), agents=3) for k in range(per_shard)]
+        notes.append(shards.write_shard(folder, shard, ShardContent.of(made), asked=per_shard, made_by={}))
+    shards.write_index(folder, Index(name, scenes, tuple(notes), {}))
+    return folder
+
+
+@pytest.fixture(scope="module", name="sets")
+def two_sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    return make_set(folder / "train"), make_set(folder / "val", "val", 6)
+
+
+def prepare(folder, workers=1, on_damage=pytest.fail):
+    return cache.build_cache(folder, SHAPE, workers, on_damage, lambda done, total: None)
+
+
+@pytest.fixture(scope="module", name="scenes")
+def scenes_ready(sets):
+    return prepare(sets[0])
+
+
+def settings_of(**sections):
+    config = settings.TrainConfig()
+    changed = {name: replace(getattr(config, name), **values) for name, values in sections.items()}
+    return replace(config, **changed)
+
+
+SMALL = {"batch": 4, "masked_actions": 2, "perturbed_actions": 1}
+NEVER = {"checkpoint_minutes": 1e6, "validations": 0, "log_steps": 2}
+
+
+def source(scenes, **changes):
+    config = settings_of(data={**SMALL, "text_dropout": 0.0, **changes}).data
+    return Source(scenes, config, network().layout, seed=3)
+
+
+def equal(one, other):
+    return all(torch.equal(value, getattr(other, name)) for name, value in vars(one).items() if name != "masked")
+
+
+def weights(out):
+    tensors, _ = checkpoint.read_tensors(out / train_state.FILE)
+    return tensors
+
+
+def command(sets, out, *more, yaml="", config=None):
+    parser = argparse.ArgumentParser()
+    train_run.add_arguments(parser)
+    path = config or out.parent / f"{out.name}.yaml"
+    if config is None:
+        path.write_text(yaml)
+    given = ["sft", str(path), "--train", str(sets[0]), "--val", str(sets[1]), "--out", str(out), *more]
+    return parser.parse_args(given)
