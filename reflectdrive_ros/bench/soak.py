@@ -188,7 +188,7 @@ def table(numbers: dict[str, Any]) -> Table:
     for name, key in (("received to published", "total_ms"), ("from plan to plan", "gap_ms")):
         times = " / ".join(f"{numbers[f'{key}_{at}']:.1f}" for at in ("p50", "p99", "max"))
         rows[f"{name} p50 / p99 / max"] = f"{times} ms"
-    rows["met"] = "yes" if numbers["met"] else ", ".join(k for k, v in numbers["limits_met"].items() if not v)
+    rows["limits exceeded"] = ", ".join(name for name, met in numbers["limits_met"].items() if not met) or "none"
     return make_list(f"soak · {numbers['planner']} · {numbers['minutes']:g} min", rows)
 
 
