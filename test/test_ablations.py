@@ -51,10 +51,10 @@ for name, value in zip(words[1::2], words[2::2]):
 card = {"settings": base, "steps": base["schedule"]["steps"], "minutes": 1.5}
 card["data"] = {"train": {"scenes": 0, "made_by": {"scene_version": 1}, "used": 12}}
 if "--init-from" in given:
-    eyes = json.loads((Path(given["--init-from"]) / "card.json").read_text())
-    card["data"]["init_from"] = {"steps": eyes["steps"]}
-    worth = 50.0 + base["seed"] - 2.0 * (base["loss"]["field"] == 0) - 1.0 * (base["data"]["perturbed_actions"] == 0)
-    card["validation"] = dict.fromkeys(NAMES, worth)
+    vision = json.loads((Path(given["--init-from"]) / "card.json").read_text())
+    card["data"]["init_from"] = {"steps": vision["steps"]}
+    pdms = 50.0 + base["seed"] - 2.0 * (base["loss"]["field"] == 0) - 1.0 * (base["data"]["perturbed_actions"] == 0)
+    card["validation"] = dict.fromkeys(NAMES, pdms)
 out.mkdir(exist_ok=True)
 (out / "card.json").write_text(json.dumps(card))
 """

@@ -225,9 +225,8 @@ CLOSED = {
 
 
 def closed_loop(files: Mapping[str, Numbers]) -> str:
-    parts = [
-        "Milliseconds are processor time of whole steps, scores and checks included." + "".join(_alternating(files))
-    ]
+    text = "Milliseconds are processor time of whole steps, scores and checks included."
+    parts = [f"{text}{''.join(_alternating(files))}\n"]
     for stem, numbers in files.items():
         if "route_completion" not in numbers:
             continue
@@ -242,7 +241,7 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
         ]
         table = _table(("planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
         parts.append(f"{table}\n{_sources({stem: numbers})}")
-    return "## Closed loop\n\n" + "\n\n".join(parts) if len(parts) > 1 else ""
+    return "## Closed loop\n\n" + "\n".join(parts) if len(parts) > 1 else ""
 
 
 def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:
