@@ -35,15 +35,18 @@ def late():
 def children():
     """Process ids of what this process began, zombies left out."""
     found = []
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if command:
-                found.append((int(pid), command))
+    for pid in (pid for task in Path("/proc/self/task").iterdir() for pid in text_of(task / "children").split()):
+        if command := text_of(Path(f"/proc/{pid}/cmdline")):
+            found.append((int(pid), command))
     return found
+
+
+def text_of(file):
+    """What a file under /proc says; "" when its thread or process has ended since it was listed."""
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def ended_by(number, ready, *words):
@@ -129,7 +132,7 @@ def test_a_stopped_replay_through_the_node_leaves_no_node(pandaset, tmp_path, ca
     before = children()
 
     def running():
-        return any(b"reflectdrive_ros.ros.node" in command for _, command in children())
+        return any("reflectdrive_ros.ros.node" in command for _, command in children())
 
     words = ("--node", "--planner", "route_follower", "--no-report", "--out", tmp_path)
     assert ended_by(signal.SIGHUP, running, "replay", pandaset, *words) == 129
