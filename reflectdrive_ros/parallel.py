@@ -16,7 +16,7 @@ import platform
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
@@ -60,21 +60,50 @@ def map_restartable(
     portable: bool = True,
     isolated: bool = False,
 ) -> Generator[Outcome[Task, Result], None, None]:
-    """Runs `work(task, report)` for every task in worker processes and yields outcomes in order of completion.
+    """`RestartablePool.map` in a pool of its own, of no more workers than tasks.
 
-    `work` and the tasks must be picklable. Values passed to `report` are passed on to `on_progress(index, value)`; 0
-    means that the task was restarted. An exception fails its task; a task whose process dies is tried ATTEMPTS times.
-    `portable` workers have one thread and the SIMD baseline, others those of this process. `isolated`: a fresh process
-    for each task, which is tried once.
-    Raises OSError of the system from a worker (a full disk), and WorkerPoolError if workers do not start. Close the
-    generator to end its workers early.
+    Close the generator to end its workers early.
     """
-    waiting = deque(range(len(tasks)))
-    deaths = [0] * len(tasks)
-    pool: list[_Worker] = []
-    try:
-        for _ in range(min(workers, len(tasks))):
-            pool.append(_Worker(work, portable))  # appended one at a time, so that `finally` ends them
+    pool = RestartablePool(work, min(workers, len(tasks)), portable=portable, isolated=isolated)
+    with closing(pool):
+        yield from pool.map(tasks, on_progress)
+
+
+class RestartablePool(Generic[Task, Result]):
+    """Worker processes that call `work(task, report)`, for one sequence of tasks after the other.
+
+    `work` and the tasks must be picklable. `portable` workers have one thread and the SIMD baseline, others those of
+    this process. `isolated`: a fresh process for each task, which is tried once. Close the pool to end its workers.
+    """
+
+    def __init__(
+        self, work: Work[Task, Result], workers: int, *, portable: bool = True, isolated: bool = False
+    ) -> None:
+        self._work, self._count, self._portable, self._isolated = work, workers, portable, isolated
+        self._workers: list[_Worker] = []
+
+    def map(
+        self, tasks: Sequence[Task], on_progress: Callable[[int, Any], None] = lambda place, value: None
+    ) -> Generator[Outcome[Task, Result], None, None]:
+        """Runs every task and yields outcomes in order of completion.
+
+        Values passed to `report` are passed on to `on_progress(index, value)`; 0 means that the task was restarted. An
+        exception fails its task; a task whose process dies is tried ATTEMPTS times. Raises OSError of the system from
+        a worker (a full disk), and WorkerPoolError if workers do not start. The pool is closed if the generator does
+        not reach its end.
+        """
+        try:
+            while len(self._workers) < self._count:
+                self._workers.append(_Worker(self._work, self._portable))
+            yield from self._map(tasks, on_progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def _map(
+        self, tasks: Sequence[Task], on_progress: Callable[[int, Any], None]
+    ) -> Generator[Outcome[Task, Result], None, None]:
+        pool, waiting, deaths = self._workers, deque(range(len(tasks))), [0] * len(tasks)
         while waiting or any(worker.index is not None for worker in pool):
             for worker in pool:
                 if worker.ready and worker.index is None and waiting:
@@ -90,7 +119,7 @@ def map_restartable(
                     raise WorkerPoolError("a worker process could not be started")
                 index = worker.index
                 if index is None:  # died while idle
-                    pool[pool.index(worker)] = _Worker(work, portable)
+                    pool[pool.index(worker)] = _Worker(self._work, self._portable)
                     continue
                 if kind == "progress":
                     on_progress(index, content)
@@ -99,28 +128,30 @@ def map_restartable(
                 if kind == "system":
                     raise OSError(*content)
                 if kind == "dead":
-                    pool[pool.index(worker)] = _Worker(work, portable)
+                    pool[pool.index(worker)] = _Worker(self._work, self._portable)
                     on_progress(index, 0)
                     deaths[index] += 1
-                    if deaths[index] < ATTEMPTS and not isolated:
+                    if deaths[index] < ATTEMPTS and not self._isolated:
                         waiting.appendleft(index)
                         continue
-                    content = f"its process died{'' if isolated else f' {ATTEMPTS} times'} ({content})"
-                elif isolated:
+                    content = f"its process died{'' if self._isolated else f' {ATTEMPTS} times'} ({content})"
+                elif self._isolated:
                     worker.pipe.close()  # it ends
                     worker.end()
                     pool.remove(worker)
                     if waiting:
-                        pool.append(_Worker(work, portable))
+                        pool.append(_Worker(self._work, self._portable))
                 if kind == "done":
                     yield Outcome(tasks[index], content)
                 else:
                     yield Outcome(tasks[index], None, content)
-    finally:
-        for worker in pool:
+
+    def close(self) -> None:
+        """Ends the workers."""
+        for worker in self._workers:
             worker.process.terminate()
-        for worker in pool:
-            worker.end()
+        while self._workers:
+            self._workers.pop().end()
 
 
 class _Worker:

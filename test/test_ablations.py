@@ -68,7 +68,7 @@ def place(tmp_path, monkeypatch):
         shards.write_index(tmp_path / name, Index(name, 12, (), MADE_BY))
     stub, base = tmp_path / "stub.py", tmp_path / "base.json"
     stub.write_text(STUB.replace("NAMES", repr(NAMES)))
-    base.write_text(json.dumps(dataclasses.asdict(settings.read(RECIPE))))
+    base.write_text(json.dumps(dataclasses.asdict(settings.read(RECIPE, settings.TrainConfig()))))
     monkeypatch.setattr(ablations, "TRAIN", (sys.executable, str(stub), str(base)))
     return tmp_path
 

@@ -64,7 +64,7 @@ def test_comfort_is_not_bought_with_somebody_elses_way():
     """Who just makes it behind a car that brakes late hits one that brakes sooner."""
     car = ego(10.0)
     known = seen(car, cars((5.3, -10.85, np.pi / 2, 9.75)))
-    first = next(option for option in relaxed_profiles(LATE, car, DT_S) if comforts(option, car))
+    first = next(option for option in relaxed_profiles(LATE[None], car, DT_S)[0] if comforts(option, car))
     np.testing.assert_array_equal(evaluate(known, np.stack([LATE, first])).safety.worst >= SAFE, [True, False])
     assert calm(LATE, car, known) is LATE
     np.testing.assert_array_equal(calm(LATE, car), first)
@@ -82,7 +82,7 @@ def test_gentler_plans_stay_on_the_way_and_behind_the_plan(speed_mps, accelerati
     car = ego(speed_mps, acceleration_mps2=acceleration_mps2)
     way = np.concatenate([np.zeros((1, 2)), points])
     pieces = np.diff(way, axis=0)
-    for found in (*relaxed_profiles(points, car, DT_S), calm(points, car)):
+    for found in (*relaxed_profiles(points[None], car, DT_S)[0], calm(points, car)):
         assert (along(found) <= along(points) + 1e-6).all()
         for place in found:
             share = ((place - way[:-1]) * pieces).sum(1) / np.maximum((pieces**2).sum(1), 1e-12)

@@ -280,7 +280,8 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
     parts = np.stack([worth > 0.0, worth > 0.3, worth > 0.5, np.ones_like(worth), worth], -1).astype(np.float32)
     told = goals, worth, parts, np.array([[0, 2], [0, 1]])
-    tensors = (clean.astype(np.int64), np.concatenate(actions, 1).astype(np.int64), distances, taken, *told)
+    about = np.arange(2), np.zeros(2, bool), np.ones(2, bool)
+    tensors = (clean.astype(np.int64), np.concatenate(actions, 1).astype(np.int64), distances, taken, *told, *about)
     return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
 
 
@@ -349,7 +350,7 @@ def test_the_goal_that_drives_best_becomes_the_likeliest():
     for _ in range(60):
         optimizer.zero_grad()
         out = net.forward_packed(*batch.inputs, batch.actions)
-        expected_goal_loss(loss._goal_log_probs(out, batch.goals), batch.goal_score).backward()
+        expected_goal_loss(loss.goal_log_probs(out, batch.goals), batch.goal_score).backward()
         optimizer.step()
     x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
     low = net.config.layout.id_ranges[1][0]
@@ -368,7 +369,7 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
     assert actions[..., GOAL_X:].equal(torch.stack([batch.goals[row][batch.rescored[row]] for row in range(2)]))
     worth = batch.goal_score.gather(1, batch.rescored)
     with torch.no_grad():
-        known = loss._goal_log_probs(net.forward_packed(*batch.inputs, batch.actions), batch.goals).gather(
+        known = loss.goal_log_probs(net.forward_packed(*batch.inputs, batch.actions), batch.goals).gather(
             1, batch.rescored
         )
     wanted = float(1.0 - (known.softmax(-1) * worth).sum(-1).mean() + 2 * np.log(2.0))  # nothing is known to begin

@@ -207,7 +207,7 @@ def goal_only(net, scenes=2, count=3):
     return actions
 
 
-def test_drawn_tokens_are_those_of_gumbels_noise_on_the_logits_of_each_round():
+def test_tokens_are_drawn_from_the_distribution_of_each_round_and_committed_by_its_probabilities():
     net = tiny_net()
     keys_values = rollout.prefill(net, *tiny_inputs(net))
     actions, noise_generator = goal_only(net), torch.Generator().manual_seed(4)
@@ -222,10 +222,9 @@ def test_drawn_tokens_are_those_of_gumbels_noise_on_the_logits_of_each_round():
     )
     for limit, output in zip((5, 5, 4), found[:3], strict=True):
         logits = net.decode(actions, keys_values)
-        noise = torch.rand(logits.shape, generator=noise_generator).clamp(1e-9, 1.0 - 1e-7)
-        actions, confidence = ops.unmask(
-            actions, logits - 0.7 * torch.log(-torch.log(noise)), net.config.layout.mask_id, limit
-        )
+        share = torch.rand(logits.shape[:-1], generator=noise_generator)[..., None]
+        drawn = ((logits / 0.7).softmax(-1).cumsum(-1) <= share).sum(-1)
+        actions, confidence = ops.unmask(actions, logits, net.config.layout.mask_id, limit, drawn)
         assert output.actions.equal(actions)
         assert output.confidence.equal(confidence)
     assert (found[-1].actions < net.config.layout.bins).all()

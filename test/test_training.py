@@ -40,11 +40,11 @@ from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.token.net import TokenNet
 from reflectdrive_ros.model.token.ops import GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
-from reflectdrive_ros.training import run_log, schedule, self_drafts, settings, sft, train_state, validation
+from reflectdrive_ros.training import run_log, schedule, self_drafts, settings, sft, train_state, trainer, validation
 from reflectdrive_ros.training.fabric import launch_fabric
 from reflectdrive_ros.training.losses import Losses
 from reflectdrive_ros.training.settings import LossConfig
-from reflectdrive_ros.training.sft import Job, TrainingError
+from reflectdrive_ros.training.trainer import Job, TrainingError
 
 # --- the loop --------------------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ def test_a_compiled_step_learns_what_a_plain_one_does(scenes, tmp_path, monkeypa
 
 def train_in_processes(train_set, out, shards, steps):
     """For torchrun."""
-    device = {"shards": shards}
+    device = {"fsdp": shards}
     config = settings_of(
         data={**SMALL, "draft_fraction": 0.0}, checkpointing=NEVER, schedule={"steps": steps}, device=device
     )
@@ -368,7 +368,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_kept(scenes, tm
     job = replace(job, config=replace(job.config, seed=3))
     with pytest.raises(TrainingError, match="not finite"):
         train(job)
-    kept = np.load(tmp_path / sft.NONFINITE_BATCH)
+    kept = np.load(tmp_path / trainer.NONFINITE_BATCH)
     assert kept["step"] == 0
     assert kept["images"].shape == (4, 6, 32, 64, 3)
     assert np.isnan(kept["ego"]).any()

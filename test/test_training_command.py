@@ -20,8 +20,9 @@ from reflectdrive_ros.files import lock_folder
 from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.vision import VisionConfig
 from reflectdrive_ros.stopping import Stopped
-from reflectdrive_ros.training import run_log, settings, train_state
+from reflectdrive_ros.training import run_log, settings, sft, train_state
 
+HEAD = run_log.all_columns(sft.COLUMNS)
 GRAPHS = Path(__file__).parents[1] / "models" / "reflectdrive2_small" / "onnx"
 
 
@@ -79,7 +80,9 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
 
     def run(*more):
         args = command(sets, tmp_path / "run", *more, yaml=TINY)
-        return train_run.sft_run(args, train_run._config(args), large, Console(quiet=True), Console(stderr=True))
+        return train_run.run_with_network(
+            args, train_run._config(args), large, Console(quiet=True), Console(stderr=True)
+        )
 
     quiet = ("--setting", "optimizer.learning_rate=1.0e-9")
     assert run("--steps", "1", *quiet, *public) == 0
@@ -113,7 +116,7 @@ def run_tiny(args):
     """`train_run.run` with the tiny network."""
     config = train_run._config(args)
     quiet = Console(file=open(os.devnull, "w"))  # noqa: SIM115
-    return train_run.sft_run(args, config, network(), quiet, quiet)
+    return train_run.run_with_network(args, config, network(), quiet, quiet)
 
 
 def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
@@ -209,15 +212,16 @@ def test_there_is_no_mean_of_graphs(tmp_path, capsys):
 
 def test_a_log_with_garbled_rows_goes_on_with_its_whole_rows(tmp_path):
     log = tmp_path / run_log.LOG
-    rows = [",".join([step, *["0.5"] * (len(run_log.COLUMNS) - 1)]) for step in ("2", "4", "nan", "x", "8")]
-    log.write_bytes("\r\n".join([run_log.HEAD, rows[0], rows[1], "6,0.5", *rows[2:]]).encode() + b"\r\n\0\0\0\xff")
-    run_log._drop_unsaved_rows(log, 6)
-    assert log.read_text().splitlines() == [run_log.HEAD, *rows[:2]]
+    rows = [",".join([step, *["0.5"] * (len(HEAD) - 1)]) for step in ("2", "4", "nan", "x", "8")]
+    log.write_bytes("\r\n".join([",".join(HEAD), rows[0], rows[1], "6,0.5", *rows[2:]]).encode() + b"\r\n\0\0\0\xff")
+    run_log._drop_unsaved_rows(log, sft.COLUMNS, 6)
+    assert log.read_text().splitlines() == [",".join(HEAD), *rows[:2]]
     log.write_bytes(b"")  # a kill between opening and the first row
-    run_log._drop_unsaved_rows(log, 6)
-    assert log.read_text() == f"{run_log.HEAD}\n"
+    run_log._drop_unsaved_rows(log, sft.COLUMNS, 6)
+    assert log.read_text() == f"{','.join(HEAD)}\n"
 
 
 def test_the_shipped_recipe_can_be_read():
     for path in (Path(__file__).parents[1] / "config" / "train").glob("*.yaml"):
-        assert settings.read(path).network in settings.NETWORKS
+        defaults = settings.RlTrainConfig() if path.stem.endswith("_rl") else settings.TrainConfig()
+        assert settings.read(path, defaults).network in settings.NETWORKS

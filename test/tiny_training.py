@@ -79,11 +79,11 @@ def weights(out):
     return tensors
 
 
-def command(sets, out, *more, yaml="", config=None):
+def command(sets, out, *more, yaml="", config=None, kind="sft"):
     parser = argparse.ArgumentParser()
     train_run.add_arguments(parser)
     path = config or out.parent / f"{out.name}.yaml"
     if config is None:
         path.write_text(yaml)
-    given = ["sft", str(path), "--train", str(sets[0]), "--val", str(sets[1]), "--out", str(out), *more]
+    given = [kind, str(path), "--train", str(sets[0]), "--val", str(sets[1]), "--out", str(out), *more]
     return parser.parse_args(given)

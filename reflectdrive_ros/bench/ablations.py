@@ -125,7 +125,7 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
     """The vision pretraining, then the variants seed by seed, so that pairs are complete early. Raises ConfigError,
     SetError.
     """
-    base = settings.read(args.config)
+    base = settings.read(args.config, TrainConfig())
     if base.schedule.minutes > 0.0:
         raise ConfigError(f"{args.config} gives schedule.minutes, but steps are the budget here: set it to 0")
     index = shards.index_of(args.train)

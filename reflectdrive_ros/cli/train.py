@@ -29,28 +29,26 @@ from ..config import ConfigError, override_dotted
 from ..data import shards
 from ..data.cache import Shape, build_cache
 from ..files import lock_folder
+from ..model import checkpoint
 from ..model.token.net import TokenNetConfig
 from ..provenance import provenance
 from ..runtime import cli_args
 from ..stopping import defer_signals, exit_code, print_stop
-from ..training import average, settings, sft, train_state, validation
+from ..training import average, rewards, rl, settings, sft, train_state, validation
 from ..training import goal_scores as goal_scores_of
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
+from ..training.rewards import PlanScorer, RewardPool
 from ..training.run_log import LOG, RunLog, complete_rows
-from ..training.settings import TrainConfig
-from ..training.sft import Job, PretrainedPaths
+from ..training.settings import RlTrainConfig, TrainConfig
 from ..training.train_state import StateError
+from ..training.trainer import Job, PretrainedPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     sft_parser = kinds.add_parser("sft", help="supervised: the expert's plan, drafts and edits", description=__doc__)
-    sft_parser.formatter_class = HelpFormatter
-    sft_parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
-    sft_parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
-    sft_parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
-    sft_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
+    _add_run_arguments(sft_parser)
     sft_parser.add_argument(
         "--init-from",
         type=Path,
@@ -67,32 +65,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_renamed_options(
         sft_parser, {"begin-with": "--init-from", "language": "--language-weights", "eyes": "--vision-weights"}
     )
-    length = sft_parser.add_mutually_exclusive_group()
-    length.add_argument(
-        "--steps", type=arguments.positive_int(10**9), metavar="N", help="instead of the configured length"
+    sft_parser.set_defaults(defaults=TrainConfig())
+    rl_parser = kinds.add_parser(
+        "rl", help="by reward: the goal decision, drafts and edits of sampled rollouts", description=rl.__doc__
     )
-    length.add_argument(
-        "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, in minutes"
+    _add_run_arguments(rl_parser)
+    rl_parser.add_argument(
+        "--init-from",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help="run, or folder of weights as models/reflectdrive2_small, whose network is trained further",
     )
-    sft_parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
-    cli_args.add_settings_argument(sft_parser)
-    sft_parser.add_argument(
-        "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes that read scenes"
-    )
+    rl_parser.set_defaults(defaults=RlTrainConfig(), language_weights=None, vision_weights=None)
     mean_parser = kinds.add_parser("mean", help="averages the weights of runs", description=average.__doc__)
     mean_parser.formatter_class = HelpFormatter
     average.add_arguments(mean_parser)
     mean_parser.set_defaults(run=average.run)
 
 
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = HelpFormatter
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
+    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
+    parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--steps", type=arguments.positive_int(10**9), metavar="N", help="instead of the configured length"
+    )
+    length.add_argument(
+        "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, in minutes"
+    )
+    parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
+    cli_args.add_settings_argument(parser)
+    parser.add_argument(
+        "--workers",
+        type=arguments.process_count(),
+        default=2,
+        metavar="N",
+        help="processes that read scenes and score plans",
+    )
+
+
 @command(lambda args: _resumption(args.out), "{}: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; that of the signal when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
     config = _config(args)
-    return sft_run(args, config, settings.NETWORKS[config.network](), console, errors)
+    return run_with_network(args, config, settings.NETWORKS[config.network](), console, errors)
 
 
-def sft_run(
+def run_with_network(
     args: argparse.Namespace, config: TrainConfig, network: TokenNetConfig, console: Console, errors: Console
 ) -> int:
     """As `run`, of a network of any measures."""
@@ -102,6 +125,8 @@ def sft_run(
     ):  # preparing scenes takes hours: missing files are reported before it
         shards.index_of(folder)
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
+    if isinstance(config, RlTrainConfig):
+        _check_network(args.init_from, network)
     pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
     if pretrained_paths.any_given and args.init_from is not None:
         raise ConfigError(
@@ -111,6 +136,20 @@ def sft_run(
     console.quiet = errors.quiet = not fabric.is_global_zero
     with lock_folder(args.out) if fabric.is_global_zero else nullcontext():
         return _run_alone(args, config, network, fabric, init_from, pretrained_paths, console, errors)
+
+
+def _check_network(folder: Path, network: TokenNetConfig) -> None:
+    """Raises StateError if the weights of a folder are not of this network, or of one without goals."""
+    card = train_state.card_of(folder)
+    found = checkpoint.load(folder / train_state.WEIGHTS, card["sha256"]).config
+    if not found.layout.goal:
+        raise StateError(f"{folder} holds a network without goals: train rl needs one that decides goals")
+    other = [name for name, value in vars(network).items() if getattr(found, name) != value]
+    if other:
+        raise StateError(
+            f"{folder} holds another network than the setting `network` names ({', '.join(other)} differ): "
+            "give another --init-from"
+        )
 
 
 def _run_alone(
@@ -123,7 +162,7 @@ def _run_alone(
     console: Console,
     errors: Console,
 ) -> int:
-    """As `sft_run`, while no other process trains into the folder."""
+    """As `run_with_network`, while no other process trains into the folder."""
     shape = shape_of(network)
     left_out: list[str] = []
 
@@ -161,8 +200,15 @@ def _run_alone(
         goal_scores=goal_scores,
     )
     _same_scenes(args.out, job)
-    with defer_signals() as request, RunLog(args.out, config, network, console, fabric.is_global_zero) as report:
-        done = sft.train(job, fabric, report, lambda: request.number is not None)
+    columns = rl.COLUMNS if isinstance(config, RlTrainConfig) else sft.COLUMNS
+    with defer_signals() as request, RunLog(args.out, config, columns, console, fabric.is_global_zero) as report:
+        if isinstance(config, RlTrainConfig):
+            rewards.check_scorable(args.train, scenes)
+            scorer = PlanScorer(network.layout, config.reward)
+            with RewardPool(args.train, scenes, scorer, args.workers) as pool:
+                done = rl.train(job, fabric, report, pool, lambda: request.number is not None)
+        else:
+            done = sft.train(job, fabric, report, lambda: request.number is not None)
     if request.number is not None:
         if fabric.is_global_zero:
             print_stop(_resumption(args.out))
@@ -209,7 +255,9 @@ def shape_of(network: TokenNetConfig) -> Shape:
 
 
 def _config(args: argparse.Namespace) -> TrainConfig:
-    config: TrainConfig = override_dotted(settings.read(args.config), cli_args.settings_of(args.settings))
+    config: TrainConfig = override_dotted(
+        settings.read(args.config, args.defaults), cli_args.settings_of(args.settings)
+    )
     schedule = config.schedule
     if args.steps is not None:
         schedule = replace(schedule, steps=args.steps, minutes=0.0)
@@ -228,7 +276,7 @@ def _continues(out: Path, config: TrainConfig) -> None:
     if other:
         names = ", ".join(other)
         raise StateError(f"{out} holds a run with other settings ({names}): use those settings, or give another --out")
-    complete_rows(out / LOG)
+    complete_rows(out / LOG, rl.COLUMNS if isinstance(config, RlTrainConfig) else sft.COLUMNS)
 
 
 def _same_scenes(out: Path, job: Job) -> None:

@@ -38,8 +38,9 @@ from .shards import SetError, ShardNote
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-FORMAT = 5
+FORMAT = 6
 FILES = {"images": "pictures.npy", "distances": "distances.npy"}  # arrays that are mapped from the disk
+NAME_DTYPE = "S100"  # `codec.NAME`
 FORMER_ARRAYS = {"taken": "occupancy"}  # names in caches that an earlier version wrote
 MIRRORED_COMMANDS = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
 MIRRORED_WORDS = {"left": "right", "right": "left"}
@@ -97,6 +98,8 @@ class CachedSet:
     expert: Array  # (N, 8, 2) m
     occupancy: Array  # (N, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     location: Array  # (N, 2) shard, row
+    names: Array  # (N,) bytes, of the scenes
+    notes: tuple[ShardNote, ...]  # of the shards, in the order of `location`
     key: str  # of the scenes and of the stored arrays
 
     def __len__(self) -> int:
@@ -193,6 +196,7 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
             "route": features.route_ahead(observation.route, spec.route_at_m)[0].astype(np.float32),
             "expert": scene.expert[:, :2],
             "occupancy": occupancy.occupancy(scene),
+            "names": np.array(scene.name.encode(), NAME_DTYPE),
         }
         for name, value in made.items():
             rows.setdefault(name, []).append(value)
@@ -228,6 +232,7 @@ def _open_cache(home: Path, notes: Sequence[ShardNote], shape: Shape) -> CachedS
         distances=tuple(distances),
         **{name: np.concatenate(values) for name, values in rest.items()},
         location=np.concatenate(location),
+        notes=tuple(notes),
         key=hashlib.sha256(text.encode()).hexdigest(),
     )
 

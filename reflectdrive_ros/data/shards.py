@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..documents import (
     FILE_NAME,
@@ -311,6 +311,38 @@ def read_shard(
             yield scene
     except SetError as fault:
         on_damage(f"{folder / note.file}: {fault}")
+
+
+class SceneReader:
+    """Single scenes of shards, without their images, in any order. The checksum of a shard is not compared."""
+
+    def __init__(self) -> None:
+        self._members: dict[Path, dict[str, dict[str, tuple[int, int]]]] = {}  # offset and size, by scene and file
+
+    def read(self, path: Path, name: str) -> DrivingScene:
+        """The scene `name` of a shard. Raises SetError naming the shard."""
+        try:
+            with path.open("rb") as file:
+                if path not in self._members:
+                    self._members[path] = _offsets(file)
+                sample: dict[str, Any] = {"__key__": name}
+                for member, (at, size) in self._members[path][name].items():
+                    file.seek(at)
+                    sample[member] = file.read(size)
+            return codec.scene_of(sample, images=False)
+        except (OSError, tarfile.TarError, KeyError, codec.CodecError) as fault:
+            raise SetError(f"{shown(path)}: scene {shown(name)} cannot be read ({fault}): make the set again") from None
+
+
+def _offsets(file: BinaryIO) -> dict[str, dict[str, tuple[int, int]]]:
+    """Offset and size of the files of each scene of a tar, images left out."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+        for member in tar:
+            key, _, name = member.name.partition(".")
+            if member.isreg() and not name.endswith(".jpg"):
+                found.setdefault(key, {})[name] = member.offset_data, member.size
+    return found
 
 
 def samples_of(content: bytes, *, images: bool) -> Iterator[dict[str, Any]]:

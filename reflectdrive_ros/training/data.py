@@ -73,11 +73,12 @@ class Source:
             mirror[:, None, None, None], occupancy.mirror(scenes.occupancy[rows]), scenes.occupancy[rows]
         )
         goals, goal_score, sub_scores = self._goals(rows, mirror)
+        routes, with_route = self._routes(rows, side, rng)
         return Batch(
             images=torch.from_numpy(np.stack([self._images(rows[k], mirror[k], tables[k]) for k in mine])),
             text=torch.from_numpy(text[mine].astype(np.int64)),
             ego=torch.from_numpy(ego[mine].astype(np.float32)),
-            route=torch.from_numpy(self._routes(rows, side, rng)[mine]),
+            route=torch.from_numpy(routes[mine]),
             clean=torch.from_numpy(clean[mine].astype(np.int64)),
             actions=torch.from_numpy(actions[mine].astype(np.int64)),
             distances=torch.from_numpy(np.stack([self._distances(rows[k], mirror[k]) for k in mine])),
@@ -88,6 +89,9 @@ class Source:
             rescored=torch.from_numpy(
                 sample_goals(goal_score.shape, np.random.default_rng([self.seed, 3, step]))[mine]
             ),
+            rows=torch.from_numpy(rows[mine]),
+            mirrored=torch.from_numpy(mirror[mine]),
+            with_route=torch.from_numpy(with_route[mine]),
             masked=config.masked_actions,
         )
 
@@ -100,15 +104,18 @@ class Source:
         goals[mirror, :, 1] = self.layout.codebook.bins - 1 - goals[mirror, :, 1]
         return goals, self.goal_scores.score[rows], self.goal_scores.sub_scores[rows]
 
-    def _routes(self, rows: Array, side: Array, rng: np.random.Generator) -> Array:
-        """(batch, points, 2) ids of routes: some are unknown (masked), the others have an offset from the lane."""
+    def _routes(self, rows: Array, side: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """(batch, points, 2) ids of routes: some are unknown (masked), the others have an offset from the lane; and
+        (batch,) bool, which are known.
+        """
         config = self.config
         routes = self.scenes.route[rows].astype(float)
         lateral_m = rng.normal(0.0, config.route_noise_m, len(rows))
         yaw_rad = rng.normal(0.0, config.route_yaw_noise_rad, len(rows))
         routes[..., 1] = routes[..., 1] * side + lateral_m[:, None] + yaw_rad[:, None] * routes[..., 0]
-        routes[rng.random(len(rows)) < config.route_dropout] = np.nan
-        return features.encode_route(routes, self.layout.codebook)
+        with_route = rng.random(len(rows)) >= config.route_dropout
+        routes[~with_route] = np.nan
+        return features.encode_route(routes, self.layout.codebook), with_route
 
     def _images(self, row: int, mirror: bool, table: Array) -> Array:
         shard, row_in_shard = self.scenes.location[row]

@@ -55,6 +55,9 @@ class Batch:
     goal_score: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
     sub_scores: Tensor  # (B, K, 5) float32, its sub-scores: PARTS
     rescored: Tensor  # (B, S) int64, indices of the goals with a goal value
+    rows: Tensor  # (B,) int64, places of the scenes in their set
+    mirrored: Tensor  # (B,) bool, whether it is the mirrored scene
+    with_route: Tensor  # (B,) bool, whether the route is known
     masked: int
 
     @property
@@ -97,13 +100,18 @@ class Losses(nn.Module):
 
         With `vision_only` all but `loss` and `aux_perception` are NaN.
         """
-        weights, masked = self.weights, batch.masked
         if vision_only:
+            weights = self.weights
             seen = self._aux_perception_loss(self.net.image_tokens(self.net.encode_images(batch.images)), batch)
             nothing = dict.fromkeys(
                 ("dlm", "goal", "goal_score", "goal_value", "sap", "field"), seen.new_full((), torch.nan)
             )
             return {"loss": weights.aux_perception * seen, **nothing, "aux_perception": seen.detach()}
+        return self.supervised(batch)[0]
+
+    def supervised(self, batch: Batch) -> tuple[dict[str, Tensor], PackedOutput]:
+        """The losses on the expert's plan, and the outputs for the sequences of the batch."""
+        weights, masked = self.weights, batch.masked
         asked, rescored = (
             batch.actions.shape[1],
             self._goals_to_rescore(batch) if weights.goal_value else batch.actions[:, :0],
@@ -111,7 +119,7 @@ class Losses(nn.Module):
         out = self.net.forward_packed(*batch.inputs, torch.cat([batch.actions, rescored], 1))
         rescored_hidden, out = out.hidden[:, asked:], out.first(asked)
         net_goal = self.net.config.layout.goal
-        goal_log_probs = self._goal_log_probs(out, batch.goals)
+        goal_log_probs = self.goal_log_probs(out, batch.goals)
         found = {
             "dlm": token_loss(out.logits[:, :masked], batch.clean),
             "goal": self._goal_loss(out, batch.clean) if net_goal else goal_log_probs.new_zeros(()),
@@ -126,7 +134,7 @@ class Losses(nn.Module):
         total = found["dlm"]
         for name in ("goal", "goal_score", "goal_value", "sap", "field", "aux_perception"):
             total = total + getattr(weights, name) * found[name]
-        return {"loss": total, **{name: value.detach() for name, value in found.items()}}
+        return {"loss": total, **{name: value.detach() for name, value in found.items()}}, out
 
     def run_unsharded(self, function: Callable[[TokenNet], Answer]) -> Answer:
         """Applies a function to the network; sharded weights (fsdp.py) are gathered meanwhile."""
@@ -144,7 +152,7 @@ class Losses(nn.Module):
         x_logits, y_logits = out.logits[:, 0, x], self.net.goal_y_logits(out, clean[:, x, None])[:, 0]
         return F.cross_entropy(x_logits, clean[:, x]) + F.cross_entropy(y_logits, clean[:, y] - y_low)
 
-    def _goal_log_probs(self, out: PackedOutput, goals: Tensor) -> Tensor:
+    def goal_log_probs(self, out: PackedOutput, goals: Tensor) -> Tensor:
         """(B, K) of goals (B, K, 2), as the block that is all mask has them."""
         if goals.shape[1] == 0:
             return out.hidden.new_zeros(goals.shape[:2], dtype=torch.float32)

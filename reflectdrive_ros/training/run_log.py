@@ -12,25 +12,21 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from torch.utils.tensorboard import SummaryWriter
 
 from ..files import MEGABYTE, read_limited
-from ..model.token.net import TokenNetConfig
-from . import sft, train_state, validation
+from . import train_state, validation
 from .settings import TrainConfig
 from .train_state import StateError
 
 LOG = "log.csv"
 LOG_BYTES = 64 * MEGABYTE
-COLUMNS = ("step", "minutes", *sft.LOSSES, "norm", "rate", "scenes_per_s")
-HEAD = ",".join(COLUMNS)
 FORMER_COLUMNS = {"worth": "goal_score", "odds": "goal_value", "seen": "aux_perception"}
 
 
 class RunLog:
     """Progress bar, log.csv and TensorBoard, by the first process alone."""
 
-    def __init__(
-        self, out: Path, config: TrainConfig, network: TokenNetConfig, console: Console, enabled: bool
-    ) -> None:
-        self.out, self.config, self.console, self.enabled = out, config, console, enabled
+    def __init__(self, out: Path, config: TrainConfig, columns: Sequence[str], console: Console, enabled: bool) -> None:
+        """`columns`: names of the values of a row, losses and metrics."""
+        self.out, self.config, self.columns, self.console, self.enabled = out, config, columns, console, enabled
         self._seen: tuple[float, int] | None = None  # elapsed and step at the last row
         self._loss = float("nan")
 
@@ -38,7 +34,7 @@ class RunLog:
         if self.enabled:
             found = train_state.read_progress(self.out)
             begun = 0 if found is None else found[0].step
-            _drop_unsaved_rows(self.out / LOG, begun)
+            _drop_unsaved_rows(self.out / LOG, self.columns, begun)
             self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=begun)
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
             self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
@@ -71,10 +67,11 @@ class RunLog:
         path = self.out / LOG
         new = not path.exists()
         with path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            names = all_columns(self.columns)
+            writer = csv.DictWriter(file, names)
             if new:
                 writer.writeheader()
-            writer.writerow({name: f"{row[name]:.6g}" for name in COLUMNS})
+            writer.writerow({name: f"{row[name]:.6g}" for name in names})
         # vision pretraining has no plan metrics
         known = {name: value for name, value in row.items() if not math.isnan(value)}
         for name in known.keys() - {"step", "minutes"}:
@@ -82,7 +79,7 @@ class RunLog:
         if not self.console.is_terminal:
             self.console.print(
                 f"step {progress.step}, {row['minutes']:.1f} min: "
-                + " ".join(f"{name} {known[name]:.3f}" for name in sft.LOSSES if name in known)
+                + " ".join(f"{name} {known[name]:.3f}" for name in self.columns if name in known)
                 + f", {row['scenes_per_s']:.1f} scenes/s"
             )
 
@@ -107,30 +104,36 @@ class RunLog:
         return self.config.data.batch * (progress.step - self._seen[1]) / (progress.elapsed_s - self._seen[0])
 
 
-def _drop_unsaved_rows(path: Path, step: int) -> None:
+def all_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Names in the head of a log."""
+    return ("step", "minutes", *columns, "rate", "scenes_per_s")
+
+
+def _drop_unsaved_rows(path: Path, columns: Sequence[str], step: int) -> None:
     """Removes rows of a log that are later than the state: they are made again. Raises StateError."""
-    rows = complete_rows(path)
+    rows = complete_rows(path, columns)
     if rows is not None:
         kept = [line for line in rows if float(line.split(",")[0]) <= step]
-        path.write_text(f"{HEAD}\n{''.join(kept)}", encoding="utf-8")
+        path.write_text(f"{','.join(all_columns(columns))}\n{''.join(kept)}", encoding="utf-8")
 
 
-def complete_rows(path: Path) -> list[str] | None:
+def complete_rows(path: Path, columns: Sequence[str]) -> list[str] | None:
     """Complete rows of a log; None if there is no log. Raises StateError for another file."""
+    expected = all_columns(columns)
     try:
-        head, *lines = read_limited(path, LOG_BYTES).decode(errors="replace").splitlines() or [HEAD]
+        head, *lines = read_limited(path, LOG_BYTES).decode(errors="replace").splitlines() or [",".join(expected)]
     except FileNotFoundError:
         return None
     except OSError as fault:
         raise StateError(f"{path} cannot be read: {fault.strerror}") from None
-    if ",".join(FORMER_COLUMNS.get(name, name) for name in head.split(",")) != HEAD:
+    if tuple(FORMER_COLUMNS.get(name, name) for name in head.split(",")) != expected:
         raise StateError(f"{path} is not a log of this training run: remove it, or give another --out")
-    return [f"{line}\n" for line in lines if _is_row(line)]
+    return [f"{line}\n" for line in lines if _is_row(line, len(expected))]
 
 
-def _is_row(line: str) -> bool:
+def _is_row(line: str, cells_of_row: int) -> bool:
     cells = line.split(",")
     try:
-        return len([float(cell) for cell in cells]) == len(COLUMNS)
+        return len([float(cell) for cell in cells]) == cells_of_row
     except ValueError:
         return False

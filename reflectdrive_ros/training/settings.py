@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import features
-from ..config import ConfigError, override_from_file, setting
+from ..config import ConfigError, ScoringConfig, override_from_file, setting
 from ..documents import DocumentError, read_yaml
 from ..files import shown
 from ..model.token.net import TokenNetConfig, base_config, small_config
 
+Config = TypeVar("Config", bound="TrainConfig")
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "small": lambda: small_config(features.WORDS),
     "base": lambda: base_config(features.WORDS),
@@ -97,6 +98,32 @@ class DeviceConfig:
     threads: int = setting(0, "of each process on a CPU; 0: torch's default", 0, 1024)
 
 
+CREDITS = ("rollout", "drafts", "edits")
+BASELINES = ("goal", "scene")
+
+
+@dataclass(frozen=True)
+class RlConfig:
+    """Rollouts and the policy-gradient loss."""
+
+    goals: int = setting(3, "goals sampled per scene", 1, 8)
+    drafts: int = setting(4, "rollouts per goal", 1, 64)
+    kept: int = setting(6, "rollouts per scene whose tokens are trained: those with the largest advantages", 1, 512)
+    temperature: float = setting(1.0, "sampling temperature of goals and tokens", 0.0, 10.0)
+    credit: str = setting("rollout", "which tokens get credit: rollout (drafts and edits), drafts or edits")
+    baseline: str = setting("goal", "mean reward that is subtracted for tokens: of the same goal, or of the scene")
+    updates: int = setting(1, "optimizer steps per batch of rollouts", 1, 64)
+    clip: float = setting(0.2, "the ratio of probabilities is clipped to 1 - clip .. 1 + clip", 1e-3, 10.0)
+    kl: float = setting(0.0, "weight of the KL divergence (k3) from the initial network", 0.0, 100.0)
+    anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
+    decision: float = setting(1.0, "weight of the goal decision's loss", 0.0, 100.0)
+    position_ratio: bool = setting(False, "also credit the choice of positions: kept tokens of edit rounds")
+    abort_entropy: float = setting(
+        0.02, "the run ends when the mean entropy of written tokens, nats, is below", 0.0, 10.0
+    )
+    abort_kl: float = setting(5.0, "the run ends when the KL divergence per written token, nats, is above", 0.0, 1e6)
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """All that determines the result of a run, besides the sets."""
@@ -126,6 +153,48 @@ class TrainConfig:
                 "no loss in its pretraining; "
                 "set optimizer.vision_pretrain_fraction to 0"
             )
+
+
+@dataclass(frozen=True)
+class RlTrainConfig(TrainConfig):
+    """Of reinforcement learning: the supervised settings are those of the anchor."""
+
+    data: DataConfig = field(
+        default_factory=lambda: DataConfig(batch=16, masked_actions=2, perturbed_actions=1, draft_fraction=0.0)
+    )
+    loss: LossConfig = field(default_factory=lambda: LossConfig(aux_perception=0.0))
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(
+            learning_rate=1e-4, vision_pretrain_fraction=0.0, weight_decay=0.0, ema_decay=0.99
+        )
+    )
+    rl: RlConfig = field(default_factory=RlConfig)
+    reward: ScoringConfig = field(default_factory=ScoringConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value, allowed in (
+            ("rl.credit", self.rl.credit, CREDITS),
+            ("rl.baseline", self.rl.baseline, BASELINES),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
+        if self.rl.drafts < 2 and (self.rl.baseline == "goal" or self.rl.goals < 2):
+            raise ConfigError(
+                f"rl.drafts is {self.rl.drafts}: a group of one rollout has no advantage, set it to 2 or more"
+            )
+        if self.rl.temperature == 0.0:
+            raise ConfigError("rl.temperature is 0: all rollouts of a goal would be equal, set it above 0")
+        if self.reward.progress_weight + self.reward.ttc_weight + self.reward.comfort_weight == 0.0:
+            raise ConfigError(
+                "reward.progress_weight, reward.ttc_weight and reward.comfort_weight sum to 0: set one above 0"
+            )
+        if self.loss.goal_score or self.loss.goal_value:
+            raise ConfigError(
+                "loss.goal_score and loss.goal_value must be 0 in train rl: rl.decision takes their place"
+            )
+        if self.optimizer.vision_pretrain_fraction:
+            raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train rl: set it to 0")
 
 
 FORMER = {  # former name of a section or setting -> present name
@@ -175,10 +244,10 @@ def _check_former_names(path: Path) -> None:
                 raise ConfigError(f"{shown(path)}: {dotted} is now called {FORMER[dotted]}: rename it")
 
 
-def read(path: Path) -> TrainConfig:
+def read(path: Path, defaults: Config) -> Config:
     """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
     _check_former_names(path)
-    config: TrainConfig = override_from_file(TrainConfig(), path)
+    config: Config = override_from_file(defaults, path)
     return config
 
 

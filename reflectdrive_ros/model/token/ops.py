@@ -118,47 +118,72 @@ def ranks(values: Tensor, among: Tensor) -> Tensor:
     return (before & among[..., None, :]).sum(-1)
 
 
-def unmask(ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int) -> tuple[Tensor, Tensor]:
+def unmask(
+    ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int, proposed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Writes the `limit` most confident masked positions of each sequence; written tokens are kept.
 
-    Returns ids (B, M, T) and the probability of each position's token, 0 for a mask.
+    proposed: (B, M, T) ids to be written, such as samples; the most probable ones by default. The confidence of a
+    position is the probability of its proposed id. Returns ids (B, M, T) and the probability of each position's token,
+    0 for a mask.
     """
     probability = logits.float().softmax(-1)
-    confidence, likeliest = probability.amax(-1), logits.argmax(-1)
+    confidence, proposed = _proposals(probability, logits, proposed)
     masked = ids == mask_id
     commit = masked & (ranks(confidence, masked) < limit)
     token_probability = torch.where(masked, confidence, _token_probability(probability, ids, mask_id))
-    return torch.where(commit, likeliest, ids), torch.where(masked & ~commit, 0.0, token_probability)
+    return torch.where(commit, proposed, ids), torch.where(masked & ~commit, 0.0, token_probability)
 
 
-def auto_edit(ids: Tensor, logits: Tensor, layout: TokenLayout, rules: EditRules) -> tuple[Tensor, Tensor]:
+def auto_edit(
+    ids: Tensor, logits: Tensor, layout: TokenLayout, rules: EditRules, proposed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Replaces tokens to which the network, given all of them, assigns a low probability, by more probable ones.
 
-    Token to token: no token becomes a mask, a mask stays one, the goal stays. The least probable go first. Returns ids
-    (B, M, T) and the probability of each position's token, 0 for a mask.
+    Token to token: no token becomes a mask, a mask stays one, the goal stays. The least probable go first. proposed:
+    (B, M, T) ids to be written, such as samples, which may be less probable than the present ones; the most probable
+    ones by default. Returns ids (B, M, T) and the probability of each position's token, 0 for a mask.
     """
     probability = logits.float().softmax(-1)
-    confidence, likeliest = probability.amax(-1), logits.argmax(-1)
+    sampled = proposed is not None
+    confidence, proposed = _proposals(probability, logits, proposed)
     present = _token_probability(probability, ids, layout.mask_id)
     masked = ids == layout.mask_id
-    wanted = free_positions(layout, ids.device) & ~masked & (likeliest != ids) & (confidence > present)
+    wanted = free_positions(layout, ids.device) & ~masked & (proposed != ids)
+    if not sampled:
+        wanted = wanted & (confidence > present)
     commit = wanted & (ranks(-present, wanted) < rules.at_most)
     token_probability = torch.where(commit, confidence, present)
-    return torch.where(commit, likeliest, ids), torch.where(masked, 0.0, token_probability)
+    return torch.where(commit, proposed, ids), torch.where(masked, 0.0, token_probability)
 
 
 def update(
-    ids: Tensor, logits: Tensor, layout: TokenLayout, limit: Tensor | int, edit: Tensor | bool, rules: EditRules
+    ids: Tensor,
+    logits: Tensor,
+    layout: TokenLayout,
+    limit: Tensor | int,
+    edit: Tensor | bool,
+    rules: EditRules,
+    proposed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One step on logits: `auto_edit` if `edit`, else `unmask` of up to `limit` positions.
 
     If `edit` is a tensor it is evaluated on the device, in a graph for both.
     """
     if isinstance(edit, bool):
-        return auto_edit(ids, logits, layout, rules) if edit else unmask(ids, logits, layout.mask_id, limit)
-    drafted, of_draft = unmask(ids, logits, layout.mask_id, limit)
-    edited, of_edit = auto_edit(ids, logits, layout, rules)
+        if edit:
+            return auto_edit(ids, logits, layout, rules, proposed)
+        return unmask(ids, logits, layout.mask_id, limit, proposed)
+    drafted, of_draft = unmask(ids, logits, layout.mask_id, limit, proposed)
+    edited, of_edit = auto_edit(ids, logits, layout, rules, proposed)
     return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
+
+
+def _proposals(probability: Tensor, logits: Tensor, proposed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(B, M, T) probabilities and ids of the proposed tokens, by default the most probable ones."""
+    if proposed is None:
+        return probability.amax(-1), logits.argmax(-1)
+    return probability.gather(-1, proposed[..., None])[..., 0], proposed
 
 
 def free_positions(layout: TokenLayout, device: torch.device) -> Tensor:

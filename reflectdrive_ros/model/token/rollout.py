@@ -156,14 +156,15 @@ def rollout(
     """Run decoding rounds on action sequences (B, M, T); returns the output of each round.
 
     logits: (B, M, T, bins) of action sequences, called once a round; gradients pass through it where they are enabled.
-    sampling: Gumbel noise on the logits draws the tokens and ranks them; None is greedy. log_probs: also return the
-    log-probability of each token.
+    sampling: tokens are drawn from softmax(logits / temperature); which of them are written is decided by the
+    probabilities without noise, as in a vehicle; None is greedy. log_probs: also return the log-probability of each
+    token under the distribution that it is drawn from.
     """
     found = list[RoundOutput]()
     for limit, edit in rounds:
         scores = logits(actions)
-        drawn = scores if sampling is None else scores + sampling.temperature * _gumbel(scores, sampling.generator)
-        actions, confidence = ops.update(actions, drawn, layout, limit, edit, rules)
+        drawn = None if sampling is None else _draw(scores, sampling)
+        actions, confidence = ops.update(actions, scores, layout, limit, edit, rules, drawn)
         of_tokens = None
         if log_probs:
             temperature = 1.0 if sampling is None or sampling.temperature == 0.0 else sampling.temperature
@@ -172,10 +173,16 @@ def rollout(
     return tuple(found)
 
 
-def _gumbel(scores: Tensor, generator: torch.Generator) -> Tensor:
-    """Noise of the shape of `scores`, from Gumbel's distribution: argmax(scores + noise) is a draw from the softmax."""
-    noise = torch.rand(scores.shape, generator=generator).to(scores.device)
-    return -torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))
+def _draw(scores: Tensor, sampling: Sampling) -> Tensor | None:
+    """(B, M, T) ids drawn at the temperature, by the inverse of the cumulative distribution; None at temperature 0."""
+    if sampling.temperature == 0.0:
+        return None
+    cumulative = (scores.detach().float() / sampling.temperature).softmax(-1).cumsum(-1)
+    share = torch.rand(scores.shape[:-1], generator=sampling.generator).to(scores.device)
+    # of the sum, so that rounding draws no id beyond the last one with a probability
+    return torch.searchsorted(cumulative, share[..., None] * cumulative[..., -1:], right=True)[..., 0].clamp(
+        max=scores.shape[-1] - 1
+    )
 
 
 def guided_logits(

@@ -1,0 +1,140 @@
+"""Rewards of sampled plans: the driving score, in the recorded future, of the plan that the car would send.
+
+A plan of tokens is postprocessed as in `planning.reflectdrive2` when neither agents nor road are known (privilege
+`route` or `words`) and scored as `reflectdrive eval` does. Worker processes read the scenes and score the plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import kinematics
+from ..config import Config, ScoringConfig
+from ..data.cache import CachedSet
+from ..data.scene import DrivingScene
+from ..data.shards import SceneReader, SetError
+from ..domain import Array
+from ..parallel import RestartablePool
+from ..planning.postprocess.comfort import relax_profiles
+from ..planning.postprocess.waypoints import postprocess, trajectories
+from ..scoring.safety import SafetyContext
+from ..scoring.scorer import WAYPOINTS, score
+from ..scoring.simulate import HORIZON_S
+from ..tokens import TokenLayout
+
+SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
+COLUMNS = ("score", *SUB_SCORES)  # of a reward
+WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
+
+
+class PlansOfScene(NamedTuple):
+    """Plans of one scene that are to be scored."""
+
+    shard: Path
+    name: str
+    mirrored: bool  # whether the plans are those of the mirrored scene
+    with_route: bool  # whether the planner knew the route
+    actions: Array  # (M, T) ids
+
+
+@dataclass(frozen=True)
+class PlanScorer:
+    """Scores token plans in recorded scenes."""
+
+    layout: TokenLayout
+    scoring: ScoringConfig
+
+    def __call__(self, scene: DrivingScene, actions: Array, with_route: bool) -> Array:
+        """(M, 6) float32 COLUMNS, 0 to 1, of plans (M, T) of a scene."""
+        card = score(scene.scored(), self.sent_poses(scene, actions, with_route), config=self.scoring)
+        return np.stack([getattr(card, name) for name in COLUMNS], axis=-1).astype(np.float32)
+
+    def sent_poses(self, scene: DrivingScene, actions: Array, with_route: bool) -> Array:
+        """(M, 8, 3) poses at 0.5 .. 4 s, ego frame, of the trajectories that a car sends for plans (M, T)."""
+        observation = replace(scene.observation(), agents=None)
+        if not with_route:
+            observation = replace(observation, route=np.zeros((0, 3)))
+        config = Config()
+        known = SafetyContext(observation, config)
+        points = self.layout.decode(actions)[..., :2]
+        points = postprocess(points, scene.ego, self.layout.codebook.bin_m, known.road)
+        points = relax_profiles(points, known)
+        sent = trajectories(points, scene.ego.speed_mps, config.output.dt_s, known.road)
+        return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in sent])
+
+
+class RewardPool:
+    """Worker processes that score the plans of a batch. A context manager; leaving it ends the processes."""
+
+    def __init__(self, folder: Path, scenes: CachedSet, scorer: PlanScorer, workers: int) -> None:
+        self.folder, self.scenes, self.layout = folder, scenes, scorer.layout
+        self._pool: RestartablePool[PlansOfScene, Array] = RestartablePool(_Work(scorer, SceneReader()), workers)
+
+    def __enter__(self) -> RewardPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.close()
+
+    def score(self, rows: Sequence[int], mirrored: Array, with_route: Array, actions: Array) -> Array:
+        """(B, M, 6) float32 COLUMNS of plans (B, M, T) of the scenes `rows` of the set; `mirrored` and `with_route`
+        (B,) bool. Raises SetError for a scene that cannot be scored.
+        """
+        tasks = [
+            PlansOfScene(
+                self.folder / self.scenes.notes[self.scenes.location[row][0]].file,
+                self.scenes.names[row].decode(),
+                bool(mirror),
+                bool(route),
+                mirror_actions(plans, self.layout) if mirror else plans,
+            )
+            for row, mirror, route, plans in zip(rows, mirrored, with_route, actions, strict=True)
+        ]
+        found = {}
+        for outcome in self._pool.map(tasks):
+            if outcome.result is None:
+                raise SetError(f"scene {outcome.task.name} of {self.folder} cannot be scored: {outcome.reason}")
+            found[outcome.task.name] = outcome.result
+        return np.stack([found[task.name] for task in tasks])
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The work of a process; its reader stays there from task to task."""
+
+    scorer: PlanScorer
+    reader: SceneReader
+
+    def __call__(self, task: PlansOfScene, report: Callable[[Any], None]) -> Array:
+        scene = self.reader.read(task.shard, task.name)
+        return self.scorer(scene, task.actions, task.with_route)
+
+
+def mirror_actions(actions: Array, layout: TokenLayout) -> Array:
+    """Ids (.., T) of the mirrored plans: y and headings change their sign; masks stay masks."""
+    points = actions.reshape(*actions.shape[:-1], layout.points, len(layout.axes))
+    flipped = [
+        points[..., k] if axis.name == "x" else axis.bins - 1 - points[..., k] for k, axis in enumerate(layout.axes)
+    ]
+    ids = np.stack(flipped, axis=-1).reshape(actions.shape)
+    return np.where(actions == layout.mask_id, actions, ids)
+
+
+def check_scorable(folder: Path, scenes: CachedSet) -> None:
+    """Raises SetError if the first scene has no road or no recorded future to score plans by."""
+    path = folder / scenes.notes[scenes.location[0][0]].file
+    scene = SceneReader().read(path, scenes.names[0].decode())
+    if not (scene.areas.roadblocks or scene.areas.lanes):
+        raise SetError(
+            f"{folder} has no roads ({scene.name}): plans cannot be scored, train rl needs scenes with a map"
+        )
+    if scene.reference.progress_m <= 0.0 and scene.reference.multiplier == 0.0:
+        raise SetError(f"{folder} has no reference progress ({scene.name}): plans cannot be scored")

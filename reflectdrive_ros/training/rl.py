@@ -1,0 +1,140 @@
+"""Reinforcement learning over decision, draft and edit: rollouts, rewards, updates.
+
+One step samples rollouts of a batch of scenes (`rollouts`), scores their plans (`rewards`), and makes `rl.updates`
+steps of the optimizer on the policy loss (`rl_losses`). The rollouts are sampled by the network in training, not by
+its average.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from ..model.token.net import TokenNet
+from ..model.token.ops import GoalRules
+from . import rl_losses, rollouts, train_state, trainer
+from .losses import Batch, Losses
+from .rewards import COLUMNS as REWARDS
+from .rewards import RewardPool
+from .rl_losses import PolicyBatch, RlLosses
+from .rollouts import Rollouts
+from .settings import RlTrainConfig
+from .train_state import Progress
+from .trainer import Clock, Job, Reporter, Trainer, TrainingError
+
+PANEL = (*(f"reward_{name}" for name in REWARDS), "best", "equal_share", "edits_per_plan")
+COLUMNS = ("loss", *rl_losses.METRICS, *PANEL, "norm")  # of the log
+
+
+def train(
+    job: Job,
+    fabric: Fabric,
+    reporter: Reporter,
+    rewards: RewardPool,
+    stop: Callable[[], bool],
+    clock: Clock = time.monotonic,
+) -> Progress:
+    """As `sft.train`, by reward. `job.config` is an RlTrainConfig, `job.init_from` the network to begin with.
+
+    Raises TrainingError also when the policy collapses: `rl.abort_entropy`, `rl.abort_kl`.
+    """
+    config = job.config
+    assert isinstance(config, RlTrainConfig)
+    assert job.init_from is not None
+    rules = replace(job.decoding.goals, count=job.decoding.goals.rescored)
+
+    def make_losses(net: TokenNet, generator: torch.Generator) -> Losses:
+        return RlLosses(net, config.loss, config.rl, rules, generator)
+
+    loop, progress = trainer.begin(job, fabric, reporter, make_losses)
+    reference = None
+    if config.rl.kl > 0.0:
+        reference = TokenNet(job.network).to(fabric.device).requires_grad_(False)
+        train_state.load_network(job.init_from, reference)
+    steps = _Steps(loop, config, rewards, rules, reference)
+    return loop.run(progress, steps, COLUMNS, stop, clock)
+
+
+@dataclass(eq=False)
+class _Steps:
+    loop: Trainer
+    config: RlTrainConfig
+    rewards: RewardPool
+    rules: GoalRules
+    reference: TokenNet | None  # the initial network
+
+    def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
+        """One step; COLUMNS."""
+        loop, config = self.loop, self.config.rl
+        found = self._sample(batch, step)
+        scores = torch.from_numpy(self._score(batch, found)).to(batch.ego.device)  # (B, M, len(REWARDS))
+        policy = rl_losses.make_policy_batch(found, scores[..., 0], loop.net.config.layout, config)
+        policy.reference = self._reference_log_probs(batch, policy)
+        saved = {"states": found.states, "scores": scores}
+        rows = []
+        for update in range(config.updates):
+            losses = loop.model(batch, policy)
+            if update == 0:
+                policy.old, policy.old_goals = losses["log_probs"], losses["goal_log_probs"]
+            self._check_collapse(losses, batch, step, saved)
+            scalars = {name: losses[name] for name in ("loss", *rl_losses.METRICS)}
+            norm = loop.update(scalars, batch, step, saved)
+            rows.append(torch.stack([*(value.detach().float() for value in scalars.values()), norm]))
+        mean = torch.stack(rows).mean(0)
+        return torch.cat([mean[:-1], self._panel(found, scores), mean[-1:]])
+
+    def _sample(self, batch: Batch, step: int) -> Rollouts:
+        fabric, seed = self.loop.fabric, self.config.seed
+        generator = torch.Generator().manual_seed((seed * 1_000_003 + step) * 1024 + fabric.global_rank)
+        with fabric.autocast():
+            return self.loop.losses.run_unsharded(
+                lambda net: rollouts.sample(net, batch.inputs, self.rules, self.config.rl, generator)
+            )
+
+    def _score(self, batch: Batch, found: Rollouts) -> np.ndarray:
+        rows, mirrored, with_route = (each.cpu().numpy() for each in (batch.rows, batch.mirrored, batch.with_route))
+        return self.rewards.score(rows.tolist(), mirrored, with_route, found.plans.cpu().numpy())
+
+    @torch.no_grad()
+    def _reference_log_probs(self, batch: Batch, policy: PolicyBatch) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with self.loop.fabric.autocast():
+            keys_values = self.reference.encode(self.reference.prompt(*batch.inputs))
+            return rl_losses.transition_log_probs(self.reference, keys_values, policy, self.config.rl.temperature)[0]
+
+    def _panel(self, found: Rollouts, scores: Tensor) -> Tensor:
+        """PANEL: mean rewards in percent, of the best rollout, share of goals whose rewards are equal, edits."""
+        groups = torch.unflatten(scores[..., 0], 1, (found.goals.shape[1], -1))
+        equal = (groups.amax(-1) - groups.amin(-1)) <= rl_losses.SAME_REWARD
+        edited = rollouts.written(found.states, self.loop.net.config.layout.mask_id)[:, rollouts.DRAFT_ROUNDS :]
+        return torch.cat(
+            [
+                100.0 * scores.mean((0, 1)),
+                torch.stack(
+                    [
+                        100.0 * scores[..., 0].amax(1).mean(),
+                        equal.float().mean(),
+                        edited.sum((1, 3)).float().mean(),
+                    ]
+                ),
+            ]
+        )
+
+    def _check_collapse(self, losses: dict[str, Tensor], batch: Batch, step: int, saved: dict[str, Tensor]) -> None:
+        config = self.config.rl
+        entropy, kl = losses["entropy"].item(), losses["kl"].item()
+        if entropy >= config.abort_entropy and kl <= config.abort_kl:
+            return
+        path = self.loop.save_batch(batch, step, saved)
+        raise TrainingError(
+            f"step {step}: the policy collapses (entropy {entropy:.3f} nats, at least {config.abort_entropy} expected; "
+            f"KL {kl:.2f}, at most {config.abort_kl}); its batch is in {path}: go on from the last state with a lower "
+            "optimizer.learning_rate or a higher rl.kl"
+        )

@@ -1,0 +1,183 @@
+"""The loss of reinforcement learning: a clipped policy gradient on drafts, edits and the goal decision.
+
+    L = L_tokens + decision L_decision + kl L_kl + anchor L_supervised
+
+L_tokens: every token that a draft or edit round wrote has the ratio r = p_new / p_old of its probability in the state
+before the round, and the advantage of its rollout; -min(r A, clip(r) A) is summed over the tokens of a rollout and
+averaged over rollouts (ReflectDrive-2, Eq. 2). L_decision: the same for the probabilities of the sampled goals, p(x8)
+p(y8 | x8) exp(value) ** power, normalised over them, weighted by p_old, which makes it the exact gradient of the
+expected reward of a choice among them. L_kl: the k3 estimate of the divergence from the initial network, over written
+tokens. L_supervised: the losses of `losses` on the expert's plan.
+
+Old and new log-probabilities come from one function: with one update per batch every ratio is exactly 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..model.layers import KeysValues
+from ..model.token import ops
+from ..model.token.net import PackedOutput, TokenNet
+from ..model.token.ops import GoalRules
+from ..tokens import TokenLayout
+from .losses import Batch, Losses
+from .rollouts import DRAFT_ROUNDS, Rollouts, written
+from .settings import LossConfig, RlConfig
+
+SAME_REWARD = 1e-6  # rewards that differ by less are equal
+METRICS = ("policy", "decision", "kl", "anchor", "entropy", "clipped")
+
+
+@dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
+class PolicyBatch:
+    """Of G * D rollouts of each of B scenes: the decision among the goals, and M rollouts with their advantages."""
+
+    goals: Tensor  # (B, G, 2) int64
+    valid: Tensor  # (B, G) bool
+    goal_reward: Tensor  # (B, G) float32, mean reward of the rollouts of each goal
+    first: Tensor  # (B, G, T) int64, the state before the first round
+    states: Tensor  # (B, S + 1, M, T) int64
+    goal_of: Tensor  # (B, M) int64, the goal of each rollout
+    advantage: Tensor  # (B, M) float32 of the tokens of each rollout
+    credited: Tensor  # (B, S, M, T) bool
+    sampled: int  # G * D
+    old: Tensor | None = None  # (B, S, M, T) float32 log-probabilities; None before the first update
+    old_goals: Tensor | None = None  # (B, G)
+    reference: Tensor | None = None  # (B, S, M, T) of the initial network
+
+
+def advantages(reward: Tensor, goals: int, baseline: str) -> Tensor:
+    """(B, M) rewards less their mean: over the rollouts of the same goal, or of the scene.
+
+    No division by the standard deviation. A group whose rewards are equal has advantage 0.
+    """
+    groups = torch.unflatten(reward, 1, (goals, -1)) if baseline == "goal" else reward[:, None]
+    spread = groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)
+    return torch.where(spread > SAME_REWARD, groups - groups.mean(-1, keepdim=True), 0.0).flatten(1)
+
+
+def credited_tokens(states: Tensor, mask_id: int, config: RlConfig, free: Tensor) -> Tensor:
+    """(B, S, M, T) bool, tokens whose log-probability counts.
+
+    They are the tokens that were written; with `position_ratio` also those that an edit round looked at and kept.
+    """
+    found = written(states, mask_id)
+    rounds = torch.arange(found.shape[1], device=states.device)[:, None, None]
+    if config.position_ratio:
+        found = found | ((rounds >= DRAFT_ROUNDS) & free)
+    if config.credit == "drafts":
+        found = found & (rounds < DRAFT_ROUNDS)
+    if config.credit == "edits":
+        found = found & (rounds >= DRAFT_ROUNDS)
+    return found
+
+
+def make_policy_batch(rollouts: Rollouts, reward: Tensor, layout: TokenLayout, config: RlConfig) -> PolicyBatch:
+    """`reward` (B, G * D) of the rollouts; `config.kept` of them are trained, at most all."""
+    goals, sampled = rollouts.goals.shape[1], reward.shape[1]
+    advantage = advantages(reward, goals, config.baseline)
+    kept = ops.top_indices(advantage.abs(), min(config.kept, sampled))  # (B, M)
+    states = rollouts.states.gather(2, kept[:, None, :, None].expand(-1, rollouts.states.shape[1], -1, layout.length))
+    return PolicyBatch(
+        goals=rollouts.goals,
+        valid=rollouts.valid,
+        goal_reward=torch.unflatten(reward, 1, (goals, -1)).mean(-1),
+        first=rollouts.states[:, 0, :: rollouts.drafts_per_goal],
+        states=states,
+        goal_of=kept // rollouts.drafts_per_goal,
+        advantage=advantage.gather(1, kept),
+        credited=credited_tokens(states, layout.mask_id, config, ops.free_positions(layout, reward.device)),
+        sampled=sampled,
+    )
+
+
+class RlLosses(Losses):
+    """The network with the policy loss and the supervised losses of its anchor."""
+
+    def __init__(
+        self, net: TokenNet, weights: LossConfig, config: RlConfig, rules: GoalRules, generator: torch.Generator
+    ) -> None:
+        super().__init__(net, weights, generator)
+        self.config, self.rules = config, rules
+
+    def forward(self, batch: Batch, policy: PolicyBatch) -> dict[str, Tensor]:  # type: ignore[override]
+        """Scalars `loss` and METRICS, and the new log-probabilities `log_probs` (B, S, M, T), `goal_log_probs`."""
+        config = self.config
+        supervised, out = self.supervised(batch)
+        log_probs, goal_hidden = transition_log_probs(self.net, out.keys_values, policy, config.temperature)
+        goal_log_probs = self._decision(out, goal_hidden, policy)
+        old = log_probs.detach() if policy.old is None else policy.old
+        old_goals = goal_log_probs.detach() if policy.old_goals is None else policy.old_goals
+
+        ratio = (log_probs - old).exp()
+        gain = _clipped(ratio, policy.advantage[:, None, :, None], config.clip)
+        found = {"policy": -(gain * policy.credited).sum() / (len(gain) * policy.sampled)}
+
+        weight = old_goals.exp() * policy.valid
+        goal_advantage = policy.goal_reward - (weight * policy.goal_reward).sum(-1, keepdim=True)
+        goal_gain = _clipped((goal_log_probs - old_goals).exp(), goal_advantage, config.clip)
+        found["decision"] = -(weight * goal_gain).sum(-1).mean()
+
+        credited = policy.credited.sum().clamp(min=1)
+        found["kl"] = log_probs.new_zeros(())
+        if policy.reference is not None:
+            less = policy.reference - log_probs
+            found["kl"] = ((less.exp() - less - 1.0) * policy.credited).sum() / credited
+        found["anchor"] = supervised["loss"]
+        total = (
+            found["policy"]
+            + config.decision * found["decision"]
+            + config.kl * found["kl"]
+            + config.anchor * found["anchor"]
+        )
+        found["entropy"] = -(old * policy.credited).sum() / credited
+        outside = ((ratio - 1.0).abs() > config.clip) & policy.credited
+        found["clipped"] = outside.sum() / credited
+        return {
+            "loss": total,
+            **{name: value.detach().float() for name, value in found.items()},
+            "log_probs": log_probs.detach(),
+            "goal_log_probs": goal_log_probs.detach(),
+        }
+
+    def _decision(self, out: PackedOutput, goal_hidden: Tensor, policy: PolicyBatch) -> Tensor:
+        """(B, G) log-probabilities of the sampled goals, normalised over them."""
+        value = self.net.goal_value(goal_hidden)
+        weights = self.goal_log_probs(out, policy.goals) + self.rules.value_power * value
+        return torch.where(policy.valid, weights / self.config.temperature, ops.EXCLUDED).log_softmax(-1)
+
+
+def transition_log_probs(
+    net: TokenNet, keys_values: tuple[KeysValues, ...], policy: PolicyBatch, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (B, S, M, T) float32 of the credited tokens, each under the state before it, 0 elsewhere; and
+    the hidden states (B, G, T, width) of the goals alone.
+
+    One pass: the prompt is encoded once, all states are sequences behind it. Before the first round the rollouts of a
+    goal are equal, so they are one sequence.
+    """
+    states, wanted, goals = policy.states, policy.credited, policy.goals.shape[1]
+    rounds, count = states.shape[1] - 1, states.shape[2]
+    hidden = net.hidden(torch.cat([policy.first, states[:, 1:rounds].flatten(1, 2)], 1), keys_values)
+    goal_hidden, later = hidden[:, :goals], torch.unflatten(hidden[:, goals:], 1, (rounds - 1, count))
+    before_first = goal_hidden.gather(1, policy.goal_of[..., None, None].expand(-1, -1, *hidden.shape[2:]))
+    of_states = torch.cat([before_first[:, None], later], 1)  # (B, S, M, T, width)
+    found = of_states.new_zeros(wanted.shape, dtype=torch.float32)
+    layout, axes = net.config.layout, len(net.config.layout.axes)
+    for k, (axis, (low, high)) in enumerate(zip(layout.axes, layout.id_ranges, strict=True)):
+        here = wanted[..., k::axes]
+        head = getattr(net, f"{axis.name}_head").weight[low : high + 1]
+        logits = F.linear(of_states[..., k::axes, :][here], head).float() / temperature
+        ids = states[:, 1:, :, k::axes][here] - low
+        chosen = logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+        found[..., k::axes] = found[..., k::axes].masked_scatter(here, chosen)
+    return found, goal_hidden
+
+
+def _clipped(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    return torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)

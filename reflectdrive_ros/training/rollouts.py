@@ -1,0 +1,92 @@
+"""Sampled rollouts of a token planner: decided goals, drafts, edits, with every state.
+
+Goals are sampled without replacement from the decision that the car makes: the probabilities of the candidates, after
+the goal values. Tokens are sampled in every draft and edit round; which of them are written is decided as in the car.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..model.token import ops, rollout
+from ..model.token.net import TokenNet
+from ..model.token.ops import EditRules, GoalRules
+from ..model.token.rollout import Sampling
+from ..tokens import Round, TokenLayout, decoding_rounds
+from .settings import RlConfig
+
+DRAFT_ROUNDS, EDIT_ROUNDS = 3, 3  # as in a full frame
+
+
+class Rollouts(NamedTuple):
+    """M = G * D rollouts of each of B scenes, D of each goal, in the order of the goals."""
+
+    states: Tensor  # (B, S + 1, M, T) int64: before the first round and after each of S rounds
+    goals: Tensor  # (B, G, 2) int64 ids
+    valid: Tensor  # (B, G) bool; a goal that is not valid repeats another and is no choice of the decision
+    log_probs: Tensor  # (B, S, M, T) float32 of the tokens as they were sampled, 0 of a mask
+
+    @property
+    def plans(self) -> Tensor:
+        return self.states[:, -1]
+
+    @property
+    def drafts_per_goal(self) -> int:
+        return self.states.shape[2] // self.goals.shape[1]
+
+
+def rounds_of(layout: TokenLayout) -> tuple[Round, ...]:
+    """The rounds of a full frame."""
+    return decoding_rounds(len(layout.free), DRAFT_ROUNDS, EDIT_ROUNDS)
+
+
+@torch.no_grad()
+def sample(
+    net: TokenNet,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    rules: GoalRules,
+    config: RlConfig,
+    generator: torch.Generator,
+) -> Rollouts:
+    """Rollouts of the scenes of `inputs`: images, text, ego, route.
+
+    generator: on the CPU, so that every device draws the same numbers.
+    """
+    layout, sampling = net.config.layout, Sampling(config.temperature, generator)
+    known = rollout.prefill_goal(net, *inputs, rules)
+    chosen, valid = _sample_goals(known.goal_log_probs, known.valid, config.goals, sampling)
+    first = known.actions.gather(1, chosen[..., None].expand(-1, -1, layout.length))  # (B, G, T)
+    begun = first.repeat_interleave(config.drafts, 1)
+
+    def logits(actions: Tensor) -> Tensor:
+        """Before the first round the drafts of a goal are equal."""
+        if actions is begun:
+            return net.decode(first, known.keys_values).repeat_interleave(config.drafts, 1)
+        return net.decode(actions, known.keys_values)
+
+    found = rollout.rollout(logits, begun, layout, rounds_of(layout), EditRules(), sampling, log_probs=True)
+    log_probs = [output.log_probs for output in found if output.log_probs is not None]
+    return Rollouts(
+        torch.stack([begun, *(output.actions for output in found)], 1),
+        first[..., list(layout.goal)],
+        valid,
+        torch.stack(log_probs, 1),
+    )
+
+
+def _sample_goals(log_probs: Tensor, valid: Tensor, count: int, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """(B, count) different places of goals (B, K), drawn one after the other, and which are real: (B, count) bool."""
+    noise = torch.rand(log_probs.shape, generator=sampling.generator).to(log_probs.device)
+    gumbel = -torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))
+    keys = torch.where(valid, log_probs / sampling.temperature + gumbel, ops.EXCLUDED)
+    chosen = ops.top_indices(keys, count)
+    real = valid.gather(1, chosen)
+    return torch.where(real, chosen, chosen[:, :1]), real
+
+
+def written(states: Tensor, mask_id: int) -> Tensor:
+    """(B, S, M, T) bool, tokens that a round wrote or replaced, of states (B, S + 1, M, T)."""
+    return (states[:, 1:] != states[:, :-1]) & (states[:, 1:] != mask_id)

@@ -1,0 +1,311 @@
+"""The training loop: steps, schedule, checkpoints, averaged weights, validation; its state can be saved and restored
+after any step.
+
+A step depends on the state, the settings and its number only. Batches, perturbations, drafts and rollouts take their
+randomness from the seed and the number. A run that was killed and resumed from its last state therefore ends with the
+same weights, bit by bit, as one that was not (on the same machine, if its length is given in steps; if it is given in
+minutes, the learning rate follows the clock).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from ..data.cache import CachedSet
+from ..errors import UserError
+from ..model import pretrained
+from ..model.token.net import TokenNet, TokenNetConfig
+from ..model.token.rollout import Decoding
+from . import data, fsdp, schedule, train_state, validation
+from .data import Source
+from .goal_scores import GoalScores
+from .losses import Batch, Losses
+from .settings import TrainConfig
+from .train_state import Progress
+from .validation import ValidationSet
+
+NONFINITE_BATCH = "bad_batch.npz"
+TABLES = ("camera", "instant", "slot", "route_position", "queries")  # learned tokens that are no nn.Embedding
+Clock = Callable[[], float]
+
+
+class TrainingError(UserError):
+    """Training cannot continue; the message names the reason and what to do."""
+
+
+@dataclass(frozen=True)
+class PretrainedPaths:
+    """Folders of public weights that initialise a new run's network."""
+
+    language: Path | None = None  # a Qwen3
+    vision: Path | None = None  # a SigLIP2
+
+    @property
+    def any_given(self) -> bool:
+        return self.language is not None or self.vision is not None
+
+    def fill(self, net: TokenNet) -> None:
+        """Raises CheckpointError for weights of other shapes."""
+        if self.language is not None:
+            pretrained.load_qwen3(net, self.language)
+        if self.vision is not None:
+            pretrained.load_siglip(net, self.vision)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is trained, on which data, and where it is stored."""
+
+    config: TrainConfig
+    network: TokenNetConfig
+    scenes: CachedSet
+    validation_set: ValidationSet | None
+    out: Path
+    sets: Mapping[str, Any]  # description of the data for the card
+    decoding: Decoding = dataclasses.field(default_factory=Decoding)
+    init_from: Path | None = None  # folder of the run whose weights initialise this one
+    pretrained_paths: PretrainedPaths = PretrainedPaths()
+    goal_scores: GoalScores | None = None  # of goals of the scenes
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a state must have in common with a run that resumes it; also part of the card."""
+        return {
+            "settings": dataclasses.asdict(self.config),
+            "network": dataclasses.asdict(self.network),
+            "scenes": self.scenes.key,
+            "sets": dict(self.sets),
+        }
+
+
+class Reporter(Protocol):
+    """Receives the progress of a run."""
+
+    def step(self, progress: Progress, at: float, scenes: int) -> None:
+        """A step is done; `at` is 0 to 1."""
+
+    def row(self, progress: Progress, values: Mapping[str, float]) -> None:
+        """Means of losses and metrics since the last row."""
+
+    def missing_keys(self, names: Sequence[str]) -> None:
+        """Which parameters the run that this one begins with does not have."""
+
+    def validated(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        """Result of a validation."""
+
+
+def begin(
+    job: Job, fabric: Fabric, reporter: Reporter, make_losses: Callable[[TokenNet, torch.Generator], Losses]
+) -> tuple[Trainer, Progress]:
+    """The trainer of a job, from the state in `job.out` or from the start, and how far it is.
+
+    A new run may start with public weights, or with those of another. `make_losses` gets the network and the generator
+    of the heads that only training needs. Raises StateError when the state is another network's, CheckpointError when
+    public weights are.
+    """
+    config = job.config
+    net = TokenNet(job.network)
+    net.initialise(torch.Generator().manual_seed(config.seed))
+    found = train_state.read_progress(job.out)
+    if found is None:
+        job.pretrained_paths.fill(net)
+    net = net.to(fabric.device)
+    average = copy.deepcopy(net).requires_grad_(False)
+    losses = make_losses(net, torch.Generator().manual_seed(config.seed)).to(fabric.device)
+    progress = Progress()
+    if found is None and job.init_from is not None:
+        reporter.missing_keys(train_state.load_pretrained(job.init_from, losses, average))
+    learning: Any = torch.compile(losses) if config.device.compile else losses
+    model = fabric.setup_module(learning)  # from here on weights may be sharded
+    optimizer = torch.optim.AdamW(
+        _groups(losses, config.optimizer.weight_decay), lr=0.0, betas=(0.9, config.optimizer.beta2), fused=True
+    )
+    if found is not None:
+        progress = found[0]
+        train_state.restore(job.out, losses, average, optimizer)
+    wrapped = fabric.setup_optimizers(optimizer)
+    return Trainer(job, fabric, net, losses, average, model, wrapped, optimizer, reporter), progress
+
+
+@dataclass(eq=False)
+class Trainer:
+    """A network in training, its optimizer and its averaged weights."""
+
+    job: Job
+    fabric: Fabric
+    net: TokenNet
+    losses: Losses  # the network and what only training needs
+    average: TokenNet
+    model: nn.Module  # `losses`, as Fabric wraps it
+    wrapped: Any  # the optimizer, likewise
+    optimizer: torch.optim.Optimizer
+    reporter: Reporter
+    kept: list[Tensor] = dataclasses.field(init=False)  # part of the averaged weights on this process
+
+    def __post_init__(self) -> None:
+        pairs = zip(self.average.parameters(), self.net.parameters(), strict=True)
+        self.kept = [fsdp.local_tensor(fsdp.distribute_like(average, parameter)) for average, parameter in pairs]
+
+    def run(
+        self,
+        progress: Progress,
+        step: Callable[[Batch, int, float], Tensor],
+        names: Sequence[str],
+        stop: Callable[[], bool],
+        clock: Clock = time.monotonic,
+    ) -> Progress:
+        """Trains until the schedule ends or `stop` returns True; writes the state, and the averaged weights with their
+        card.
+
+        `step(batch, number, at)` makes one step, `at` from 0 to 1 in the schedule, and returns values named `names`.
+        """
+        config, checkpointing = self.job.config, self.job.config.checkpointing
+        began, saved = clock() - progress.elapsed_s, clock()
+        sums: list[Tensor] = []
+        halted = False
+        with closing(self._batches(progress.step)) as batches:
+            for batch in batches:
+                at = schedule.progress(config.schedule, progress.step, progress.elapsed_s)
+                halted = self._agreed(stop())
+                if at >= 1.0 or halted:
+                    break
+                rate = schedule.learning_rate(config.optimizer, at, progress.step)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                sums.append(step(batch.to(self.fabric.device), progress.step, at))
+                elapsed_s = self._agreed(clock() - began)
+                progress = replace(progress, step=progress.step + 1, elapsed_s=elapsed_s)
+                at = schedule.progress(config.schedule, progress.step, elapsed_s)
+                self.reporter.step(progress, at, config.data.batch)
+                if progress.step % checkpointing.log_steps == 0:
+                    means = self._mean(torch.stack(sums).nanmean(0)).tolist()
+                    self.reporter.row(progress, {**dict(zip(names, means, strict=True)), "rate": rate})
+                    sums.clear()
+                if self._validation_is_due(progress, at):
+                    self._validate(progress)
+                    progress = replace(progress, validations=progress.validations + 1)
+                if self._agreed(clock() - saved >= 60.0 * checkpointing.checkpoint_minutes):
+                    self._save(progress)
+                    saved = clock()
+        last = None
+        if self.job.validation_set is not None and not halted:
+            last = self._validate(progress)
+        self._save(progress)
+        self._save_weights(progress, last)
+        return progress
+
+    def update(self, losses: Mapping[str, Tensor], batch: Batch, step: int, more: Mapping[str, Tensor]) -> Tensor:
+        """One step of the optimizer and of the average on `losses["loss"]`; the norm of the gradient.
+
+        Raises TrainingError when the loss or the norm is not finite; the batch and the tensors `more` are saved.
+        """
+        config = self.job.config.optimizer
+        self.fabric.backward(losses["loss"])
+        norm = fsdp.full_tensor(nn.utils.clip_grad_norm_(self.losses.parameters(), config.gradient_clip, foreach=True))
+        if not torch.isfinite(norm + losses["loss"].detach()):
+            raise TrainingError(self._bad_batch(batch, step, losses, more))
+        self.wrapped.step()
+        self.wrapped.zero_grad(set_to_none=True)
+        kept = min(config.ema_decay, (1.0 + step) / (10.0 + step))
+        with torch.no_grad():
+            torch._foreach_lerp_(self.kept, [fsdp.local_tensor(each) for each in self.net.parameters()], 1.0 - kept)
+        return norm.detach()
+
+    def _batches(self, first: int) -> Generator[Batch]:
+        job = self.job
+        source = Source(
+            job.scenes,
+            job.config.data,
+            job.network.layout,
+            job.config.seed,
+            job.goal_scores,
+        )
+        return data.batches(source, first, self.fabric.global_rank, self.fabric.world_size)
+
+    def save_batch(self, batch: Batch, step: int, more: Mapping[str, Tensor]) -> Path:
+        """Writes the batch of a failed step and the tensors `more`; returns the file."""
+        path = self.job.out / NONFINITE_BATCH
+        arrays: dict[str, Any] = {
+            k: value.cpu().numpy() for k, value in {**vars(batch), **more}.items() if isinstance(value, Tensor)
+        }
+        np.savez_compressed(path, step=step, **arrays)
+        return path
+
+    def _bad_batch(self, batch: Batch, step: int, found: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> str:
+        path = self.save_batch(batch, step, more)
+        values = ", ".join(f"{name} {value.item():.4g}" for name, value in found.items())
+        return (
+            f"step {step} gave a loss or gradient that is not finite ({values}); its batch is in {path}: "
+            "go on from the last state with a lower optimizer.learning_rate"
+        )
+
+    def _validation_is_due(self, progress: Progress, at: float) -> bool:
+        """Validations are spread evenly over the schedule; the last is at its end."""
+        wanted = self.job.config.checkpointing.validations
+        return self.job.validation_set is not None and at < 1.0 and at * wanted >= progress.validations + 1
+
+    def _validate(self, progress: Progress) -> dict[str, float]:
+        found: dict[str, float] = {}
+        self._gather()
+        if self.fabric.is_global_zero and self.job.validation_set is not None:
+            self.average.eval()
+            found = validation.validate(self.average, self.job.validation_set, self.job.decoding, self.fabric.device)
+            self.reporter.validated(progress, found)
+        self.fabric.barrier()
+        return found
+
+    def _gather(self) -> None:
+        """Gathers the averaged weights, if they are sharded."""
+        for each in zip(self.average.parameters(), self.kept, self.net.parameters(), strict=True):
+            fsdp.gather(*each)
+
+    def _save(self, progress: Progress) -> None:
+        self._gather()
+        tensors = train_state.tensors_of(self.losses, self.average, self.optimizer)
+        if self.fabric.is_global_zero:
+            train_state.save(self.job.out, progress, self.job.about, tensors)
+        self.fabric.barrier()
+
+    def _save_weights(self, progress: Progress, found: Mapping[str, float] | None) -> None:
+        if not self.fabric.is_global_zero:
+            return
+        about = {
+            "data": dict(self.job.sets),
+            "settings": dataclasses.asdict(self.job.config),
+            "steps": progress.step,
+            "minutes": round(progress.elapsed_s / 60.0, 2),
+        }
+        if found:
+            about["validation"] = {name: round(value, 3) for name, value in found.items()}
+        train_state.save_weights(self.average, self.job.out / train_state.WEIGHTS, about)
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """Of all processes."""
+        return self.fabric.all_reduce(values) if self.fabric.world_size > 1 else values  # type: ignore[return-value]
+
+    def _agreed(self, value: Any) -> Any:
+        """The first process decides for all."""
+        return self.fabric.broadcast(value) if self.fabric.world_size > 1 else value
+
+
+def _groups(losses: Losses, decay: float) -> Sequence[dict[str, Any]]:
+    """Matrices with decay; vectors, positions and tables of tokens without."""
+    tables = {id(module.weight) for module in losses.modules() if isinstance(module, nn.Embedding)}
+    free: list[nn.Parameter] = []
+    bound: list[nn.Parameter] = []
+    for name, parameter in losses.named_parameters():
+        plain = parameter.dim() < 2 or id(parameter) in tables or name.rpartition(".")[2] in TABLES
+        (free if plain else bound).append(parameter)
+    return [{"params": bound, "weight_decay": decay}, {"params": free, "weight_decay": 0.0}]
