@@ -38,7 +38,7 @@ from reflectdrive_ros.training.rl_losses import RlLosses, make_policy_batch, tra
 from reflectdrive_ros.training.settings import LossConfig, RlConfig
 
 RULES = GoalRules(count=8, floor=0.0)
-SMALL = RlConfig(goals=2, drafts=3, kept=6)
+SMALL = RlConfig(goals=2, drafts=3, kept=6, plan_value=0.0)
 
 
 def sampled(net, config=SMALL, seed=0, scenes=2):
@@ -102,7 +102,7 @@ def test_the_ratio_of_every_credited_token_is_1_before_the_first_update(temperat
     net, config = tiny_net(), replace(SMALL, temperature=temperature)
     inputs, found = sampled(net, config)
     policy = policy_of(net, found, config)
-    log_probs, _ = transition_log_probs(net, keys_values_of(net, inputs), policy, temperature)
+    log_probs, *_ = transition_log_probs(net, keys_values_of(net, inputs), policy, temperature)
     order = policy.advantage.shape[1]
     assert order == found.plans.shape[1]  # all are kept, in the order of their advantages
     by_plan = {plan.numpy().tobytes(): k for k, plan in enumerate(found.states[0].transpose(0, 1).reshape(order, -1))}
@@ -118,7 +118,7 @@ def test_packed_log_probabilities_are_those_of_one_forward_pass_per_transition()
     net = tiny_net()
     inputs, found = sampled(net)
     policy = policy_of(net, found)
-    packed, _ = transition_log_probs(net, keys_values_of(net, inputs), policy, 1.0)
+    packed, *_ = transition_log_probs(net, keys_values_of(net, inputs), policy, 1.0)
     layout = net.config.layout
     for number in range(policy.states.shape[1] - 1):
         before, after = policy.states[:, number], policy.states[:, number + 1]
@@ -214,7 +214,7 @@ def test_the_policy_gradient_is_that_of_the_expected_reward():
     weight = probabilities().detach()
     policy.advantage = (9 * weight * (reward - expected.detach()))[None]  # the sum over plans is then the expectation
     policy.credited = policy.states[:, 1:] != policy.states[:, :-1]
-    log_probs, _ = transition_log_probs(net, keys_values_of(net, inputs), policy, 1.0)
+    log_probs, *_ = transition_log_probs(net, keys_values_of(net, inputs), policy, 1.0)
     gain = (log_probs * policy.advantage[:, None, :, None] * policy.credited).sum() / policy.sampled
     parameters = list(net.parameters())
     gradient = torch.autograd.grad(gain, parameters, allow_unused=True)
@@ -252,7 +252,7 @@ def learn(net, config, reward_of, steps, rate=1e-2):
 
 def test_the_token_that_is_rewarded_is_learnt():
     net = tiny_net(layout=whole_layout(11))
-    config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, baseline="scene")
+    config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0, baseline="scene")
     earned = learn(net, config, lambda states: (states[-1, :, 3] == 7).float(), 60)
     assert np.mean(earned[:3]) < 0.4
     assert np.mean(earned[-10:]) > 0.95
@@ -267,7 +267,9 @@ def test_edits_that_alone_are_rewarded_are_learnt_with_credit_for_the_rollout_an
 
     def earned(credit):
         net = tiny_net(layout=whole_layout(11))
-        config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, baseline="scene", credit=credit)
+        config = RlConfig(
+            goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0, baseline="scene", credit=credit
+        )
         return learn(net, config, reward_of, 50)
 
     by_rollout, by_drafts = earned("rollout"), earned("drafts")
@@ -279,7 +281,7 @@ def test_edits_that_alone_are_rewarded_are_learnt_with_credit_for_the_rollout_an
 def test_the_decision_goes_to_the_goal_whose_plans_are_rewarded():
     net = tiny_net(layout=whole_layout(11))
     inputs = tiny_inputs(net, 1)
-    config = RlConfig(goals=4, drafts=2, kept=8, anchor=0.0)
+    config = RlConfig(goals=4, drafts=2, kept=8, anchor=0.0, plan_value=0.0)
     known = rollout.prefill_goal(net, *inputs, RULES)
     wanted = known.actions[0, -1, list(net.config.layout.goal)]  # the least likely of eight
 

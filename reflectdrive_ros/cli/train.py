@@ -29,7 +29,6 @@ from ..config import ConfigError, override_dotted
 from ..data import shards
 from ..data.cache import Shape, build_cache
 from ..files import lock_folder
-from ..model import checkpoint
 from ..model.token.net import TokenNetConfig
 from ..provenance import provenance
 from ..runtime import cli_args
@@ -127,6 +126,7 @@ def run_with_network(
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
     if isinstance(config, RlTrainConfig):
         _check_network(args.init_from, network)
+        network = replace(network, plan_value=config.rl.plan_value > 0.0)
     pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
     if pretrained_paths.any_given and args.init_from is not None:
         raise ConfigError(
@@ -140,11 +140,10 @@ def run_with_network(
 
 def _check_network(folder: Path, network: TokenNetConfig) -> None:
     """Raises StateError if the weights of a folder are not of this network, or of one without goals."""
-    card = train_state.card_of(folder)
-    found = checkpoint.load(folder / train_state.WEIGHTS, card["sha256"]).config
+    found = train_state.load_network(folder).config
     if not found.layout.goal:
         raise StateError(f"{folder} holds a network without goals: train rl needs one that decides goals")
-    other = [name for name, value in vars(network).items() if getattr(found, name) != value]
+    other = [name for name, value in vars(network).items() if name != "plan_value" and getattr(found, name) != value]
     if other:
         raise StateError(
             f"{folder} holds another network than the setting `network` names ({', '.join(other)} differ): "

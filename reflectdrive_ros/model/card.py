@@ -291,6 +291,8 @@ def upgrade_model(model: Any) -> Any:
 def upgrade_config(config: Any) -> Any:
     """The configuration of a network of a former format under its present names, its bins and ranges as a layout."""
     config = rename_keys(config, FORMER_CONFIG)
+    if isinstance(config, dict):
+        config = {**config, "plan_value": config.get("plan_value", False)}
     if not isinstance(config, dict) or "layout" in config:
         return config
     bins = {name: config.pop(name) for name in ("bin_m", "bins") if name in config}

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from ..documents import DocumentError, array, check_fields, number, parse_json, text, whole
+from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
 from ..errors import UserError
 from ..files import MODEL_BYTES, open_limited, sha256_of
 from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
@@ -68,6 +68,7 @@ FIELDS = {  # of TokenNetConfig in a weights file
     "route_at_m": array(number(0.0, 1e4), 0, 1000),
     "layout": LAYOUT,
     "goal_hidden": WIDTH,
+    "plan_value": flag,
 }
 
 

@@ -55,8 +55,7 @@ def train(
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
     reference = None
     if config.rl.kl > 0.0:
-        reference = TokenNet(job.network).to(fabric.device).requires_grad_(False)
-        train_state.load_network(job.init_from, reference)
+        reference = train_state.load_network(job.init_from).to(fabric.device).requires_grad_(False)
     steps = _Steps(loop, config, rewards, rules, reference)
     return loop.run(progress, steps, COLUMNS, stop, clock)
 

@@ -1,12 +1,13 @@
 """The loss of reinforcement learning: a clipped policy gradient on drafts, edits and the goal decision.
 
-    L = L_tokens + decision L_decision + kl L_kl + anchor L_supervised
+    L = L_tokens + decision L_decision + plan_value L_plan_value + kl L_kl + anchor L_supervised
 
 L_tokens: every token that a draft or edit round wrote has the ratio r = p_new / p_old of its probability in the state
 before the round, and the advantage of its rollout; -min(r A, clip(r) A) is summed over the tokens of a rollout and
 averaged over rollouts (ReflectDrive-2, Eq. 2). L_decision: the same for the probabilities of the sampled goals, p(x8)
 p(y8 | x8) exp(value) ** power, normalised over them, weighted by p_old, which makes it the exact gradient of the
-expected reward of a choice among them. L_kl: the k3 estimate of the divergence from the initial network, over written
+expected reward of a choice among them. L_plan_value: cross-entropy of the predicted score of each finished plan with
+its reward, plus 1 minus the expected reward of a choice among the plans by their predictions. L_kl: the k3 estimate of the divergence from the initial network, over written
 tokens. L_supervised: the losses of `losses` on the expert's plan.
 
 Old and new log-probabilities come from one function: with one update per batch every ratio is exactly 1.
@@ -30,7 +31,7 @@ from .rollouts import DRAFT_ROUNDS, Rollouts, written
 from .settings import LossConfig, RlConfig
 
 SAME_REWARD = 1e-6  # rewards that differ by less are equal
-METRICS = ("policy", "decision", "kl", "anchor", "entropy", "clipped")
+METRICS = ("policy", "decision", "plan_value", "kl", "anchor", "entropy", "clipped")
 
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
@@ -43,6 +44,7 @@ class PolicyBatch:
     first: Tensor  # (B, G, T) int64, the state before the first round
     states: Tensor  # (B, S + 1, M, T) int64
     goal_of: Tensor  # (B, M) int64, the goal of each rollout
+    reward: Tensor  # (B, M) float32
     advantage: Tensor  # (B, M) float32 of the tokens of each rollout
     credited: Tensor  # (B, S, M, T) bool
     sampled: int  # G * D
@@ -90,6 +92,7 @@ def make_policy_batch(rollouts: Rollouts, reward: Tensor, layout: TokenLayout, c
         first=rollouts.states[:, 0, :: rollouts.drafts_per_goal],
         states=states,
         goal_of=kept // rollouts.drafts_per_goal,
+        reward=reward.gather(1, kept),
         advantage=advantage.gather(1, kept),
         credited=credited_tokens(states, layout.mask_id, config, ops.free_positions(layout, reward.device)),
         sampled=sampled,
@@ -109,7 +112,9 @@ class RlLosses(Losses):
         """Scalars `loss` and METRICS, and the new log-probabilities `log_probs` (B, S, M, T), `goal_log_probs`."""
         config = self.config
         supervised, out = self.supervised(batch)
-        log_probs, goal_hidden = transition_log_probs(self.net, out.keys_values, policy, config.temperature)
+        log_probs, goal_hidden, plan_hidden = transition_log_probs(
+            self.net, out.keys_values, policy, config.temperature, plans=config.plan_value > 0.0
+        )
         goal_log_probs = self._decision(out, goal_hidden, policy)
         old = log_probs.detach() if policy.old is None else policy.old
         old_goals = goal_log_probs.detach() if policy.old_goals is None else policy.old_goals
@@ -123,6 +128,10 @@ class RlLosses(Losses):
         goal_gain = _clipped((goal_log_probs - old_goals).exp(), goal_advantage, config.clip)
         found["decision"] = -(weight * goal_gain).sum(-1).mean()
 
+        found["plan_value"] = log_probs.new_zeros(())
+        if config.plan_value:
+            found["plan_value"] = plan_value_loss(self.net.plan_value(plan_hidden), policy.reward)
+
         credited = policy.credited.sum().clamp(min=1)
         found["kl"] = log_probs.new_zeros(())
         if policy.reference is not None:
@@ -132,6 +141,7 @@ class RlLosses(Losses):
         total = (
             found["policy"]
             + config.decision * found["decision"]
+            + config.plan_value * found["plan_value"]
             + config.kl * found["kl"]
             + config.anchor * found["anchor"]
         )
@@ -153,18 +163,24 @@ class RlLosses(Losses):
 
 
 def transition_log_probs(
-    net: TokenNet, keys_values: tuple[KeysValues, ...], policy: PolicyBatch, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """Log-probabilities (B, S, M, T) float32 of the credited tokens, each under the state before it, 0 elsewhere; and
-    the hidden states (B, G, T, width) of the goals alone.
+    net: TokenNet,
+    keys_values: tuple[KeysValues, ...],
+    policy: PolicyBatch,
+    temperature: float,
+    plans: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities (B, S, M, T) float32 of the credited tokens, each under the state before it, 0 elsewhere; the
+    hidden states (B, G, T, width) of the goals alone; and with `plans` those of the finished plans (B, M, T, width).
 
     One pass: the prompt is encoded once, all states are sequences behind it. Before the first round the rollouts of a
     goal are equal, so they are one sequence.
     """
     states, wanted, goals = policy.states, policy.credited, policy.goals.shape[1]
     rounds, count = states.shape[1] - 1, states.shape[2]
-    hidden = net.hidden(torch.cat([policy.first, states[:, 1:rounds].flatten(1, 2)], 1), keys_values)
-    goal_hidden, later = hidden[:, :goals], torch.unflatten(hidden[:, goals:], 1, (rounds - 1, count))
+    sequences = states[:, 1 : rounds + plans].flatten(1, 2)
+    hidden = net.hidden(torch.cat([policy.first, sequences], 1), keys_values)
+    end = goals + (rounds - 1) * count
+    goal_hidden, later = hidden[:, :goals], torch.unflatten(hidden[:, goals:end], 1, (rounds - 1, count))
     before_first = goal_hidden.gather(1, policy.goal_of[..., None, None].expand(-1, -1, *hidden.shape[2:]))
     of_states = torch.cat([before_first[:, None], later], 1)  # (B, S, M, T, width)
     found = of_states.new_zeros(wanted.shape, dtype=torch.float32)
@@ -176,7 +192,12 @@ def transition_log_probs(
         ids = states[:, 1:, :, k::axes][here] - low
         chosen = logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
         found[..., k::axes] = found[..., k::axes].masked_scatter(here, chosen)
-    return found, goal_hidden
+    return found, goal_hidden, hidden[:, end:]
+
+
+def plan_value_loss(value: Tensor, reward: Tensor) -> Tensor:
+    """Of predicted scores `value` (B, M), logits, of plans with rewards (B, M)."""
+    return F.binary_cross_entropy_with_logits(value, reward) + 1.0 - (value.softmax(-1) * reward).sum(-1).mean()
 
 
 def _clipped(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..documents import SHA256, anything, check_fields, named, number, parse_json, read_json, whole
 from ..errors import UserError
-from ..files import shown, write_atomic
+from ..files import write_atomic
 from ..model import checkpoint
 from ..model.token.net import TokenNet
 from ..model.vision import resize_patch_embedding
@@ -171,13 +171,9 @@ def load_pretrained(folder: Path, learning: nn.Module, average: TokenNet) -> lis
     return missing_keys
 
 
-def load_network(folder: Path, net: TokenNet) -> None:
-    """Fills a network with the weights for driving of a run, or of a folder of weights. Raises StateError."""
-    card = card_of(folder)
-    try:
-        net.load_state_dict(checkpoint.load(folder / WEIGHTS, card["sha256"]).state_dict())
-    except RuntimeError as fault:
-        raise StateError(f"{folder} holds another network ({shown(str(fault))}): give another --init-from") from None
+def load_network(folder: Path) -> TokenNet:
+    """The network with the weights for driving of a run, or of a folder of weights. Raises StateError."""
+    return checkpoint.load(folder / WEIGHTS, card_of(folder)["sha256"])
 
 
 def describe_init_run(folder: Path) -> dict[str, Any]:

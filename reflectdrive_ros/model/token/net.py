@@ -62,6 +62,7 @@ class TokenNetConfig:
     route_at_m: tuple[float, ...] = (*(3.0 * k for k in range(1, 17)), 54.0, 62.0, 70.0, 80.0)  # along it
     layout: TokenLayout = field(default_factory=TokenLayout)
     goal_hidden: int = 128
+    plan_value: bool = False  # whether it predicts the driving score of a finished plan
 
     def __post_init__(self) -> None:
         if self.instants % self.vision.frames:
@@ -161,6 +162,10 @@ class TokenNet(nn.Module):
             self.value_hidden = nn.Linear(2 * width, config.goal_hidden)
             self.value_head = nn.Linear(config.goal_hidden, 1)
 
+        if config.plan_value:
+            self.plan_value_hidden = nn.Linear(3 * width, config.goal_hidden)
+            self.plan_value_head = nn.Linear(config.goal_hidden, 1)
+
         cos, sin = rotary_tables(
             config.prompt_length + layout.length, config.transformer.head_dim, config.transformer.rope_theta
         )
@@ -172,7 +177,7 @@ class TokenNet(nn.Module):
         layers = {self.vision: len(self.vision.layers), self: len(self.layers)}
         with torch.no_grad():
             for name, parameter in self.named_parameters():
-                if name.endswith("bias") or name == "value_head.weight":  # all goals are as good to begin with
+                if name.endswith(("bias", "value_head.weight")):  # all goals and plans are as good to begin with
                     parameter.zero_()
                 elif "norm" in name:
                     parameter.fill_(1.0)
@@ -336,6 +341,13 @@ class TokenNet(nn.Module):
     def goal_value(self, hidden: Tensor) -> Tensor:
         """(B, R) goal-value logits from hidden (B, R, T, width) of sequences that hold one goal each."""
         value: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
+        return value[..., 0].float()
+
+    def plan_value(self, hidden: Tensor) -> Tensor:
+        """(B, R) logits of the driving score of complete plans, from hidden (B, R, T, width) of their sequences."""
+        half = hidden.shape[-2] // 2
+        parts = [hidden[..., :half, :].mean(-2), hidden[..., half:, :].mean(-2), hidden.amax(-2)]
+        value: Tensor = self.plan_value_head(F.silu(self.plan_value_hidden(torch.cat(parts, -1))))
         return value[..., 0].float()
 
     def pool_goal_features(self, hidden: Tensor) -> Tensor:
