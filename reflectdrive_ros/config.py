@@ -273,6 +273,11 @@ class ReflectDrive2Config:
         True,
         "draft all goals and keep those with the best driving score, if objects or drivable space are known",
     )
+    rank_plans: bool = setting(
+        False,
+        "draft and edit the plans to all goals and choose the one with the best predicted score; only if neither "
+        "objects nor drivable space are known and the network predicts scores (capability plan_value)",
+    )
     goal_logprob_margin: float = setting(
         1.0,
         "choose the nearest valid goal whose log-probability is within this margin of the best; 0 chooses the best",

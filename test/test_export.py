@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
 from scenes import Clock, config
 from tiny_graphs import (
     BUILT_IN,
@@ -81,6 +82,22 @@ def test_onnx_runtime_and_eager_torch_write_the_same_tokens(folder, seed):
     np.testing.assert_array_equal(actions, expected)
     np.testing.assert_allclose(confidence, sure, atol=1e-5)
     assert actions.dtype == np.int32
+
+
+def test_predicted_scores_are_those_of_eager_torch(tmp_path):
+    net = tiny_net(words=WORDS, plan_value=True)
+    torch.nn.init.normal_(net.plan_value_head.weight, generator=torch.Generator().manual_seed(0))
+    eager, inputs = TorchNetwork(net, decoding=RULES), scene(1)
+    actions = random_actions(net, scenes=1, count=5)[0].numpy()
+    expected = eager.plan_values(eager.prefill(inputs), actions)
+    assert expected.shape == (5,)
+    assert np.ptp(expected) > 1e-3
+    for name, sequences in (("free", None), ("fixed", 4)):
+        export(net, "0" * 64, tmp_path / name, {}, RULES, sequences=sequences)
+        graphs = OrtNetwork.from_file(tmp_path / name / "card.json", threads=1)
+        assert "plan_value" in graphs.capabilities & eager.capabilities
+        np.testing.assert_allclose(graphs.plan_values(graphs.prefill(inputs), actions), expected, atol=1e-5)
+    assert "plan_value" not in TorchNetwork(tiny_net(words=WORDS), decoding=RULES).capabilities
 
 
 def test_a_scene_that_is_read_alone_is_the_same_scene(folder):

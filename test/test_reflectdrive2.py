@@ -299,6 +299,29 @@ def test_alone_with_its_images_it_drives_to_one_goal():
     assert ("draft", 1, 5) in network.calls
 
 
+class JudgedWays(KnownWays):
+    """It also predicts scores of its ways, the later the better."""
+
+    capabilities = KnownWays.capabilities | {"plan_value"}
+
+    def plan_values(self, context, actions):
+        self.calls.append(("value", len(actions)))
+        return np.array([0.1 + 0.2 * int((self.ids == ids).all(1).argmax()) for ids in actions])
+
+
+def test_alone_with_its_images_it_drives_the_plan_that_it_ranks_first_if_it_is_asked_to():
+    network = JudgedWays(SLOW, arc_way(8.0, 0.01), STRAIGHT)
+    ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(rank_plans=True))
+    assert plan.tokens.tolist() == network.ids[2].tolist()
+    np.testing.assert_allclose(plan.scores, [0.5, 0.3, 0.1])
+    assert len(plan.candidates) == 2
+    assert network.calls[1:] == [("draft", 3, 5), ("draft", 3, 5), ("draft", 3, 4), ("edit", 3), ("value", 3)]
+    assert plan.trace.ids.shape[1] == LAYOUT.length
+    ((single, _),) = drive(JudgedWays(SLOW, STRAIGHT), [seen(speed=8.0)])
+    ((unable, _),) = drive(KnownWays(SLOW, STRAIGHT), [seen(speed=8.0)], Settings(rank_plans=True))
+    assert single.candidates == unable.candidates == ()
+
+
 def test_with_others_known_the_score_chooses_who_stops_in_time():
     network = KnownWays(STRAIGHT, SLOW)
     ((free, _),) = drive(network, [seen(speed=8.0, agents=cars())])

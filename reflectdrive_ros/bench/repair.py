@@ -152,6 +152,9 @@ class CountingNetwork:
     def capabilities(self) -> frozenset[str]:
         return self._network.capabilities
 
+    def plan_values(self, context: Any, actions: Array) -> Array:
+        return self._network.plan_values(context, actions)
+
     def unconditional(self, inputs: ModelInputs) -> Any:
         return self._network.unconditional(inputs)
 

@@ -115,7 +115,7 @@ class Prefill(nn.Module):
 
 
 class Step(nn.Module):
-    """`rollout.step` with tensors only."""
+    """`rollout.step` with tensors only and, of a network with a plan value, the predicted scores of its input."""
 
     def __init__(self, net: TokenNet, decoding: Decoding) -> None:
         super().__init__()
@@ -123,8 +123,10 @@ class Step(nn.Module):
 
     def forward(
         self, actions: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]
-    ) -> tuple[Tensor, Tensor]:
-        return rollout.step(self.net, actions, keys_values, limit, edit, self.rules)
+    ) -> tuple[Tensor, ...]:
+        hidden, layout = self.net.hidden(actions, keys_values), self.net.config.layout
+        updated = ops.update(actions, self.net.logits(hidden), layout, limit, edit, self.rules)
+        return (*updated, self.net.plan_value(hidden).sigmoid()) if self.net.config.plan_value else updated
 
 
 class GuidedStep(nn.Module):
@@ -215,7 +217,7 @@ def describe_model(
     measures = dataclasses.asdict(config)
     description = {
         "kind": "token",
-        "capabilities": token_capabilities(config.layout, guidance),
+        "capabilities": token_capabilities(config.layout, config.plan_value, guidance),
         "training_domain": RENDERED,
         "weights_sha256": weights_sha256,
         "precision": PRECISIONS[net.x_head.weight.dtype],
@@ -310,7 +312,8 @@ def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.
     free = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
     shapes = None if sequences else {"actions": free, "limit": None, "edit": None, "keys_values": static}
     names = ["blocks", "limit", "edit", *_keys_values_names(net)]
-    return _trace(Step(net, decoding), tensors, names, ["written", "confidence"], shapes)
+    outputs = ["written", "confidence", *["plan_value"] * net.config.plan_value]
+    return _trace(Step(net, decoding), tensors, names, outputs, shapes)
 
 
 def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:

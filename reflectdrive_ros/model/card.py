@@ -54,6 +54,7 @@ KINDS = {  # kind of network -> its required graphs
 CAPABILITIES = {  # optional function of a network -> its graph
     "goals": "prefill_goal",
     "edit": "step",
+    "plan_value": "step",
     "refine": "refine",
     "guidance": "guided_step",
 }
@@ -263,9 +264,12 @@ def required_graphs(kind: str, capabilities: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(needed, key=ORDER.index))
 
 
-def token_capabilities(layout: TokenLayout, guidance: bool) -> list[str]:
-    """Capabilities of a token network: edit, goals if its layout has them, and guidance if the backend supports it."""
-    return sorted(["edit", *["goals"] * bool(layout.goal), *["guidance"] * guidance])
+def token_capabilities(layout: TokenLayout, plan_value: bool, guidance: bool) -> list[str]:
+    """Capabilities of a token network: edit, goals if its layout has them, plan_value if it has that head, and guidance
+    if the backend supports it.
+    """
+    optional = {"goals": bool(layout.goal), "plan_value": plan_value, "guidance": guidance}
+    return sorted(["edit", *(name for name, present in optional.items() if present)])
 
 
 def rename_keys(value: Any, names: Mapping[str, str]) -> Any:
@@ -291,8 +295,6 @@ def upgrade_model(model: Any) -> Any:
 def upgrade_config(config: Any) -> Any:
     """The configuration of a network of a former format under its present names, its bins and ranges as a layout."""
     config = rename_keys(config, FORMER_CONFIG)
-    if isinstance(config, dict):
-        config = {**config, "plan_value": config.get("plan_value", False)}
     if not isinstance(config, dict) or "layout" in config:
         return config
     bins = {name: config.pop(name) for name in ("bin_m", "bins") if name in config}

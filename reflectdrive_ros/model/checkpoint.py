@@ -87,7 +87,7 @@ def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch
     card = {
         "format": FORMAT,
         "kind": "token",
-        "capabilities": token_capabilities(net.config.layout, True),
+        "capabilities": token_capabilities(net.config.layout, net.config.plan_value, True),
         "training_domain": RENDERED,
         "file": path.name,
         "sha256": digest,
@@ -158,6 +158,8 @@ def _config_text(metadata: Mapping[str, str]) -> str:
 def _config(path: Path, content: str) -> TokenNetConfig:
     try:
         values = upgrade_config(parse_json(content))
+        if isinstance(values, dict):
+            values.setdefault("plan_value", False)  # weights of networks without that head may not name it
         check_fields(values, FIELDS)
         return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
     except DocumentError as fault:

@@ -86,7 +86,7 @@ class Network(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the network can do beyond drafts: some of goals, edit, refine, guidance, as its card says."""
+        """What the network can do beyond drafts: some of goals, edit, plan_value, refine, guidance, as its card says."""
         ...
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
@@ -107,6 +107,10 @@ class Network(Protocol):
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         """`step` without `edit` for each of `limits` (at least one)."""
+        ...
+
+    def plan_values(self, context: Any, actions: Array) -> Array:
+        """Predicted driving scores (M,), 0 to 1, of complete sequences (M, T). Capability plan_value."""
         ...
 
     def unconditional(self, inputs: ModelInputs) -> Any:

@@ -78,13 +78,19 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
 
     safety_context = planner_context.safety_context(observation)
     road = safety_context.road
-    ways = postprocess(points, observation.ego, network.layout.codebook.bin_m, road)
-    choice = rank_candidates(ways, log_probs, safety_context)
-    best, others = choice.order[0], choice.order[1:]
-
-    rounds = edit_actions(
-        network, context, actions[[best]], confidence[[best]], edit_rounds, planner_context.deadline_used
-    )
+    bin_m, deadline_used = network.layout.codebook.bin_m, planner_context.deadline_used
+    if len(actions) > 1 and not can_score(observation):
+        all_rounds = edit_actions(network, context, actions, confidence, edit_rounds, deadline_used)
+        finished = all_rounds[-1][0]
+        choice = rank_by_value(network.plan_values(context, finished))
+        best, others = choice.order[0], choice.order[1:]
+        rounds = [(ids[[best]], confidence[[best]]) for ids, confidence in all_rounds]
+        ways = postprocess(network.layout.decode(finished), observation.ego, bin_m, road)
+    else:
+        ways = postprocess(points, observation.ego, bin_m, road)
+        choice = rank_candidates(ways, log_probs, safety_context)
+        best, others = choice.order[0], choice.order[1:]
+        rounds = edit_actions(network, context, actions[[best]], confidence[[best]], edit_rounds, deadline_used)
     (ids,), (confidence_of_ids,) = rounds[-1]
     edited = edited_points(points[best], actions[best], ids, network.layout)
     if settings.repair and safety_context.can_check:
@@ -93,7 +99,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
         same = np.array_equal(ids, actions[best])
-        way = ways[best] if same else postprocess(edited, observation.ego, network.layout.codebook.bin_m, road)
+        way = ways[best] if same else postprocess(edited, observation.ego, bin_m, road)
         states, repairs = None, 0
     sent = relax_profile(way, safety_context)
     if sent is not way and choice.scored is not None:
@@ -193,12 +199,13 @@ def braking_mps2(away_m: Array, speed_mps: float) -> Array:
 
 
 def goals_to_draft(known: Prefilled, observation: Observation, planner_context: PlannerContext) -> tuple[Array, Array]:
-    """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if they can be scored,
-    else one."""
+    """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if their plans can be
+    scored or are ranked by the network, else one."""
     settings = planner_context.config.reflectdrive2
-    if settings.score_goals and can_score(observation):
-        return known.actions[known.valid], known.goal_log_probs[known.valid]
     assert planner_context.network is not None
+    by_value = settings.rank_plans and "plan_value" in planner_context.network.capabilities
+    if settings.score_goals if can_score(observation) else by_value:
+        return known.actions[known.valid], known.goal_log_probs[known.valid]
     places = planner_context.network.layout.decode_goal(known.actions)
     chosen = select_goal(places, known.goal_log_probs, known.valid, observation.ego, settings)
     return known.actions[[chosen]], known.goal_log_probs[[chosen]]
@@ -290,10 +297,16 @@ class RankedCandidates:
 
     order: Array  # (M,) indices, the selected plan first
     scored: CandidateScores | None = None  # of the plans, in the order of the input
+    values: Array | None = None  # (M,) predicted scores, likewise
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """Driving score of each plan, in `order`; empty for a single plan. Progress is relative to the best of them."""
+        """Driving score of each plan, in `order`; empty for a single plan. Progress is relative to the best of them.
+
+        If the plans were ranked by the network these are its predictions.
+        """
+        if self.values is not None:
+            return tuple(self.values[self.order].tolist())
         return () if self.scored is None else tuple(self.scored.scores[self.order].tolist())
 
     def states(self, place: int) -> Array | None:
@@ -305,6 +318,11 @@ class RankedCandidates:
         if self.scored is None or states is None:
             return self
         return RankedCandidates(np.arange(len(self.order)), self.scored.with_first(states, self.order[1:]))
+
+
+def rank_by_value(values: Array) -> RankedCandidates:
+    """Order plans by their predicted scores (M,), the best first."""
+    return RankedCandidates(np.argsort(-values, kind="stable"), values=values)
 
 
 def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> RankedCandidates:

@@ -126,6 +126,9 @@ class Prefetcher:
             return prefetched.result
         return self._network.draft(context, actions, limits)
 
+    def plan_values(self, context: Any, actions: Array) -> Array:
+        return self._network.plan_values(context, actions)
+
     def unconditional(self, inputs: ModelInputs) -> Any:
         return self._network.unconditional(inputs)
 

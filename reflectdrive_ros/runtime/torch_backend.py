@@ -58,7 +58,7 @@ class TorchNetwork:
             lambda images: self._net.encode_images(self._batch(images)), config.instants // config.vision.frames
         )
         self.layout = config.layout
-        self.capabilities = frozenset(token_capabilities(config.layout, True))
+        self.capabilities = frozenset(token_capabilities(config.layout, config.plan_value, True))
         self.inputs = InputSpec(
             config.vision.width,
             config.vision.height,
@@ -112,6 +112,10 @@ class TorchNetwork:
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         return draft_sequentially(self, context, actions, limits)
+
+    @torch.inference_mode()
+    def plan_values(self, context: Any, actions: Array) -> Array:
+        return _array(rollout.plan_values(self._net, self._batch(actions.astype(np.int64)), context))
 
     def unconditional(self, inputs: ModelInputs) -> Any:
         """The context of the same scene with a text that is all padding."""

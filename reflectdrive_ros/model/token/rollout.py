@@ -144,6 +144,13 @@ def step(
     return ops.update(actions, net.decode(actions, keys_values), net.config.layout, limit, edit, rules)
 
 
+def plan_values(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+    """(B, M) predicted driving scores, 0 to 1, of complete sequences (B, M, T). Raises ValueError without that head."""
+    if not net.config.plan_value:
+        raise ValueError("the network has no plan value")
+    return net.plan_value(net.hidden(actions, keys_values)).sigmoid()
+
+
 def rollout(
     logits: Callable[[Tensor], Tensor],
     actions: Tensor,

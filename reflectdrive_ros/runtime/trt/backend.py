@@ -102,6 +102,13 @@ class TrtNetwork:
         return self._calls[graph].run({**graph_inputs(inputs, self._feature_cache), **more})
 
     def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        return self._step(context, actions, limit, edit, "confidence")
+
+    def plan_values(self, context: Any, actions: Array) -> Array:
+        return self._step(context, actions, 0, False, "plan_value")[1]
+
+    def _step(self, context: Any, actions: Array, limit: int, edit: bool, output: str) -> tuple[Array, Array]:
+        """The sequences after a step and one of its other outputs."""
         if context is not self._scene:
             raise PlanningError(
                 f"keys and values of {context!s:.20} are gone: {self._scene} was read into their place; prefill again"
@@ -110,7 +117,7 @@ class TrtNetwork:
 
         def call(ids: Array) -> tuple[Array, Array]:
             out = self._calls["step"].run({"blocks": ids, **flags})
-            return out["written"][0], out["confidence"][0]
+            return out["written"][0], out[output][0]
 
         return run_batched(call, actions, self._sequences)
 
