@@ -130,7 +130,10 @@ def test_a_card_with_an_unknown_kind_layout_or_capability_is_refused_by_name(cop
     ("values", "complaint"),
     [
         ({"kind": "painter"}, "has kind = 'painter', expected one of token, denoiser"),
-        ({"capabilities": ["fly"]}, r"has capabilities\[0\] = 'fly', expected one of goals, edit, plan_value, refine, guidance"),
+        (
+            {"capabilities": ["fly"]},
+            r"has capabilities\[0\] = 'fly', expected one of goals, edit, plan_value, refine, guidance",
+        ),
         ({"kind": "denoiser"}, "holds a denoiser: no planner of this version uses such a network"),
     ],
 )

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,9 +33,10 @@ from reflectdrive_ros.model.token.rollout import Sampling
 from reflectdrive_ros.planning import reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+from reflectdrive_ros.tokens import decoding_rounds
 from reflectdrive_ros.training import rewards, rl, rl_losses, rollouts, settings, train_state
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
-from reflectdrive_ros.training.rl_losses import RlLosses, make_policy_batch, transition_log_probs
+from reflectdrive_ros.training.rl_losses import RlLosses, make_policy_batch
 from reflectdrive_ros.training.settings import LossConfig, RlConfig
 
 RULES = GoalRules(count=8, floor=0.0)
@@ -52,8 +54,9 @@ def policy_of(net, found, config=SMALL, reward=None, seed=0):
     return make_policy_batch(found, reward, net.config.layout, config)
 
 
-def keys_values_of(net, inputs):
-    return net.encode(net.prompt(*inputs))
+def token_log_probs(net, inputs, policy, temperature=1.0):
+    hidden = rl_losses.hidden_states(net, net.encode(net.prompt(*inputs)), policy)
+    return rl_losses.token_log_probs(net, hidden.rounds, policy, temperature)
 
 
 # --- rollouts --------------------------------------------------------------------------------------------------------
@@ -102,7 +105,7 @@ def test_the_ratio_of_every_credited_token_is_1_before_the_first_update(temperat
     net, config = tiny_net(), replace(SMALL, temperature=temperature)
     inputs, found = sampled(net, config)
     policy = policy_of(net, found, config)
-    log_probs, *_ = transition_log_probs(net, keys_values_of(net, inputs), policy, temperature)
+    log_probs = token_log_probs(net, inputs, policy, temperature)
     order = policy.advantage.shape[1]
     assert order == found.plans.shape[1]  # all are kept, in the order of their advantages
     by_plan = {plan.numpy().tobytes(): k for k, plan in enumerate(found.states[0].transpose(0, 1).reshape(order, -1))}
@@ -118,7 +121,7 @@ def test_packed_log_probabilities_are_those_of_one_forward_pass_per_transition()
     net = tiny_net()
     inputs, found = sampled(net)
     policy = policy_of(net, found)
-    packed, *_ = transition_log_probs(net, keys_values_of(net, inputs), policy, 1.0)
+    packed = token_log_probs(net, inputs, policy)
     layout = net.config.layout
     for number in range(policy.states.shape[1] - 1):
         before, after = policy.states[:, number], policy.states[:, number + 1]
@@ -131,9 +134,8 @@ def test_credit_goes_to_the_tokens_of_the_phase_that_is_asked_for():
     net = tiny_net()
     _, found = sampled(net)
     layout = net.config.layout
-    free = ops.free_positions(layout, torch.device("cpu"))
     count = {
-        credit: rl_losses.credited_tokens(found.states, layout.mask_id, replace(SMALL, credit=credit), free)
+        credit: rl_losses.credited_tokens(found.states, layout.mask_id, replace(SMALL, credit=credit))
         for credit in settings.CREDITS
     }
     assert count["rollout"].equal(count["drafts"] | count["edits"])
@@ -141,8 +143,49 @@ def test_credit_goes_to_the_tokens_of_the_phase_that_is_asked_for():
     assert (count["drafts"].sum((1, 3)) == len(layout.free)).all()
     assert not count["rollout"][..., list(layout.goal)].any()
     assert count["edits"].equal(rollouts.written(found.states, layout.mask_id) & (torch.arange(6) >= 3)[:, None, None])
-    kept = rl_losses.credited_tokens(found.states, layout.mask_id, replace(SMALL, position_ratio=True), free)
-    assert (kept[:, 3:].sum(-1) == len(layout.free)).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_tokens_and_positions_together_are_the_exact_probability_of_every_rollout(temperature):
+    """Two free tokens of three ids: one is drafted, then the other, then both may be edited, each in three rounds.
+
+    All rollouts are listed; their probabilities sum to 1 and are the frequencies with which they are sampled.
+    """
+    layout = replace(whole_layout(3), points=2, goal=(2, 3))
+    net = tiny_net(layout=layout)
+    mask, goal, drawn = layout.mask_id, (1, 2), range(3)
+    listed = []
+    for first, a, b in itertools.product(range(2), drawn, drawn):
+        half = (a, mask) if first == 0 else (mask, a)
+        whole = (a, b) if first == 0 else (b, a)
+        for end in itertools.product(drawn, drawn):
+            listed.append([(mask, mask), half, whole, end])
+    states = torch.tensor([[(*pair, *goal) for pair in rollout] for rollout in listed]).transpose(0, 1)[None]
+    found = rollouts.Rollouts(
+        states, torch.tensor([[goal]]), torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, 3, len(listed), 4)
+    )
+    config = replace(SMALL, goals=1, drafts=len(listed), kept=len(listed), temperature=temperature)
+    policy = make_policy_batch(found, torch.zeros(1, len(listed)), layout, config)
+    inputs = tiny_inputs(net, 1)
+    with torch.no_grad():
+        hidden = rl_losses.hidden_states(net, net.encode(net.prompt(*inputs)), policy).rounds
+        of_tokens = rl_losses.token_log_probs(net, hidden, policy, temperature).sum((1, 3))
+        of_positions = rl_losses.position_log_probs(net, hidden, policy, temperature).sum(1)
+    probability = (of_tokens + of_positions)[0].double().exp()
+    assert probability.sum().item() == pytest.approx(1.0, abs=1e-5)
+
+    count = 20_000
+    keys_values = net.encode(net.prompt(*inputs))
+    begun = states[:, 0, :1].expand(-1, count, -1)
+    rounds = decoding_rounds(2, 2, 1)
+    sampling = Sampling(temperature, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        drafts = rollout.rollout(lambda ids: net.decode(ids, keys_values), begun, layout, rounds, EditRules(), sampling)
+    seen = torch.stack([begun, *(output.actions for output in drafts)], 1)[0].transpose(0, 1).flatten(1).tolist()
+    frequency = Counter(map(tuple, seen))
+    for place, expected in enumerate(probability.tolist()):
+        ids = tuple(states[0, :, place].flatten().tolist())
+        assert abs(frequency[ids] / count - expected) < 5.0 * (expected / count) ** 0.5 + 1e-4
 
 
 @pytest.mark.parametrize("baseline", settings.BASELINES)
@@ -214,7 +257,7 @@ def test_the_policy_gradient_is_that_of_the_expected_reward():
     weight = probabilities().detach()
     policy.advantage = (9 * weight * (reward - expected.detach()))[None]  # the sum over plans is then the expectation
     policy.credited = policy.states[:, 1:] != policy.states[:, :-1]
-    log_probs, *_ = transition_log_probs(net, keys_values_of(net, inputs), policy, 1.0)
+    log_probs = token_log_probs(net, inputs, policy)
     gain = (log_probs * policy.advantage[:, None, :, None] * policy.credited).sum() / policy.sampled
     parameters = list(net.parameters())
     gradient = torch.autograd.grad(gain, parameters, allow_unused=True)
@@ -360,7 +403,7 @@ def test_mirrored_twice_is_the_plan_itself_and_masks_stay():
 
 YAML = """
 data: {batch: 2, color_jitter: 0.0}
-rl: {goals: 2, drafts: 2, kept: 3, kl: 0.01, updates: 2}
+rl: {goals: 2, drafts: 2, kept: 3, kl: 0.01, updates: 2, position_ratio: true}
 device: {accelerator: cpu, threads: 1}
 checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
 """

@@ -81,6 +81,7 @@ class _Steps:
             losses = loop.model(batch, policy)
             if update == 0:
                 policy.old, policy.old_goals = losses["log_probs"], losses["goal_log_probs"]
+                policy.old_positions = losses["position_log_probs"]
             self._check_collapse(losses, batch, step, saved)
             scalars = {name: losses[name] for name in ("loss", *rl_losses.METRICS)}
             norm = loop.update(scalars, batch, step, saved)
@@ -106,7 +107,8 @@ class _Steps:
             return None
         with self.loop.fabric.autocast():
             keys_values = self.reference.encode(self.reference.prompt(*batch.inputs))
-            return rl_losses.transition_log_probs(self.reference, keys_values, policy, self.config.rl.temperature)[0]
+            hidden = rl_losses.hidden_states(self.reference, keys_values, policy)
+            return rl_losses.token_log_probs(self.reference, hidden.rounds, policy, self.config.rl.temperature)
 
     def _panel(self, found: Rollouts, scores: Tensor) -> Tensor:
         """PANEL: mean rewards in percent, of the best rollout, share of goals whose rewards are equal, edits."""

@@ -4,7 +4,8 @@
 
 L_tokens: every token that a draft or edit round wrote has the ratio r = p_new / p_old of its probability in the state
 before the round, and the advantage of its rollout; -min(r A, clip(r) A) is summed over the tokens of a rollout and
-averaged over rollouts (ReflectDrive-2, Eq. 2). L_decision: the same for the probabilities of the sampled goals, p(x8)
+averaged over rollouts (ReflectDrive-2, Eq. 2). With `position_ratio` so has the set of positions that the round wrote
+(`position_log_probs`); tokens and positions together are the exact probability of the transition. L_decision: the same for the probabilities of the sampled goals, p(x8)
 p(y8 | x8) exp(value) ** power, normalised over them, weighted by p_old, which makes it the exact gradient of the
 expected reward of a choice among them. L_plan_value: cross-entropy of the predicted score of each finished plan with
 its reward, plus 1 minus the expected reward of a choice among the plans by their predictions. L_kl: the k3 estimate of the divergence from the initial network, over written
@@ -16,6 +17,7 @@ Old and new log-probabilities come from one function: with one update per batch 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +26,7 @@ from torch import Tensor
 from ..model.layers import KeysValues
 from ..model.token import ops
 from ..model.token.net import PackedOutput, TokenNet
-from ..model.token.ops import GoalRules
+from ..model.token.ops import EditRules, GoalRules
 from ..tokens import TokenLayout
 from .losses import Batch, Losses
 from .rollouts import DRAFT_ROUNDS, Rollouts, written
@@ -49,6 +51,7 @@ class PolicyBatch:
     credited: Tensor  # (B, S, M, T) bool
     sampled: int  # G * D
     old: Tensor | None = None  # (B, S, M, T) float32 log-probabilities; None before the first update
+    old_positions: Tensor | None = None  # (B, S, M), with `position_ratio`
     old_goals: Tensor | None = None  # (B, G)
     reference: Tensor | None = None  # (B, S, M, T) of the initial network
 
@@ -63,20 +66,15 @@ def advantages(reward: Tensor, goals: int, baseline: str) -> Tensor:
     return torch.where(spread > SAME_REWARD, groups - groups.mean(-1, keepdim=True), 0.0).flatten(1)
 
 
-def credited_tokens(states: Tensor, mask_id: int, config: RlConfig, free: Tensor) -> Tensor:
-    """(B, S, M, T) bool, tokens whose log-probability counts.
+def credited_tokens(states: Tensor, mask_id: int, config: RlConfig) -> Tensor:
+    """(B, S, M, T) bool, tokens whose log-probability counts: those that were written in the rounds with credit."""
+    return written(states, mask_id) & credited_rounds(states.shape[1] - 1, config).to(states.device)[:, None, None]
 
-    They are the tokens that were written; with `position_ratio` also those that an edit round looked at and kept.
-    """
-    found = written(states, mask_id)
-    rounds = torch.arange(found.shape[1], device=states.device)[:, None, None]
-    if config.position_ratio:
-        found = found | ((rounds >= DRAFT_ROUNDS) & free)
-    if config.credit == "drafts":
-        found = found & (rounds < DRAFT_ROUNDS)
-    if config.credit == "edits":
-        found = found & (rounds >= DRAFT_ROUNDS)
-    return found
+
+def credited_rounds(rounds: int, config: RlConfig) -> Tensor:
+    """(S,) bool, rounds that get credit."""
+    drafts = torch.arange(rounds) < DRAFT_ROUNDS
+    return {"rollout": torch.ones_like(drafts), "drafts": drafts, "edits": ~drafts}[config.credit]
 
 
 def make_policy_batch(rollouts: Rollouts, reward: Tensor, layout: TokenLayout, config: RlConfig) -> PolicyBatch:
@@ -94,7 +92,7 @@ def make_policy_batch(rollouts: Rollouts, reward: Tensor, layout: TokenLayout, c
         goal_of=kept // rollouts.drafts_per_goal,
         reward=reward.gather(1, kept),
         advantage=advantage.gather(1, kept),
-        credited=credited_tokens(states, layout.mask_id, config, ops.free_positions(layout, reward.device)),
+        credited=credited_tokens(states, layout.mask_id, config),
         sampled=sampled,
     )
 
@@ -109,12 +107,14 @@ class RlLosses(Losses):
         self.config, self.rules = config, rules
 
     def forward(self, batch: Batch, policy: PolicyBatch) -> dict[str, Tensor]:  # type: ignore[override]
-        """Scalars `loss` and METRICS, and the new log-probabilities `log_probs` (B, S, M, T), `goal_log_probs`."""
+        """Scalars `loss` and METRICS, and the new log-probabilities: `log_probs` (B, S, M, T), `position_log_probs`
+        (B, S, M), `goal_log_probs` (B, G).
+        """
         config = self.config
         supervised, out = self.supervised(batch)
-        log_probs, goal_hidden, plan_hidden = transition_log_probs(
-            self.net, out.keys_values, policy, config.temperature, plans=config.plan_value > 0.0
-        )
+        hidden = hidden_states(self.net, out.keys_values, policy, plans=config.plan_value > 0.0)
+        goal_hidden, plan_hidden = hidden.goals, hidden.plans
+        log_probs = token_log_probs(self.net, hidden.rounds, policy, config.temperature)
         goal_log_probs = self._decision(out, goal_hidden, policy)
         old = log_probs.detach() if policy.old is None else policy.old
         old_goals = goal_log_probs.detach() if policy.old_goals is None else policy.old_goals
@@ -122,6 +122,13 @@ class RlLosses(Losses):
         ratio = (log_probs - old).exp()
         gain = _clipped(ratio, policy.advantage[:, None, :, None], config.clip)
         found = {"policy": -(gain * policy.credited).sum() / (len(gain) * policy.sampled)}
+        positions = log_probs.new_zeros(())
+        if config.position_ratio:
+            positions = position_log_probs(self.net, hidden.rounds, policy, config.temperature)
+            old_positions = positions.detach() if policy.old_positions is None else policy.old_positions
+            gain = _clipped((positions - old_positions).exp(), policy.advantage[:, None], config.clip)
+            rounds = credited_rounds(positions.shape[1], config).to(positions.device)[:, None]
+            found["policy"] = found["policy"] - (gain * rounds).sum() / (len(gain) * policy.sampled)
 
         weight = old_goals.exp() * policy.valid
         goal_advantage = policy.goal_reward - (weight * policy.goal_reward).sum(-1, keepdim=True)
@@ -152,6 +159,7 @@ class RlLosses(Losses):
             "loss": total,
             **{name: value.detach().float() for name, value in found.items()},
             "log_probs": log_probs.detach(),
+            "position_log_probs": positions.detach(),
             "goal_log_probs": goal_log_probs.detach(),
         }
 
@@ -162,37 +170,76 @@ class RlLosses(Losses):
         return torch.where(policy.valid, weights / self.config.temperature, ops.EXCLUDED).log_softmax(-1)
 
 
-def transition_log_probs(
-    net: TokenNet,
-    keys_values: tuple[KeysValues, ...],
-    policy: PolicyBatch,
-    temperature: float,
-    plans: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities (B, S, M, T) float32 of the credited tokens, each under the state before it, 0 elsewhere; the
-    hidden states (B, G, T, width) of the goals alone; and with `plans` those of the finished plans (B, M, T, width).
+class HiddenStates(NamedTuple):
+    """Inputs of the heads for the states of rollouts."""
 
-    One pass: the prompt is encoded once, all states are sequences behind it. Before the first round the rollouts of a
-    goal are equal, so they are one sequence.
+    goals: Tensor  # (B, G, T, width) of the goals alone
+    rounds: Tensor  # (B, S, M, T, width) of the state before each round
+    plans: Tensor  # (B, M or 0, T, width) of the finished plans
+
+
+def hidden_states(
+    net: TokenNet, keys_values: tuple[KeysValues, ...], policy: PolicyBatch, plans: bool = False
+) -> HiddenStates:
+    """One pass: the prompt is encoded once, all states are sequences behind it.
+
+    Before the first round the rollouts of a goal are equal, so they are one sequence.
     """
-    states, wanted, goals = policy.states, policy.credited, policy.goals.shape[1]
+    states, goals = policy.states, policy.goals.shape[1]
     rounds, count = states.shape[1] - 1, states.shape[2]
     sequences = states[:, 1 : rounds + plans].flatten(1, 2)
     hidden = net.hidden(torch.cat([policy.first, sequences], 1), keys_values)
     end = goals + (rounds - 1) * count
     goal_hidden, later = hidden[:, :goals], torch.unflatten(hidden[:, goals:end], 1, (rounds - 1, count))
     before_first = goal_hidden.gather(1, policy.goal_of[..., None, None].expand(-1, -1, *hidden.shape[2:]))
-    of_states = torch.cat([before_first[:, None], later], 1)  # (B, S, M, T, width)
-    found = of_states.new_zeros(wanted.shape, dtype=torch.float32)
+    return HiddenStates(goal_hidden, torch.cat([before_first[:, None], later], 1), hidden[:, end:])
+
+
+def token_log_probs(net: TokenNet, hidden: Tensor, policy: PolicyBatch, temperature: float) -> Tensor:
+    """Log-probabilities (B, S, M, T) float32 of the credited tokens, each under the state before it, 0 elsewhere.
+
+    hidden: `HiddenStates.rounds`. The heads are evaluated at the credited tokens only.
+    """
+    states, wanted = policy.states, policy.credited
+    found = hidden.new_zeros(wanted.shape, dtype=torch.float32)
     layout, axes = net.config.layout, len(net.config.layout.axes)
     for k, (axis, (low, high)) in enumerate(zip(layout.axes, layout.id_ranges, strict=True)):
         here = wanted[..., k::axes]
         head = getattr(net, f"{axis.name}_head").weight[low : high + 1]
-        logits = F.linear(of_states[..., k::axes, :][here], head).float() / temperature
+        logits = F.linear(hidden[..., k::axes, :][here], head).float() / temperature
         ids = states[:, 1:, :, k::axes][here] - low
         chosen = logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
         found[..., k::axes] = found[..., k::axes].masked_scatter(here, chosen)
-    return found, goal_hidden, hidden[:, end:]
+    return found
+
+
+def position_log_probs(net: TokenNet, hidden: Tensor, policy: PolicyBatch, temperature: float) -> Tensor:
+    """Log-probabilities (B, S, M) float32 that each round wrote at the positions where it did, given what it wrote.
+
+    Every position draws a proposal independently; a fixed rule picks those that are written (`ops.update`). So the
+    others constrain the draws. A draft round: a position that stays masked drew a token less probable than each that
+    was written. An edit round: a token that stays drew itself, unless the round replaced as many as it may, all of
+    them less probable than this one.
+    """
+    states, layout = policy.states, net.config.layout
+    logits = torch.unflatten(net.logits(hidden.flatten(1, 2)), 1, hidden.shape[1:3]).float()
+    before, after = states[:, :-1], states[:, 1:]
+    ranked, log_drawn = logits.softmax(-1), (logits / temperature).log_softmax(-1)
+    changed, masked = after != before, before == layout.mask_id
+
+    ids = torch.where(after == layout.mask_id, 0, after)[..., None]
+    confidence = ranked.gather(-1, ids)[..., 0]
+    least = torch.where(masked & changed, confidence, torch.inf).amin(-1)  # (B, S, M) of the written tokens
+    less = ranked.detach() < least.detach()[..., None, None]
+    mass = torch.where(less, log_drawn, ops.EXCLUDED).logsumexp(-1)
+    of_drafts = torch.where(masked & ~changed, mass, 0.0).sum(-1)
+
+    kept = ops.free_positions(layout, states.device) & ~masked & ~changed
+    most = torch.where(changed, ranked.gather(-1, torch.where(masked, 0, before)[..., None])[..., 0], -torch.inf)
+    full = changed.sum(-1, keepdim=True) >= EditRules().at_most
+    bound = kept & (~full | (confidence < most.amax(-1, keepdim=True)))
+    of_edits = torch.where(bound, log_drawn.gather(-1, ids)[..., 0], 0.0).sum(-1)
+    return torch.where(masked.any(-1), of_drafts, of_edits)
 
 
 def plan_value_loss(value: Tensor, reward: Tensor) -> Tensor:

@@ -118,7 +118,9 @@ class RlConfig:
     anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
     decision: float = setting(1.0, "weight of the goal decision's loss", 0.0, 100.0)
     plan_value: float = setting(1.0, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
-    position_ratio: bool = setting(False, "also credit the choice of positions: kept tokens of edit rounds")
+    position_ratio: bool = setting(
+        False, "also credit which positions a round wrote: the exact probability of each transition"
+    )
     abort_entropy: float = setting(
         0.02, "the run ends when the mean entropy of written tokens, nats, is below", 0.0, 10.0
     )
