@@ -19,7 +19,7 @@ help:
 	@echo "make audit      is what is installed what was chosen, and is any of it known to be vulnerable"
 	@echo "make format     let ruff put the code in shape"
 	@echo "make bench      timings of the node on this machine"
-	@echo "make train      the small network from scratch and its score, in three hours on two cores"
+	@echo "make train      the small network from scratch, supervised and by reward, in five hours on two cores"
 	@echo "make test-faults, make fuzz, make soak   faults, a million odd inputs, an hour of driving"
 	@echo "make results    the measurements behind docs/results.md, an hour"
 	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
@@ -71,6 +71,7 @@ clean:
 
 # --- the small network from scratch (docs/training.md); stopped at any place, the same command goes on from there ----
 RECIPE := out/recipe
+RL_ARGS ?=
 SFT := $(BIN)/reflectdrive train sft --train $(RECIPE)/train --val $(RECIPE)/val
 
 train: setup
@@ -79,8 +80,10 @@ train: setup
 	@cd "$(ROOT)" && $(SFT) config/train/reflectdrive2_small.yaml --out $(RECIPE)/plans --minutes 70 $(ARGS)
 	@cd "$(ROOT)" && $(SFT) config/train/reflectdrive2_scores.yaml --out $(RECIPE)/goals --minutes 48 \
 		--init-from $(RECIPE)/plans $(ARGS)
+	@cd "$(ROOT)" && $(BIN)/reflectdrive train rl config/train/reflectdrive2_rl.yaml --train $(RECIPE)/train \
+		--val $(RECIPE)/val --out $(RECIPE)/rl --init-from $(RECIPE)/goals --minutes 75 $(RL_ARGS)
 	@cd "$(ROOT)" && $(BIN)/reflectdrive eval --scenes test --planner reflectdrive2 --privilege route \
-		--model $(RECIPE)/goals/weights.safetensors --json $(RECIPE)/eval-test.json
+		--model $(RECIPE)/rl/weights.safetensors --json $(RECIPE)/eval-test.json
 
 # --- docs/results.md: one command a table, an hour in all on two cores -------------------------------------------------
 .PHONY: results

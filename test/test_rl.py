@@ -51,7 +51,8 @@ def sampled(net, config=SMALL, seed=0, scenes=2):
 def policy_of(net, found, config=SMALL, reward=None, seed=0):
     if reward is None:
         reward = torch.rand(found.plans.shape[:2], generator=torch.Generator().manual_seed(seed))
-    return make_policy_batch(found, reward, net.config.layout, config)
+    greedy = reward[:, : found.goals.shape[1]]
+    return make_policy_batch(found, reward, greedy, net.config.layout, config)
 
 
 def token_log_probs(net, inputs, policy, temperature=1.0):
@@ -162,10 +163,14 @@ def test_tokens_and_positions_together_are_the_exact_probability_of_every_rollou
             listed.append([(mask, mask), half, whole, end])
     states = torch.tensor([[(*pair, *goal) for pair in rollout] for rollout in listed]).transpose(0, 1)[None]
     found = rollouts.Rollouts(
-        states, torch.tensor([[goal]]), torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, 3, len(listed), 4)
+        states,
+        torch.tensor([[goal]]),
+        torch.ones(1, 1, dtype=torch.bool),
+        torch.zeros(1, 3, len(listed), 4),
+        states[:, -1, :1],
     )
     config = replace(SMALL, goals=1, drafts=len(listed), kept=len(listed), temperature=temperature)
-    policy = make_policy_batch(found, torch.zeros(1, len(listed)), layout, config)
+    policy = make_policy_batch(found, torch.zeros(1, len(listed)), torch.zeros(1, 1), layout, config)
     inputs = tiny_inputs(net, 1)
     with torch.no_grad():
         hidden = rl_losses.hidden_states(net, net.encode(net.prompt(*inputs)), policy).rounds
@@ -250,10 +255,14 @@ def test_the_policy_gradient_is_that_of_the_expected_reward():
 
     expected = (probabilities() * reward).sum()
     found = rollouts.Rollouts(
-        torch.stack([begun, plans], 1), plans[:, :1, 2:], torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, 1, 9, 4)
+        torch.stack([begun, plans], 1),
+        plans[:, :1, 2:],
+        torch.ones(1, 1, dtype=torch.bool),
+        torch.zeros(1, 1, 9, 4),
+        plans[:, :1],
     )
     config = replace(SMALL, goals=1, drafts=9, kept=9)
-    policy = make_policy_batch(found, torch.zeros(1, 9), layout, config)
+    policy = make_policy_batch(found, torch.zeros(1, 9), torch.zeros(1, 1), layout, config)
     weight = probabilities().detach()
     policy.advantage = (9 * weight * (reward - expected.detach()))[None]  # the sum over plans is then the expectation
     policy.credited = policy.states[:, 1:] != policy.states[:, :-1]
@@ -286,7 +295,9 @@ def learn(net, config, reward_of, steps, rate=1e-2):
         found = rollouts.sample(net, inputs, RULES, config, torch.Generator().manual_seed(step))
         reward = reward_of(found.states[0])[None]
         earned.append(reward.mean().item())
-        loss = losses(batch_of(net, 1), make_policy_batch(found, reward, net.config.layout, config))["loss"]
+        greedy = torch.unflatten(reward, 1, (config.goals, -1)).mean(-1)
+        policy = make_policy_batch(found, reward, greedy, net.config.layout, config)
+        loss = losses(batch_of(net, 1), policy)["loss"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -86,7 +86,7 @@ class Network(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the network can do beyond drafts, as its card says: some of goals, edit, plan_value, refine, guidance."""
+        """What the network can do beyond drafts, as its card says: goals, edit, plan_value, refine, guidance."""
         ...
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:

@@ -28,7 +28,7 @@ from .settings import RlTrainConfig
 from .train_state import Progress
 from .trainer import Clock, Job, Reporter, Trainer, TrainingError
 
-PANEL = (*(f"reward_{name}" for name in REWARDS), "best", "equal_share", "edits_per_plan")
+PANEL = (*(f"reward_{name}" for name in REWARDS), "greedy", "decided", "best", "equal_share", "edits_per_plan")
 COLUMNS = ("loss", *rl_losses.METRICS, *PANEL, "norm")  # of the log
 
 
@@ -72,8 +72,10 @@ class _Steps:
         """One step; COLUMNS."""
         loop, config = self.loop, self.config.rl
         found = self._sample(batch, step)
-        scores = torch.from_numpy(self._score(batch, found)).to(batch.ego.device)  # (B, M, len(REWARDS))
-        policy = rl_losses.make_policy_batch(found, scores[..., 0], loop.net.config.layout, config)
+        scores = torch.from_numpy(self._score(batch, found)).to(batch.ego.device)  # (B, M + G, len(REWARDS))
+        count = found.plans.shape[1]
+        sampled, greedy = scores[:, :count, 0], scores[:, count:, 0]
+        policy = rl_losses.make_policy_batch(found, sampled, greedy, loop.net.config.layout, config)
         policy.reference = self._reference_log_probs(batch, policy)
         saved = {"states": found.states, "scores": scores}
         rows = []
@@ -87,7 +89,7 @@ class _Steps:
             norm = loop.update(scalars, batch, step, saved)
             rows.append(torch.stack([*(value.detach().float() for value in scalars.values()), norm]))
         mean = torch.stack(rows).mean(0)
-        return torch.cat([mean[:-1], self._panel(found, scores), mean[-1:]])
+        return torch.cat([mean[:-1], self._panel(found, scores, policy), mean[-1:]])
 
     def _sample(self, batch: Batch, step: int) -> Rollouts:
         fabric, seed = self.loop.fabric, self.config.seed
@@ -99,7 +101,8 @@ class _Steps:
 
     def _score(self, batch: Batch, found: Rollouts) -> np.ndarray:
         rows, mirrored, with_route = (each.cpu().numpy() for each in (batch.rows, batch.mirrored, batch.with_route))
-        return self.rewards.score(rows.tolist(), mirrored, with_route, found.plans.cpu().numpy())
+        plans = torch.cat([found.plans, found.greedy_plans], 1)
+        return self.rewards.score(rows.tolist(), mirrored, with_route, plans.cpu().numpy())
 
     @torch.no_grad()
     def _reference_log_probs(self, batch: Batch, policy: PolicyBatch) -> Tensor | None:
@@ -110,16 +113,23 @@ class _Steps:
             hidden = rl_losses.hidden_states(self.reference, keys_values, policy)
             return rl_losses.token_log_probs(self.reference, hidden.rounds, policy, self.config.rl.temperature)
 
-    def _panel(self, found: Rollouts, scores: Tensor) -> Tensor:
-        """PANEL: mean rewards in percent, of the best rollout, share of goals whose rewards are equal, edits."""
-        groups = torch.unflatten(scores[..., 0], 1, (found.goals.shape[1], -1))
+    def _panel(self, found: Rollouts, scores: Tensor, policy: PolicyBatch) -> Tensor:
+        """PANEL: mean rewards of sampled rollouts in percent; the reward of greedy plans, as decided, and of the best
+        plan; the share of goals whose rollouts have equal rewards; edits.
+        """
+        assert policy.old_goals is not None
+        count = found.plans.shape[1]
+        sampled, decision = scores[:, :count], torch.where(policy.valid, policy.old_goals.exp(), 0.0)
+        groups = torch.unflatten(sampled[..., 0], 1, (found.goals.shape[1], -1))
         equal = (groups.amax(-1) - groups.amin(-1)) <= rl_losses.SAME_REWARD
         edited = rollouts.written(found.states, self.loop.net.config.layout.mask_id)[:, rollouts.DRAFT_ROUNDS :]
         return torch.cat(
             [
-                100.0 * scores.mean((0, 1)),
+                100.0 * sampled.mean((0, 1)),
                 torch.stack(
                     [
+                        100.0 * policy.goal_reward.mean(),
+                        100.0 * (decision * policy.goal_reward).sum(1).mean(),
                         100.0 * scores[..., 0].amax(1).mean(),
                         equal.float().mean(),
                         edited.sum((1, 3)).float().mean(),

@@ -5,11 +5,16 @@
 L_tokens: every token that a draft or edit round wrote has the ratio r = p_new / p_old of its probability in the state
 before the round, and the advantage of its rollout; -min(r A, clip(r) A) is summed over the tokens of a rollout and
 averaged over rollouts (ReflectDrive-2, Eq. 2). With `position_ratio` so has the set of positions that the round wrote
-(`position_log_probs`); tokens and positions together are the exact probability of the transition. L_decision: the same for the probabilities of the sampled goals, p(x8)
-p(y8 | x8) exp(value) ** power, normalised over them, weighted by p_old, which makes it the exact gradient of the
-expected reward of a choice among them. L_plan_value: cross-entropy of the predicted score of each finished plan with
-its reward, plus 1 minus the expected reward of a choice among the plans by their predictions. L_kl: the k3 estimate of the divergence from the initial network, over written
-tokens. L_supervised: the losses of `losses` on the expert's plan.
+(`position_log_probs`); tokens and positions together are the exact probability of the transition.
+
+L_decision: the same for the probabilities of the sampled goals, p(x8) p(y8 | x8) exp(value) ** power, normalised over
+them and weighted by p_old, which makes it the exact gradient of the expected reward of a choice among them.
+
+L_plan_value: cross-entropy of the predicted score of each finished plan with its reward, plus 1 minus the expected
+reward of a choice among the plans by their predictions.
+
+L_kl: the k3 estimate of the divergence from the initial network, over written tokens. L_supervised: the losses of
+`losses` on the expert's plan.
 
 Old and new log-probabilities come from one function: with one update per batch every ratio is exactly 1.
 """
@@ -42,11 +47,12 @@ class PolicyBatch:
 
     goals: Tensor  # (B, G, 2) int64
     valid: Tensor  # (B, G) bool
-    goal_reward: Tensor  # (B, G) float32, mean reward of the rollouts of each goal
+    goal_reward: Tensor  # (B, G) float32, reward of the greedy plan to each goal
     first: Tensor  # (B, G, T) int64, the state before the first round
     states: Tensor  # (B, S + 1, M, T) int64
     goal_of: Tensor  # (B, M) int64, the goal of each rollout
-    reward: Tensor  # (B, M) float32
+    finished: Tensor  # (B, V, T) int64, plans for the plan value: the greedy ones and those of the M rollouts
+    finished_reward: Tensor  # (B, V) float32
     advantage: Tensor  # (B, M) float32 of the tokens of each rollout
     credited: Tensor  # (B, S, M, T) bool
     sampled: int  # G * D
@@ -77,8 +83,12 @@ def credited_rounds(rounds: int, config: RlConfig) -> Tensor:
     return {"rollout": torch.ones_like(drafts), "drafts": drafts, "edits": ~drafts}[config.credit]
 
 
-def make_policy_batch(rollouts: Rollouts, reward: Tensor, layout: TokenLayout, config: RlConfig) -> PolicyBatch:
-    """`reward` (B, G * D) of the rollouts; `config.kept` of them are trained, at most all."""
+def make_policy_batch(
+    rollouts: Rollouts, reward: Tensor, greedy_reward: Tensor, layout: TokenLayout, config: RlConfig
+) -> PolicyBatch:
+    """`reward` (B, G * D) of the rollouts and `greedy_reward` (B, G) of the greedy plans; `config.kept` of the rollouts
+    are trained, at most all.
+    """
     goals, sampled = rollouts.goals.shape[1], reward.shape[1]
     advantage = advantages(reward, goals, config.baseline)
     kept = ops.top_indices(advantage.abs(), min(config.kept, sampled))  # (B, M)
@@ -86,11 +96,12 @@ def make_policy_batch(rollouts: Rollouts, reward: Tensor, layout: TokenLayout, c
     return PolicyBatch(
         goals=rollouts.goals,
         valid=rollouts.valid,
-        goal_reward=torch.unflatten(reward, 1, (goals, -1)).mean(-1),
+        goal_reward=greedy_reward,
         first=rollouts.states[:, 0, :: rollouts.drafts_per_goal],
         states=states,
         goal_of=kept // rollouts.drafts_per_goal,
-        reward=reward.gather(1, kept),
+        finished=torch.cat([rollouts.greedy_plans, states[:, -1]], 1),
+        finished_reward=torch.cat([greedy_reward, reward.gather(1, kept)], 1),
         advantage=advantage.gather(1, kept),
         credited=credited_tokens(states, layout.mask_id, config),
         sampled=sampled,
@@ -137,7 +148,7 @@ class RlLosses(Losses):
 
         found["plan_value"] = log_probs.new_zeros(())
         if config.plan_value:
-            found["plan_value"] = plan_value_loss(self.net.plan_value(plan_hidden), policy.reward)
+            found["plan_value"] = plan_value_loss(self.net.plan_value(plan_hidden), policy.finished_reward)
 
         credited = policy.credited.sum().clamp(min=1)
         found["kl"] = log_probs.new_zeros(())
@@ -175,7 +186,7 @@ class HiddenStates(NamedTuple):
 
     goals: Tensor  # (B, G, T, width) of the goals alone
     rounds: Tensor  # (B, S, M, T, width) of the state before each round
-    plans: Tensor  # (B, M or 0, T, width) of the finished plans
+    plans: Tensor  # (B, V or 0, T, width) of the finished plans
 
 
 def hidden_states(
@@ -187,8 +198,8 @@ def hidden_states(
     """
     states, goals = policy.states, policy.goals.shape[1]
     rounds, count = states.shape[1] - 1, states.shape[2]
-    sequences = states[:, 1 : rounds + plans].flatten(1, 2)
-    hidden = net.hidden(torch.cat([policy.first, sequences], 1), keys_values)
+    sequences = [policy.first, states[:, 1:rounds].flatten(1, 2), *[policy.finished] * plans]
+    hidden = net.hidden(torch.cat(sequences, 1), keys_values)
     end = goals + (rounds - 1) * count
     goal_hidden, later = hidden[:, :goals], torch.unflatten(hidden[:, goals:end], 1, (rounds - 1, count))
     before_first = goal_hidden.gather(1, policy.goal_of[..., None, None].expand(-1, -1, *hidden.shape[2:]))

@@ -2,6 +2,9 @@
 
 Goals are sampled without replacement from the decision that the car makes: the probabilities of the candidates, after
 the goal values. Tokens are sampled in every draft and edit round; which of them are written is decided as in the car.
+
+To each goal there is also the rollout of the most probable tokens, as in the car: the reward of the decision is that of
+this plan, because sampling noise costs fast plans more than slow ones.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class Rollouts(NamedTuple):
     goals: Tensor  # (B, G, 2) int64 ids
     valid: Tensor  # (B, G) bool; a goal that is not valid repeats another and is no choice of the decision
     log_probs: Tensor  # (B, S, M, T) float32 of the tokens as they were sampled, 0 of a mask
+    greedy_plans: Tensor  # (B, G, T) int64, of the most probable tokens
 
     @property
     def plans(self) -> Tensor:
@@ -59,21 +63,26 @@ def sample(
     known = rollout.prefill_goal(net, *inputs, rules)
     chosen, valid = _sample_goals(known.goal_log_probs, known.valid, config.goals, sampling)
     first = known.actions.gather(1, chosen[..., None].expand(-1, -1, layout.length))  # (B, G, T)
-    begun = first.repeat_interleave(config.drafts, 1)
+    begun, first_logits = first.repeat_interleave(config.drafts, 1), net.decode(first, known.keys_values)
 
     def logits(actions: Tensor) -> Tensor:
-        """Before the first round the drafts of a goal are equal."""
+        """Before the first round the rollouts of a goal are equal."""
+        if actions is first:
+            return first_logits
         if actions is begun:
-            return net.decode(first, known.keys_values).repeat_interleave(config.drafts, 1)
+            return first_logits.repeat_interleave(config.drafts, 1)
         return net.decode(actions, known.keys_values)
 
-    found = rollout.rollout(logits, begun, layout, rounds_of(layout), EditRules(), sampling, log_probs=True)
+    rounds = rounds_of(layout)
+    found = rollout.rollout(logits, begun, layout, rounds, EditRules(), sampling, log_probs=True)
+    greedy = rollout.rollout(logits, first, layout, rounds, EditRules())
     log_probs = [output.log_probs for output in found if output.log_probs is not None]
     return Rollouts(
         torch.stack([begun, *(output.actions for output in found)], 1),
         first[..., list(layout.goal)],
         valid,
         torch.stack(log_probs, 1),
+        greedy[-1].actions,
     )
 
 

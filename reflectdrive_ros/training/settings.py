@@ -106,18 +106,18 @@ BASELINES = ("goal", "scene")
 class RlConfig:
     """Rollouts and the policy-gradient loss."""
 
-    goals: int = setting(3, "goals sampled per scene", 1, 8)
-    drafts: int = setting(4, "rollouts per goal", 1, 64)
+    goals: int = setting(4, "goals sampled per scene", 1, 8)
+    drafts: int = setting(3, "rollouts per goal", 1, 64)
     kept: int = setting(6, "rollouts per scene whose tokens are trained: those with the largest advantages", 1, 512)
-    temperature: float = setting(1.0, "sampling temperature of goals and tokens", 0.0, 10.0)
+    temperature: float = setting(0.7, "sampling temperature of goals and tokens", 0.0, 10.0)
     credit: str = setting("rollout", "which tokens get credit: rollout (drafts and edits), drafts or edits")
     baseline: str = setting("goal", "mean reward that is subtracted for tokens: of the same goal, or of the scene")
     updates: int = setting(1, "optimizer steps per batch of rollouts", 1, 64)
     clip: float = setting(0.2, "the ratio of probabilities is clipped to 1 - clip .. 1 + clip", 1e-3, 10.0)
     kl: float = setting(0.0, "weight of the KL divergence (k3) from the initial network", 0.0, 100.0)
     anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
-    decision: float = setting(1.0, "weight of the goal decision's loss", 0.0, 100.0)
-    plan_value: float = setting(1.0, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
+    decision: float = setting(2.0, "weight of the goal decision's loss", 0.0, 100.0)
+    plan_value: float = setting(0.2, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
     position_ratio: bool = setting(
         False, "also credit which positions a round wrote: the exact probability of each transition"
     )
@@ -163,12 +163,12 @@ class RlTrainConfig(TrainConfig):
     """Of reinforcement learning: the supervised settings are those of the anchor."""
 
     data: DataConfig = field(
-        default_factory=lambda: DataConfig(batch=16, masked_actions=2, perturbed_actions=1, draft_fraction=0.0)
+        default_factory=lambda: DataConfig(batch=8, masked_actions=2, perturbed_actions=1, draft_fraction=0.0)
     )
     loss: LossConfig = field(default_factory=lambda: LossConfig(aux_perception=0.0))
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(
-            learning_rate=1e-4, vision_pretrain_fraction=0.0, weight_decay=0.0, ema_decay=0.99
+            learning_rate=5e-5, vision_pretrain_fraction=0.0, weight_decay=0.0, ema_decay=0.99
         )
     )
     rl: RlConfig = field(default_factory=RlConfig)

@@ -1,0 +1,196 @@
+"""`reflectdrive bench editing --model RUN RUN .. --scenes val`: the effect of AutoEdit, for one or more trainings.
+
+One row per weights: PDMS of the plan before and after its edit rounds, and the gain, paired by scene (ReflectDrive-2,
+Table 3). Further columns compare the plan with that of the first weights. If a network predicts scores of plans,
+`ranked` is its choice among the finished plans to all goals, and `best` the best of them by the true score, an upper
+bound.
+
+Every plan is that of the planner `reflectdrive2` under one privilege, `route` by default, in a full step. Intervals are
+95 % bootstrap intervals over scenes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from .. import arguments, parallel
+from ..command import HelpFormatter, command, make_table
+from ..config import Config, ModelConfig, override_dotted
+from ..data import sets, shards
+from ..data.scene import DrivingScene
+from ..data.shards import SetError, ShardNote
+from ..domain import Array
+from ..evaluation import driving_scores, open_loop, privilege
+from ..files import sha256_of
+from ..planning import reflectdrive2
+from ..planning.planner import PlannerContext
+from ..provenance import write_numbers
+from ..runtime import cli_args
+from ..runtime.model_file import model_config
+
+WEIGHTS = "weights.safetensors"
+VARIANTS = ("draft", "plan", "ranked", "best")
+COLUMNS = ("nc", "dac", "ttc", "comfort", "ep")
+Scored = dict[str, list[float]]  # MEASURES of each variant, in 0..1
+
+
+@dataclass(frozen=True)
+class Task:
+    """Scenes of one shard for one model."""
+
+    note: ShardNote
+    limit: int
+    model: ModelConfig
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = HelpFormatter
+    parser.add_argument(
+        "--model", type=Path, nargs="+", required=True, metavar="DIR", help="runs, or folders of weights"
+    )
+    parser.add_argument(
+        "--scenes", default="val", metavar="SET", help=f"folder of a set, or {', '.join(sets.SIZES)}, which is made"
+    )
+    parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
+    parser.add_argument("--privilege", default="route", choices=("words", "route"), help="what the planner is told")
+    parser.add_argument("--workers", type=arguments.process_count(), default=2, metavar="N", help="processes")
+    cli_args.add_settings_argument(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
+
+
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    """Exit code 0; 2 with one sentence on stderr if there is nothing to plan for."""
+    config = override_dotted(Config(planner="reflectdrive2"), cli_args.settings_of(args.settings))
+    models = {str(folder): _model(folder, config) for folder in args.model}
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    rows = measure(folder, models, config, args.privilege, args.limit, args.workers, errors)
+    numbers = summarise(rows)
+    content = {"set": shards.index_of(folder).set, "privilege": args.privilege, "rows": numbers}
+    first = next(iter(models.values()))
+    write_numbers(args.json, content, weights_sha256=first.sha256)
+    scenes = len(next(iter(rows.values())))
+    console.print(_table(f"set '{content['set']}', {scenes} scenes, told {args.privilege}; PDMS in percent", numbers))
+
+
+def _model(folder: Path, config: Config) -> ModelConfig:
+    """Raises ModelFileError."""
+    found = model_config(str(folder / WEIGHTS), sha256_of(folder / WEIGHTS))
+    return replace(config.model, file=found.file, sha256=found.sha256, backend="torch", threads=1)
+
+
+def measure(
+    folder: Path,
+    models: dict[str, ModelConfig],
+    config: Config,
+    told: str,
+    limit: int | None,
+    workers: int,
+    errors: Console,
+) -> dict[str, list[Scored]]:
+    """Scores of every variant by model, of the same scenes in the same order. Raises SetError."""
+    notes, left = [], limit
+    for note in shards.index_of(folder).shards:
+        count = note.scenes if left is None else min(left, note.scenes)
+        left = None if left is None else left - count
+        if count:
+            notes.append((note, count))
+    tasks = [Task(note, count, model) for model in models.values() for note, count in notes]
+    work = partial(_score_shard, folder, config, told)
+    found: dict[tuple[str, str], list[Scored]] = {}
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        bar = progress.add_task("planning", total=sum(task.limit for task in tasks))
+        with closing(parallel.map_restartable(tasks, work, workers, lambda place, value: None)) as outcomes:
+            for outcome in outcomes:
+                if outcome.result is None:
+                    raise SetError(f"{outcome.task.note.file} could not be scored: {outcome.reason}")
+                found[outcome.task.model.file, outcome.task.note.file] = outcome.result
+                progress.advance(bar, outcome.task.limit)
+    rows = {name: [row for note, _ in notes for row in found[model.file, note.file]] for name, model in models.items()}
+    if not any(rows.values()):
+        raise SetError(f"{folder} holds no scene to plan for")
+    return rows
+
+
+def _score_shard(folder: Path, config: Config, told: str, task: Task, report: Callable[[Any], None]) -> list[Scored]:
+    asked = replace(config, model=task.model)
+    damages: list[str] = []
+    scenes = shards.read_shard(folder, task.note, images=True, limit=task.limit, on_damage=damages.append)
+    found = [score_scene(scene, asked, told) for scene in scenes]
+    if damages:
+        raise SetError(damages[0])
+    return found
+
+
+def score_scene(scene: DrivingScene, config: Config, told: str) -> Scored:
+    """MEASURES of the plan before and after editing and, if the network predicts scores, of its choice and of the best
+    finished plan.
+    """
+    network = cli_args.network_for(config, "reflectdrive2", random_weights=False)
+    assert network is not None
+    observation = privilege.observe(scene, told)
+    plans: dict[str, Array] = {}
+    changes: dict[str, dict[str, Any]] = {"draft": {"edit_rounds": 0}, "plan": {}}
+    if "plan_value" in network.capabilities:
+        changes["ranked"] = {"rank_plans": True}
+    for name, change in changes.items():
+        context = PlannerContext(replace(config, reflectdrive2=replace(config.reflectdrive2, **change)), network)
+        waypoints = driving_scores.plan_waypoints(driving_scores.plan_once(reflectdrive2.plan, observation, context))
+        plans[name] = waypoints[0]
+        if name == "ranked":
+            plans |= {f"candidate {place}": each for place, each in enumerate(waypoints)}
+    rows = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), plans, config.scoring)
+    candidates = [row for name, row in rows.items() if name.startswith("candidate")]
+    found = {name: row for name, row in rows.items() if not name.startswith("candidate")}
+    if candidates:
+        found["best"] = max(candidates, key=lambda row: row[0])
+    return found
+
+
+def summarise(rows: dict[str, list[Scored]]) -> dict[str, dict[str, Any]]:
+    """By model: mean scores in percent, the gain of editing, and the difference to the first model's plan."""
+    first = next(iter(rows.values()))
+    numbers = {}
+    for name, scored in rows.items():
+        pdms = {variant: np.array([row[variant][0] for row in scored]) for variant in VARIANTS if variant in scored[0]}
+        means = np.array([row["plan"] for row in scored])
+        own: dict[str, Any] = {variant: round(100.0 * float(values.mean()), 3) for variant, values in pdms.items()}
+        for measure in COLUMNS:
+            own[measure] = round(100.0 * float(np.nanmean(means[:, driving_scores.MEASURES.index(measure)])), 3)
+        own["gain"], own["gain_95"] = _difference(pdms["plan"], pdms["draft"])
+        own["to_first"], own["to_first_95"] = _difference(pdms["plan"], np.array([row["plan"][0] for row in first]))
+        numbers[name] = own
+    return numbers
+
+
+def _difference(values: Array, other: Array) -> tuple[float, list[float]]:
+    return round(100.0 * float((values - other).mean()), 3), open_loop.bootstrap_interval(values - other)
+
+
+def _table(title: str, numbers: dict[str, dict[str, Any]]) -> Table:
+    heads = ("weights", "before", "after", "gain (95 %)", "to the first (95 %)", "NC", "DAC", "TTC", "C", "EP")
+    more = [name for name in ("ranked", "best") if any(name in row for row in numbers.values())]
+    cells = []
+    for name, row in numbers.items():
+        differences = [open_loop.format_difference(row[key], row[f"{key}_95"]) for key in ("gain", "to_first")]
+        cells.append(
+            (
+                name,
+                *(f"{row[key]:.1f}" for key in ("draft", "plan")),
+                *differences,
+                *(f"{row[key]:.1f}" for key in COLUMNS),
+                *(f"{row[key]:.1f}" if key in row else "" for key in more),
+            )
+        )
+    return make_table((*heads, *more), cells, title)
