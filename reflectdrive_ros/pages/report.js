@@ -64,7 +64,7 @@ function cameras() {
   }
 }
 const images = new Map();
-function image(cam) {
+function imageOf(cam) {
   if (!images.has(cam)) {
     if (images.size > 60) images.delete(images.keys().next().value);
     const made = new Image();
@@ -83,7 +83,7 @@ function drawCameras() {
     if (!cam) { caption.textContent = "no image"; return; }
     const age = frame.t - cam.t;
     caption.textContent = `${cam.name} · ${Math.abs(age * 1000).toFixed(0)} ms ${age >= 0 ? "before" : "after"} the plan's pose`;
-    const image = image(cam);
+    const image = imageOf(cam);
     if (!image.complete || !image.naturalWidth) return;
     g.drawImage(image, 0, 0, w, h);
     paintPlanInImage(g, w, cam, frame, data.road_height, boxes);
@@ -404,7 +404,7 @@ function seek(i) {
   element("small", clock, `plan ${now + 1} of ${frames.length} · ${f.clock}`);
   drawCameras(); drawBev(); drawSide(); drawTimeline(); drawScore();
   const next = frames[now + 1], set = next && data.images[next.image];
-  if (set) set.cameras.forEach(image);
+  if (set) set.cameras.forEach(imageOf);
 }
 let began = 0, from = 0;
 function tick(stamp) {
