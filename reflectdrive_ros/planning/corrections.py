@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from typing import Any
 
-from ..domain import TokenTrace
+import numpy as np
+
+from ..domain import Array, TokenTrace
 from ..tokens import TokenLayout
 
 
@@ -48,3 +53,18 @@ def corrections(trace: TokenTrace, layout: TokenLayout) -> tuple[Correction, ...
         )
         for row, token in zip(*(trace.ids[1:] != trace.ids[:-1]).nonzero(), strict=True)
     )
+
+
+def draft_and_corrections(trace: TokenTrace | None, layout: TokenLayout | None) -> tuple[Array, tuple[Correction, ...]]:
+    """(N, 2) m, ego frame: waypoints of the draft; and its corrections. Both are empty if trace or layout is None, or
+    if the trace is of another layout: for pages, which must also show such planners.
+    """
+    if trace is not None and layout is not None:
+        with suppress(ValueError):
+            return layout.decode(trace.ids[0])[:, :2], corrections(trace, layout)
+    return np.zeros((0, 2)), ()
+
+
+def correction_rows(changes: Sequence[Correction]) -> list[list[Any]]:
+    """JSON rows for the pages: round, waypoint, axis, before, after, probability before, probability after."""
+    return [[value if isinstance(value, str) else round(value, 3) for value in astuple(change)] for change in changes]
