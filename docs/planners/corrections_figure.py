@@ -3,7 +3,8 @@
     python docs/planners/corrections_figure.py --scenes val --model models/reflectdrive2_small/weights.safetensors
 
 Each scene is planned twice from the initial state, without and with edit rounds, with the privilege `objects` and
-without repair. The scenes are taken in the order of the set; a plan moved if one of its waypoints did by more than the limit.
+without repair. The scenes are taken in the order of the set; a plan moved if one of its waypoints did by more than the
+limit.
 """
 
 from __future__ import annotations
