@@ -36,7 +36,7 @@ FIGURE = Path(__file__).parent / "corrections.svg"
 PANELS = 3
 MOVED_M = 0.3  # a bin of the codebook
 WIDTH, HEIGHT, TOP, BOTTOM, GAP = 300, 380, 74, 40, 12  # px
-BEHIND_M, AHEAD_MIN_M, AHEAD_MAX_M = 8.0, 25.0, 70.0
+BEHIND_M, AHEAD_MIN_M, AHEAD_MAX_M, MARGIN_M = 8.0, 25.0, 70.0, 4.0
 DRAFT, AFTER, MOVED, ROAD, AGENT, EGO, INK = "#8b4fc9", "#2e9e5b", "#d38b06", "#dfe3e8", "#4f86d9", "#131820", "#1c2733"
 
 
@@ -78,8 +78,9 @@ def panels(folder: Path, config: Config, network: Network, limit: int, errors: C
 
 def drawing(panel: Panel, left: float) -> list[str]:
     """SVG elements of one panel, its upper left corner at (left, TOP)."""
-    ends = np.concatenate([panel.draft, panel.after])[:, 0]
-    scale = HEIGHT / (BEHIND_M + float(np.clip(ends.max() + 6.0, AHEAD_MIN_M, AHEAD_MAX_M)))
+    reach = np.abs(np.concatenate([panel.draft, panel.after])[:, :2]).max(axis=0) + MARGIN_M
+    ahead_m = float(np.clip(reach[0], AHEAD_MIN_M, AHEAD_MAX_M))
+    scale = min(HEIGHT / (BEHIND_M + ahead_m), WIDTH / 2 / float(reach[1]))
 
     def pixels(points: Array) -> Array:
         column = left + WIDTH / 2 - scale * points[:, 1]
@@ -104,7 +105,7 @@ def drawing(panel: Panel, left: float) -> list[str]:
             out.append(path(geometry.box_corners(pose, size), f'fill="{AGENT}" fill-opacity="0.5"', closed=True))
     out.append(path(geometry.box_corners(np.array([1.461, 0.0, 0.0]), np.array([5.176, 2.297])), f'fill="{EGO}"', True))
     start = np.zeros((1, 2))
-    for points, colour, dash, width in ((panel.draft, DRAFT, "5 4", 2), (panel.after, AFTER, "none", 2)):
+    for points, colour, dash, width in ((panel.draft, DRAFT, "6 3", 4), (panel.after, AFTER, "none", 2)):
         style = f'fill="none" stroke="{colour}" stroke-width="{width}" stroke-dasharray="{dash}"'
         out.append(path(np.concatenate([start, points[:, :2]]), style))
         out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>' for x, y in pixels(points)]
