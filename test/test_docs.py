@@ -4,6 +4,7 @@ import importlib.util
 import re
 import runpy
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -97,6 +98,13 @@ def test_the_figures_of_the_planners_are_those_of_their_script():
     folder = ROOT / "docs" / "planners"
     for name, content in runpy.run_path(str(folder / "figures.py"))["FIGURES"].items():
         assert (folder / name).read_text(encoding="utf-8") == content, "run python docs/planners/figures.py"
+
+
+def test_the_figure_of_corrected_scenes_is_small_and_has_its_scores():
+    content = (ROOT / "docs" / "planners" / "corrections.svg").read_text(encoding="utf-8")
+    assert len(content) < 150_000
+    texts = [text.text or "" for text in ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}text")]
+    assert sum("PDMS" in text and "before" in text for text in texts) == 3
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

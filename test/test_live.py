@@ -11,14 +11,16 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from messages import CAMERAS, SECOND_NS, acceleration, camera_info, jpeg, odometry, predicted_objects, route, tf_static
-from reflectdrive.msg import GoalHypotheses, PlannerDebug
+from reflectdrive.msg import GoalHypotheses, PlannerDebug, PlannerStatus
 from scenes import config
 
+from reflectdrive_ros import pages
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, VehicleConfig
 from reflectdrive_ros.demo import live, live_view
@@ -30,6 +32,7 @@ from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.topics import NODE_NAME
+from reflectdrive_ros.tokens import TokenLayout
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
@@ -45,7 +48,7 @@ def heard(**newest):
 
 
 def as_json(heard):
-    return json.loads(json.dumps(live_view.state(heard, VehicleConfig()), allow_nan=False))
+    return json.loads(json.dumps(live_view.state(heard, VehicleConfig(), TokenLayout()), allow_nan=False))
 
 
 def test_before_anything_is_heard_the_page_has_gaps_and_no_errors():
@@ -56,6 +59,7 @@ def test_before_anything_is_heard_the_page_has_gaps_and_no_errors():
     assert (empty["agents"], empty["route"], empty["cameras"], empty["diagnostics"]) == ([], [], [], [])
     assert empty["tokens"] == {"before": [], "after": [], "confidence": [], "rounds": []}
     assert empty["goals"] == []
+    assert empty["draft"] is None
 
 
 def test_the_plan_is_shown_from_where_the_ego_stood_at_its_stamp():
@@ -85,6 +89,39 @@ def test_tokens_and_candidates_come_from_the_debug_message():
     assert shown["tokens"]["rounds"] == [[333, 342]]
     assert shown["tokens"]["confidence"] == [0.5, None]  # a repair wrote the last one
     assert shown["goals"] == [[1.0, 3.0, 0.5, False], [2.0, 4.0, 0.25, True]]
+
+
+def test_the_draft_is_shown_from_the_ego_of_its_message_with_what_the_rounds_corrected():
+    layout = TokenLayout()
+    points = np.stack([np.stack([3.0 * np.arange(1, 9), np.zeros(8)], axis=-1)] * 2)
+    points[1, 2, 1] = 0.6
+    ids = layout.encode(points)
+    message = PlannerDebug(edit_rounds=1, round_tokens=ids.ravel().tolist(), round_confidence=[0.5] * 16 + [0.25] * 16)
+    message.header.stamp = outputs.time_message(round(9.95 * SECOND_NS))
+    shown = as_json(heard(debug=message))["draft"]
+    assert shown["ego"] == pytest.approx([49.75, 0.0, 0.0])
+    assert shown["points"] == points[0].tolist()
+    assert shown["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.5, 0.25]]
+    message.round_tokens, message.round_confidence = [333] * 6, [0.5] * 6  # of another layout
+    assert as_json(heard(debug=message))["draft"] is None
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed (apt install nodejs)")
+@pytest.mark.parametrize("rounds", [0, 1], ids=["without tokens", "with a correction"])
+def test_the_script_of_the_page_draws_a_state_without_an_error(tmp_path, rounds):
+    message = PlannerDebug(candidate_count=0, tokens_after_edit=[333] * 16 * rounds, edit_rounds=rounds)
+    message.round_tokens = ([333] * 31 + [335]) * rounds
+    message.round_confidence = ([0.5] * 31 + [0.75]) * rounds
+    message.header.stamp = outputs.time_message(round(9.95 * SECOND_NS))
+    status = PlannerStatus(planner="reflectdrive2", step_kind="full")
+    (tmp_path / "live.html").write_text(pages.page("live.html"))
+    (tmp_path / "state.json").write_text(json.dumps(as_json(heard(debug=message, status=status))))
+    call = ["node", Path(__file__).parent / "data" / "page_stub.js", tmp_path / "live.html", tmp_path / "state.json"]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    texts = json.loads(done.stdout)["texts"]
+    assert not [text for text in texts if "does not answer" in text]  # what the page writes when its script fails
+    assert ("Corrections of the draft" in texts) == ({"y 8", "0.6 m", "75 %"} <= set(texts)) == bool(rounds)
 
 
 def test_road_users_and_route_are_those_near_the_ego():

@@ -28,6 +28,7 @@ def parts(count, period_ns=SECOND_NS // 10):
         trajectory.points = [TrajectoryPoint(longitudinal_velocity_mps=float(k))]
         status.sequence = k
         debug.stage_names, debug.stage_times = ["network"], [float(k)]
+        debug.edit_rounds, debug.round_tokens, debug.round_confidence = 1, [k, k, k, k + 1], [0.5, 0.5, 0.5, 0.25]
         told = DiagnosticArray(status=[DiagnosticStatus(name="reflectdrive: planner", message=str(k))])
         yield [("trajectory", trajectory), ("status", status), ("debug", debug)], ("diagnostics", told)
 
@@ -49,6 +50,8 @@ def test_plans_come_out_whole_and_in_order_whatever_order_their_parts_came_in():
     assert [plan.status.sequence for plan in plans] == list(range(500))
     assert [plan.points["longitudinal_velocity_mps"][0] for plan in plans] == list(range(500))
     assert [plan.stages_ms["network"] for plan in plans] == list(range(500))
+    assert [plan.trace.ids.tolist() for plan in plans] == [[[k, k], [k, k + 1]] for k in range(500)]
+    assert plans[0].trace.confidence.tolist() == [[0.5, 0.5], [0.5, 0.25]]
     assert [plan.stamp_ns for plan in plans] == [SECOND_NS + k * SECOND_NS // 10 for k in range(500)]
     assert plans[0].statuses == ()
     # what had been said when a plan came; the last has what was said at the end
@@ -64,6 +67,7 @@ def test_what_lacks_a_trajectory_or_a_status_is_no_plan_and_one_without_details_
     plans = collected(messages)
     assert [plan.status.sequence for plan in plans] == [0, 3, 4, 5]
     assert [plan.stages_ms for plan in plans] == [{"network": 0.0}, {"network": 3.0}, {}, {"network": 5.0}]
+    assert [plan.trace is None for plan in plans] == [False, False, True, False]
 
 
 def test_the_first_of_two_trajectories_of_one_stamp_is_the_one_that_was_driven():

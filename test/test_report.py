@@ -3,6 +3,8 @@
 import base64
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.domain import AgentKind, PlanSource, StepKind, Verdict
+from reflectdrive_ros.planning.corrections import Correction
 from reflectdrive_ros.replay.record import (
     Diagnostic,
     DriveEvent,
@@ -191,6 +194,48 @@ def test_the_page_holds_every_plan_and_what_stood_around_it(tmp_path):
     assert data["statuses"] == ["reflectdrive: odometry", "reflectdrive: planner"]
     assert data["summary"] == json.loads(json.dumps(summary(original)))
     assert [camera["name"] for camera in data["images"][0]["cameras"]] == ["front_left", "front", "front_right"]
+
+
+DRAFT = np.stack([3.0 * np.arange(1, 9), np.zeros(8)], axis=-1)
+CORRECTED = (Correction(1, 3, "y", 0.0, 0.6, 0.125, 0.75), Correction(2, 5, "x", 15.0, 15.3, 0.25, 0.5))
+
+
+def test_the_draft_and_its_corrections_are_on_the_page_and_only_of_plans_that_have_them(tmp_path):
+    with_draft = frame(0.1, EIGHT_S, draft=DRAFT, corrections=CORRECTED)
+    write_report(record([frame(0.0, EIGHT_S), with_draft]), tmp_path / "report.html")
+    without, shown = embedded(tmp_path / "report.html")["frames"]
+    assert "draft" not in without
+    assert "corrections" not in without
+    np.testing.assert_allclose(shown["draft"], DRAFT)
+    assert shown["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.125, 0.75], [2, 5, "x", 15.0, 15.3, 0.25, 0.5]]
+
+
+def test_drafts_make_a_report_little_larger(tmp_path):
+    original = full_record()
+    drafted = [replace(entry, draft=DRAFT, corrections=CORRECTED) for entry in original.frames]
+    write_report(original, tmp_path / "without.html")
+    write_report(replace(original, frames=drafted), tmp_path / "with.html")
+    sizes = [len(json.dumps(embedded(tmp_path / name)["frames"])) for name in ("without.html", "with.html")]
+    assert sizes[1] < 1.1 * sizes[0]  # of the plans alone: images are most of a page
+
+
+NODE = shutil.which("node")
+
+
+@pytest.mark.skipif(NODE is None, reason="node is not installed (apt install nodejs)")
+@pytest.mark.parametrize("drafts", [False, True], ids=["without drafts", "with drafts"])
+def test_the_script_of_the_page_draws_its_plans_without_an_error(tmp_path, drafts):
+    made = full_record(3)
+    if drafts:
+        made = replace(made, frames=[replace(entry, draft=DRAFT, corrections=CORRECTED) for entry in made.frames])
+    write_report(made, tmp_path / "report.html")
+    stub = Path(__file__).parent / "data" / "page_stub.js"
+    done = subprocess.run([NODE, stub, tmp_path / "report.html"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["images"] > 0
+    assert ("Corrections of the draft" in said["texts"]) == ("waypoint moved by AutoEdit" in said["texts"]) == drafts
+    assert ({"y 3", "0.6 m", "75 %"} <= set(said["texts"])) == drafts
 
 
 def test_the_page_needs_nothing_from_outside(tmp_path):

@@ -41,6 +41,7 @@ from ..replay.report import drive_rows, write_report
 from ..ros.bag import BagReader, BagWriter
 from ..ros.processes import isolated_environment, running_node
 from ..runtime import cli_args
+from ..runtime.model_file import card_layout
 from ..sim.sumo import SumoMissing
 from . import make_bag, replay
 from .replay import planner_rows
@@ -212,7 +213,8 @@ def run_live(args: argparse.Namespace, console: Console, errors: Console) -> Non
     config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
     os.environ.update(isolated_environment())
     log = args.out / "node.log"
-    with live.serve(args.port, config.vehicle) as page, world_bag.open_world(args, config) as world:
+    layout = card_layout(config.model)
+    with live.serve(args.port, config.vehicle, layout) as page, world_bag.open_world(args, config) as world:
         context = new_context()
         node = WorldNode(world, config, world_bag.camera_rig(config), context=context)
         with spin_in_background(node, context=context), running_node(config, remaps(config), log) as process:

@@ -25,6 +25,7 @@ from ..command import HelpFormatter
 from ..config import VehicleConfig
 from ..errors import UserError
 from ..stopping import raise_on_signal
+from ..tokens import TokenLayout
 from . import live_view
 from .live_topics import Listener
 from .world_node import new_context, spin_in_background
@@ -44,9 +45,9 @@ class LiveServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int, listener: Listener, vehicle: VehicleConfig) -> None:
+    def __init__(self, port: int, listener: Listener, vehicle: VehicleConfig, layout: TokenLayout) -> None:
         """Raises PortError for a port in use; port 0 selects a free one."""
-        self.listener, self.vehicle = listener, vehicle
+        self.listener, self.vehicle, self.layout = listener, vehicle, layout
         self.html = pages.page("live.html").encode()
         try:
             super().__init__((HOST, port), RequestHandler)
@@ -74,7 +75,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         if path == "/":
             self._answer(self.server.html, "text/html; charset=utf-8")
         elif path == "/state.json":
-            self._answer_json(live_view.state(self.server.listener.heard(), self.server.vehicle))
+            found = live_view.state(self.server.listener.heard(), self.server.vehicle, self.server.layout)
+            self._answer_json(found)
         elif path == "/road.json":
             version, rings = self.server.listener.road()
             self._answer_json({"version": version, "rings": [live_view.round_list(ring, 2) for ring in rings]})
@@ -103,12 +105,15 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(port: int, vehicle: VehicleConfig) -> Iterator[LiveServer]:
-    """Serves the page while the block runs; listener, server and threads end with it. Raises PortError."""
+def serve(port: int, vehicle: VehicleConfig, layout: TokenLayout | None = None) -> Iterator[LiveServer]:
+    """Serves the page while the block runs; listener, server and threads end with it. Raises PortError.
+
+    `layout`: of the planner's tokens, by default that of the shipped models.
+    """
     context = new_context()
     listener = Listener(context)
     with spin_in_background(listener, context=context):
-        page = LiveServer(port, listener, vehicle)
+        page = LiveServer(port, listener, vehicle, layout or TokenLayout())
         thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.1}, name="page", daemon=True)
         thread.start()
         try:

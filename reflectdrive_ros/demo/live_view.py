@@ -13,16 +13,18 @@ import numpy as np
 from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Array
-from ..ros import convert
+from ..planning.corrections import correction_rows, draft_and_corrections
+from ..ros import convert, outputs
 from ..ros.convert import BadMessage
+from ..tokens import TokenLayout
 from .live_topics import LiveState
 
 ROUTE_SHOWN_M = 150.0
 AGENTS_MAX, EXTENT_MAX_M = 200, 60.0
 
 
-def state(heard: LiveState, vehicle: VehicleConfig) -> dict[str, Any]:
-    """The state without images and road."""
+def state(heard: LiveState, vehicle: VehicleConfig, layout: TokenLayout) -> dict[str, Any]:
+    """The state without images and road. `layout`: of the planner's tokens."""
     newest = heard.newest
     here = heard.poses[-1][1] if heard.poses else None
     odometry, status = newest.get("odometry"), newest.get("status")
@@ -43,6 +45,7 @@ def state(heard: LiveState, vehicle: VehicleConfig) -> dict[str, Any]:
         "status": None if status is None else status_line(status),
         "candidates": candidates(newest.get("debug")),
         "tokens": tokens(newest.get("debug")),
+        "draft": draft(newest.get("debug"), heard.poses, layout),
         "goals": goals(newest.get("goals")),
         "stages": stages(newest.get("debug")),
         "route": [] if here is None else route(newest.get("route"), here),
@@ -145,6 +148,17 @@ def tokens(message: Any) -> dict[str, list[Any]]:
         "confidence": [finite_or_none(value) for value in message.token_confidence],
         "rounds": [every[at : at + count] for at in range(count, len(every), count)] if count else [],
     }
+
+
+def draft(message: Any, poses: tuple[tuple[int, Array], ...], layout: TokenLayout) -> dict[str, Any] | None:
+    """The draft in the ego frame of the plan, and the corrections of the edit rounds; None for a plan without tokens or
+    with tokens of another layout."""
+    trace = None if message is None else outputs.token_trace(message)
+    points, changes = draft_and_corrections(trace, layout)
+    ego = None if message is None else pose_at(poses, convert.stamp_ns(message.header))
+    if ego is None or not len(points):
+        return None
+    return {"ego": round_list(ego, 4), "points": round_list(points, 2), "corrections": correction_rows(changes)}
 
 
 def goals(message: Any) -> list[tuple[float | None, float | None, float | None, bool]]:

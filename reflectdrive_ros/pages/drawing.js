@@ -6,6 +6,7 @@ const SOURCES = [["PLANNER", "--accent"], ["CARRIED", "--warn"], ["STOP", "--bad
 const SOURCE_WORDS = ["planner's own plan", "last good plan, carried on", "stop plan"];
 const LEVELS = [["OK", "--good"], ["WARN", "--warn"], ["ERROR", "--bad"], ["STALE", "--stale"]];
 const KINDS = [["unknown", "#8a94a0"], ["vehicle", "#4f86d9"], ["pedestrian", "#e8833a"], ["bicycle", "#1fa8a0"], ["static", "#a4815a"]];
+const AXES = {x: 0, y: 1};
 const RAMP = [[229, 56, 62], [245, 158, 36], [170, 214, 64], [38, 190, 160], [62, 130, 246]];
 let car = {length: 5, width: 2, offset: 1.4};  // the page sets its own
 let topSpeed = 15;  // m/s at the upper end of the ramp; likewise
@@ -206,6 +207,33 @@ function paintPlan(pen, frame) {
     g.fillStyle = colours["--ink"]; g.fillText(`${Math.round(t)} s`, lu + 6, lv);
     lastLabel = [u, v];
   });
+}
+// the draft [[x, y], ..] in the frame of `ego` as a dashed line; rings where edit rounds moved a waypoint, with its way
+function paintDraft(pen, ego, draft, corrections) {
+  const g = pen.g, after = draft.map(p => [...p]), place = p => outOf(ego, p[0], p[1]);
+  for (const [, waypoint, axis, , value] of corrections) if (axis in AXES) after[waypoint - 1][AXES[axis]] = value;
+  pen.line([ego, ...draft.map(place)], colours["--odd"], 2, [6, 5]);
+  draft.forEach((p, i) => {
+    const [u, v] = pen.at(...place(p));
+    g.beginPath(); g.arc(u, v, 2.4, 0, 7); g.fillStyle = colours["--odd"]; g.fill();
+    if (p[0] === after[i][0] && p[1] === after[i][1]) return;
+    pen.line([place(p), place(after[i])], colours["--warn"], 1.6);
+    g.beginPath(); g.arc(...pen.at(...place(after[i])), 6, 0, 7); g.strokeStyle = colours["--warn"]; g.lineWidth = 2; g.stroke();
+  });
+}
+const DRAFT_LEGEND = [["draft", "var(--odd)"], ["waypoint moved by AutoEdit", "transparent", "2px solid var(--warn)"]];
+function correctionTable(box, draft, corrections) {  // of one plan; nothing for a plan without tokens
+  box.replaceChildren();
+  if (!draft) return;
+  element("h2", box, "Corrections of the draft");
+  if (!corrections.length) { element("p", box, "The edit rounds changed no token.", "none"); return; }
+  const table = element("table", box, undefined, "corrections"), head = element("tr", table);
+  for (const name of ["round", "waypoint", "draft", "after", "prob. before", "after"]) element("th", head, name);
+  for (const [round, waypoint, axis, before, after, low, high] of corrections) {
+    const row = element("tr", table), unit = axis === "heading" ? "rad" : "m";
+    for (const text of [round, `${axis} ${waypoint}`, `${before.toFixed(1)} ${unit}`, `${after.toFixed(1)} ${unit}`, `${(100 * low).toFixed(0)} %`, `${(100 * high).toFixed(0)} %`])
+      element("td", row, String(text));
+  }
 }
 function paintCar(pen, ego) {
   const g = pen.g;

@@ -64,7 +64,7 @@ function cameras() {
   }
 }
 const images = new Map();
-function image(cam) {
+function imageOf(cam) {
   if (!images.has(cam)) {
     if (images.size > 60) images.delete(images.keys().next().value);
     const made = new Image();
@@ -83,7 +83,7 @@ function drawCameras() {
     if (!cam) { caption.textContent = "no image"; return; }
     const age = frame.t - cam.t;
     caption.textContent = `${cam.name} · ${Math.abs(age * 1000).toFixed(0)} ms ${age >= 0 ? "before" : "after"} the plan's pose`;
-    const image = image(cam);
+    const image = imageOf(cam);
     if (!image.complete || !image.naturalWidth) return;
     g.drawImage(image, 0, 0, w, h);
     paintPlanInImage(g, w, cam, frame, data.road_height, boxes);
@@ -122,6 +122,7 @@ function drawBev() {
   paintAgents(pen, frame.agents);
   pen.line(future, colours["--ink"], 1.6, [1, 5]);
   paintPlan(pen, frame);
+  if (frame.draft) paintDraft(pen, frame.ego, frame.draft, frame.corrections);
   paintCar(pen, frame.ego);
   paintScale(pen);
 }
@@ -152,6 +153,7 @@ function legend() {
   if (world) add("road", "var(--asphalt)", "1px solid var(--line)");
   if (data.routes.length) add("route", "color-mix(in srgb, var(--accent) 25%, transparent)", "1px dashed var(--accent)");
   if (data.driven.p.length) add("driven path", "var(--faint)");
+  if (frames.some(f => f.draft)) { DRAFT_LEGEND.forEach(entry => add(...entry)); add("plan, coloured by speed", `rgb(${RAMP[3]})`); }
   KINDS.forEach(([name, colour], kind) => { if (seen.has(kind)) add(name, colour + "55", "1px solid " + colour); });
   if (!box.children.length) box.hidden = true;
   $("ramp").style.background = `linear-gradient(90deg, ${RAMP.map(c => `rgb(${c})`).join(",")})`;
@@ -176,6 +178,7 @@ function drawSide() {
   add(last ? number(last[3], 1) : "–", "m/s at its end");
   add(number(length, 1), "m long");
   add(number(f.plan.length * f.dt, 1), "s ahead");
+  correctionTable($("corrections"), f.draft, f.corrections);
   const stages = $("stages");
   stages.replaceChildren();
   for (const [stage, latency] of Object.entries(sum.latency_ms)) {
@@ -404,7 +407,7 @@ function seek(i) {
   element("small", clock, `plan ${now + 1} of ${frames.length} · ${f.clock}`);
   drawCameras(); drawBev(); drawSide(); drawTimeline(); drawScore();
   const next = frames[now + 1], set = next && data.images[next.image];
-  if (set) set.cameras.forEach(image);
+  if (set) set.cameras.forEach(imageOf);
 }
 let began = 0, from = 0;
 function tick(stamp) {

@@ -21,8 +21,11 @@ import numpy as np
 
 from ..config import Config
 from ..domain import Array
+from ..planning import LEARNED
 from ..ros.bag import BagReader
 from ..ros.lanelet_map import LaneletMap
+from ..runtime.model_file import card_layout
+from ..tokens import TokenLayout
 from . import plan_measures
 from . import scores as replay_scores
 from .plan_measures import PlanMeasures
@@ -144,7 +147,7 @@ class ReplayChunks:
         )
         seen = read_sightings(part, self._config, lambda stamps_ns: interpolate_driven_path(path, stamps_ns))
         seen.sort(key=lambda sighting: sighting.stamp_ns)
-        frames = build_frames(plans, egos, images, seen, part, self._config)
+        frames = build_frames(plans, egos, images, seen, part, self._config, self._layout)
         self._plans += len(frames)
         for frame in frames:
             self._frames.add(frame)
@@ -179,6 +182,10 @@ class ReplayChunks:
             driven_stamps_ns=np.zeros(0, np.int64),
             vehicle=self._config.vehicle,
         )
+
+    @cached_property
+    def _layout(self) -> TokenLayout | None:
+        return card_layout(self._config.model) if self._config.planner in LEARNED else None
 
     @cached_property
     def _cameras(self) -> BagCameras:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array
+from ..domain import Array, TokenTrace
 from ..ros.inputs.channel import InputStatus, Level
 
 MESSAGES_MAX = 20  # reported per kind
@@ -30,6 +30,7 @@ class PublishedPlan:
     stages_ms: dict[str, float]
     statuses: tuple[InputStatus, ...]
     at_ns: int | None = None  # publication time on the clock of the bag; None if it is known only at the end
+    trace: TokenTrace | None = None  # how its tokens were decoded; None where it has none
 
 
 class ReplayCounters:

@@ -235,7 +235,8 @@ def publish_plan(core: PlanningCore, seen: DueStep, config: Config, number: int)
     age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
     status = outputs.status(step.report, config, core.model_sha256, number, age_s, total_ms)
     statuses = (*seen.statuses, core.planner_status(seen.now_ns))
-    return PublishedPlan(step.report.plan.stamp_ns, points, status, step.timings_ms, statuses, seen.now_ns)
+    plan = step.report.plan
+    return PublishedPlan(plan.stamp_ns, points, status, step.timings_ms, statuses, seen.now_ns, plan.trace)
 
 
 def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) -> Array:

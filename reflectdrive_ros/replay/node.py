@@ -149,7 +149,8 @@ class PlannerOutputs(Node):
                 # a later message belongs to this plan; an earlier one may be from before the first image
                 lines = next((lines for when, lines in said if when >= at), said[-1][1] if said else ())
                 points = outputs.points_from_message(trajectory)
-                found.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines))
+                trace = None if debug is None else outputs.token_trace(debug)
+                found.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines, trace=trace))
         return [found[stamp] for stamp in sorted(found)]
 
 
@@ -226,8 +227,9 @@ def assemble_plans(
         if parts.keys() >= REQUIRED_PARTS:
             debug = parts.get("debug")
             stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
+            trace = None if debug is None else outputs.token_trace(debug)
             points = outputs.points_from_message(parts["trajectory"])
-            yield PublishedPlan(stamp, points, parts["status"], stages, parts["said"], parts["at_ns"])
+            yield PublishedPlan(stamp, points, parts["status"], stages, parts["said"], parts["at_ns"], trace)
 
     for key, at_s, message in heard:
         if key == "diagnostics":

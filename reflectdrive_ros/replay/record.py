@@ -13,6 +13,7 @@ import numpy as np
 from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Array, EgoState, PlanSource, StepKind, Verdict, check_array
+from ..planning.corrections import Correction
 from ..scoring import metrics
 from ..scoring.scorer import motion_of
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS, simulate
@@ -74,6 +75,8 @@ class ReplayFrame:
     diagnostics: tuple[Diagnostic, ...] = ()
     acceleration_mps2: float = 0.0  # of the ego, along its heading; 0 where unknown
     yaw_rate_rps: float = 0.0  # of the ego
+    draft: Array = field(default_factory=lambda: np.zeros((0, 2)))  # (N, 2) m, ego frame; (0, 2): no tokens
+    corrections: tuple[Correction, ...] = ()  # of the draft, by the edit rounds
 
     def __post_init__(self) -> None:
         count = len(np.atleast_1d(self.agent_poses))
@@ -84,6 +87,7 @@ class ReplayFrame:
             ("agent_poses", (count, 3), np.float64),
             ("agent_sizes", (count, 2), np.float64),
             ("agent_kinds", (count,), np.int64),
+            ("draft", (None, 2), np.float64),
         ):
             object.__setattr__(self, name, check_array("ReplayFrame", name, getattr(self, name), shape, dtype))
         if not np.isfinite(self.speed_mps):

@@ -15,7 +15,8 @@ import cv2
 import numpy as np
 
 from ..config import Config
-from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, Verdict
+from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, TokenTrace, Verdict
+from ..planning.corrections import draft_and_corrections
 from ..ros import convert, image_decoding
 from ..ros.bag import BagReader, DamagedMessage
 from ..ros.convert import BadMessage
@@ -24,6 +25,7 @@ from ..ros.lanelet_file import load_map
 from ..ros.lanelet_map import LaneletMap
 from ..ros.map_drivable import MapDrivableArea
 from ..ros.vector_map import VectorMap
+from ..tokens import TokenLayout
 from .record import Diagnostic, ReplayFrame, ReplayImage
 from .scores import MAX_SIGHTING_AGE_NS, Sighting
 
@@ -45,6 +47,8 @@ class PlanOutput(Protocol):
     def statuses(self) -> tuple[InputStatus, ...]: ...
     @property
     def at_ns(self) -> int | None: ...
+    @property
+    def trace(self) -> TokenTrace | None: ...
 
 
 @dataclass(frozen=True)
@@ -71,14 +75,18 @@ def build_frames(
     seen: Sequence[Sighting],
     part: BagSlice,
     config: Config,
+    layout: TokenLayout | None,
 ) -> list[ReplayFrame]:
-    """Frames of plans, from egos by stamp, images by plan index and sightings in order of time."""
+    """Frames of plans, from egos by stamp, images by plan index and sightings in order of time.
+
+    `layout`: of the tokens; None: drafts and corrections are left out.
+    """
     stamps = [item.stamp_ns for item in sent]
     agents, accelerations = _agents(seen, stamps), _accelerations(part, config, stamps)
     frames = []
     for k, item in enumerate(sent):
         ego = replace(egos[stamps[k]], acceleration_mps2=accelerations[k])
-        frames.append(_frame(item, ego, agents[k], images.get(k, ())))
+        frames.append(_frame(item, ego, agents[k], images.get(k, ()), layout))
     return frames
 
 
@@ -131,8 +139,15 @@ class InlineExecutor(Executor):
         return done
 
 
-def _frame(item: PlanOutput, ego: EgoState, agents: Agents, images: tuple[ReplayImage, ...]) -> ReplayFrame:
+def _frame(
+    item: PlanOutput,
+    ego: EgoState,
+    agents: Agents,
+    images: tuple[ReplayImage, ...],
+    layout: TokenLayout | None,
+) -> ReplayFrame:
     points, status = item.points, item.status
+    draft, changes = draft_and_corrections(item.trace, layout)
     headings = 2.0 * np.arctan2(points["qz"], points["qw"])
     return ReplayFrame(
         stamp_ns=item.stamp_ns,
@@ -153,6 +168,8 @@ def _frame(item: PlanOutput, ego: EgoState, agents: Agents, images: tuple[Replay
         diagnostics=tuple(Diagnostic(s.name, int(s.level), s.message) for s in item.statuses),
         acceleration_mps2=ego.acceleration_mps2,
         yaw_rate_rps=ego.yaw_rate_rps,
+        draft=draft,
+        corrections=changes,
     )
 
 

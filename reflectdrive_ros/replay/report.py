@@ -20,6 +20,7 @@ import numpy as np
 
 from .. import pages
 from ..domain import Array
+from ..planning.corrections import correction_rows
 from .record import DriveRecord, ReplayFrame, ReplayImage, ReplayRecord, interpolate_driven_path, summary
 
 IMAGE_WIDTH = 480  # px; wider ones are scaled down
@@ -156,7 +157,15 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         ],
         "diagnostics": [said.get(name) for name in statuses],
         "image": image,
+        **_draft(frame),
     }
+
+
+def _draft(frame: ReplayFrame) -> dict[str, Any]:
+    """The draft in the ego frame and its corrections; nothing for a plan without tokens."""
+    if not len(frame.draft):
+        return {}
+    return {"draft": _rounded(frame.draft, 2), "corrections": correction_rows(frame.corrections)}
 
 
 # --- images --------------------------------------------------------------------------------------------------------

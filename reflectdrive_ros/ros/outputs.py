@@ -24,7 +24,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from .. import geometry, kinematics
 from ..config import Config
-from ..domain import Array, Command, Plan, StepReport, Trajectory
+from ..domain import Array, Command, Plan, StepReport, TokenTrace, Trajectory
 from .inputs.channel import InputStatus
 from .topics import NODE_NAME
 
@@ -277,6 +277,15 @@ def _tokens(plan: Plan) -> dict[str, Any]:
         "round_tokens": trace.ids.ravel().tolist(),
         "round_confidence": trace.confidence.ravel().tolist(),
     }
+
+
+def token_trace(message: PlannerDebug) -> TokenTrace | None:
+    """The draft and the edit rounds of a message, without goals; None where it has no tokens or they do not fit."""
+    rows = message.edit_rounds + 1
+    ids, confidence = np.array(message.round_tokens, np.int32), np.array(message.round_confidence, float)
+    if not len(ids) or len(ids) % rows or confidence.shape != ids.shape:
+        return None
+    return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids.reshape(rows, -1), confidence.reshape(rows, -1))
 
 
 def goals(plan: Plan, config: Config) -> GoalHypotheses:

@@ -11,7 +11,8 @@ from ..config import ModelConfig
 from ..documents import SHA256, DocumentError, array, check_fields, choice, maybe, named, number, read_json, text
 from ..errors import UserError
 from ..files import sha256_of, shown
-from ..model.card import CAPABILITIES, KINDS
+from ..model.card import CAPABILITIES, KINDS, token_layout, upgrade_config, upgrade_model
+from ..tokens import TokenLayout
 
 CARD = "card.json"  # beside the weights: their description, with their hash
 FIELDS = {
@@ -99,6 +100,19 @@ def read_card(path: Path) -> dict[str, Any]:
     except DocumentError as fault:
         raise ModelFileError(f"{shown(place)} {fault}: give the hash with --sha256, or remove it") from None
     return dict(card)
+
+
+def card_layout(model: ModelConfig) -> TokenLayout | None:
+    """The token layout that the card of the model names, for readers of token ids; None without such a card."""
+    if not model.file:
+        return None
+    try:
+        card = read_card(resolve_path(model.file))
+        graphs = upgrade_model(card.get("model"))
+        described = graphs if isinstance(graphs, dict) else upgrade_config(card.get("config"))
+        return token_layout(described["layout"])
+    except (ModelFileError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _sha256(path: Path) -> str:
