@@ -15,7 +15,7 @@ from reflectdrive_ros.data import cache, shards
 from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.training import settings, train_state
-from reflectdrive_ros.training.data import Source
+from reflectdrive_ros.training.data import Source, shape_of
 
 warnings.filterwarnings("ignore", module="lightning_fabric")
 SCENES = 12  # in two shards
@@ -26,7 +26,7 @@ def network(**changes):
     return tiny_config(words=words, text_vocabulary=len(words), text_length=12, **changes)
 
 
-SHAPE = train_run.shape_of(network())
+SHAPE = shape_of(network())
 
 
 def make_set(folder, name="train", scenes=SCENES, per_shard=6):

@@ -35,6 +35,7 @@ from ..runtime import cli_args
 from ..stopping import defer_signals, exit_code, print_stop
 from ..training import average, rewards, rl, settings, sft, train_state, validation
 from ..training import goal_scores as goal_scores_of
+from ..training.data import shape_of
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
 from ..training.rewards import PlanScorer, RewardPool
@@ -232,22 +233,6 @@ def _goal_scores(
     )
     with fabric.rank_zero_first(), _preparing(errors, "driving goals, shard by shard") as progress:
         return goal_scores_of.score_set(args.train, shape, weights, args.workers, progress)
-
-
-def shape_of(network: TokenNetConfig) -> Shape:
-    """Shapes of the network's inputs of a scene."""
-    return Shape(
-        width=network.vision.width,
-        height=network.vision.height,
-        text_length=network.text_length,
-        words=network.words,
-        cameras=network.cameras,
-        instants=network.instants,
-        ego_scale=network.ego_scale,
-        route_at_m=network.route_at_m,
-        bin_m=network.layout.codebook.bin_m,
-        bins=network.layout.codebook.bins,
-    )
 
 
 # --- before it begins ------------------------------------------------------------------------------------------------

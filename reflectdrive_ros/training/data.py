@@ -16,9 +16,10 @@ import torch
 
 from .. import features
 from ..data import distance_map, occupancy
-from ..data.cache import CachedSet
+from ..data.cache import CachedSet, Shape
 from ..domain import Array
 from ..features import PAD, WORDS
+from ..model.token.net import TokenNetConfig
 from ..tokens import TokenLayout
 from . import augment
 from .goal_scores import GoalScores
@@ -130,6 +131,22 @@ class Source:
         shard, row_in_shard = self.scenes.location[row]
         distances = np.array(self.scenes.distances[shard][row_in_shard])
         return np.ascontiguousarray(distance_map.mirror(distances)) if mirror else distances
+
+
+def shape_of(network: TokenNetConfig) -> Shape:
+    """Shapes of the network's inputs of a scene."""
+    return Shape(
+        width=network.vision.width,
+        height=network.vision.height,
+        text_length=network.text_length,
+        words=network.words,
+        cameras=network.cameras,
+        instants=network.instants,
+        ego_scale=network.ego_scale,
+        route_at_m=network.route_at_m,
+        bin_m=network.layout.codebook.bin_m,
+        bins=network.layout.codebook.bins,
+    )
 
 
 def sample_goals(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
