@@ -38,7 +38,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     "ablations": ("bench.ablations", "the effect of the losses L_field and L_SAP at equal budgets"),
     "decoding": ("bench.decoding", "the effect of each part of ReflectDrive-2's decoding"),
     "editing": ("bench.editing", "the effect of AutoEdit and of the plan value, by training"),
-    "rollouts": ("bench.rollouts", "the time of each part of a step of train rl"),
+    "rollouts": ("training.rollout_bench", "the time of each part of a step of train rl"),
     "repair": ("bench.repair", "effect and cost of goals, repair, its iterations and its search radius"),
     "results": ("bench.results", "writes docs/results.md from the measured JSON files"),
     "node": ("bench.node", "what the node adds to the planner's time, frames lost, memory"),

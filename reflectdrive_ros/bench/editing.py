@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scenes", default="val", metavar="SET", help=f"folder of a set, or {', '.join(sets.SIZES)}, which is made"
     )
     parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
-    parser.add_argument("--privilege", default="route", choices=("words", "route"), help="what the planner is told")
+    parser.add_argument("--privilege", default="route", choices=("words", "route"), help="inputs of the planner")
     parser.add_argument("--workers", type=arguments.process_count(), default=2, metavar="N", help="processes")
     cli_args.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
@@ -81,7 +81,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     first = next(iter(models.values()))
     write_numbers(args.json, content, weights_sha256=first.sha256)
     scenes = len(next(iter(rows.values())))
-    console.print(_table(f"set '{content['set']}', {scenes} scenes, told {args.privilege}; PDMS in percent", numbers))
+    console.print(
+        _table(f"set '{content['set']}', {scenes} scenes, privilege {args.privilege}; PDMS in percent", numbers)
+    )
 
 
 def _model(folder: Path, config: Config) -> ModelConfig:
@@ -94,7 +96,7 @@ def measure(
     folder: Path,
     models: dict[str, ModelConfig],
     config: Config,
-    told: str,
+    privilege_name: str,
     limit: int | None,
     workers: int,
     errors: Console,
@@ -107,7 +109,7 @@ def measure(
         if count:
             notes.append((note, count))
     tasks = [Task(note, count, model) for model in models.values() for note, count in notes]
-    work = partial(_score_shard, folder, config, told)
+    work = partial(_score_shard, folder, config, privilege_name)
     found: dict[tuple[str, str], list[Scored]] = {}
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task("planning", total=sum(task.limit for task in tasks))
@@ -123,23 +125,25 @@ def measure(
     return rows
 
 
-def _score_shard(folder: Path, config: Config, told: str, task: Task, report: Callable[[Any], None]) -> list[Scored]:
+def _score_shard(
+    folder: Path, config: Config, privilege_name: str, task: Task, report: Callable[[Any], None]
+) -> list[Scored]:
     asked = replace(config, model=task.model)
     damages: list[str] = []
     scenes = shards.read_shard(folder, task.note, images=True, limit=task.limit, on_damage=damages.append)
-    found = [score_scene(scene, asked, told) for scene in scenes]
+    found = [score_scene(scene, asked, privilege_name) for scene in scenes]
     if damages:
         raise SetError(damages[0])
     return found
 
 
-def score_scene(scene: DrivingScene, config: Config, told: str) -> Scored:
+def score_scene(scene: DrivingScene, config: Config, privilege_name: str) -> Scored:
     """MEASURES of the plan before and after editing and, if the network predicts scores, of its choice and of the best
     finished plan.
     """
     network = cli_args.network_for(config, "reflectdrive2", random_weights=False)
     assert network is not None
-    observation = privilege.observe(scene, told)
+    observation = privilege.observe(scene, privilege_name)
     plans: dict[str, Array] = {}
     changes: dict[str, dict[str, Any]] = {"draft": {"edit_rounds": 0}, "plan": {}}
     if "plan_value" in network.capabilities:

@@ -24,13 +24,13 @@ from ..model.token.net import TokenNet
 from ..model.token.ops import token_log_probs
 from ..model.token.rollout import Decoding
 from ..provenance import write_numbers
-from ..training import rl_losses, rollouts, train_state
-from ..training.data import Source, shape_of
-from ..training.losses import Batch
-from ..training.rewards import PlanScorer, RewardPool
-from ..training.rl_losses import PolicyBatch, RlLosses
-from ..training.rollouts import Rollouts
-from ..training.settings import RlTrainConfig
+from . import rl_losses, rollouts, train_state
+from .data import Source, shape_of
+from .losses import Batch
+from .rewards import PlanScorer, RewardPool
+from .rl_losses import PolicyBatch, RlLosses
+from .rollouts import Rollouts
+from .settings import RlTrainConfig
 
 PARTS = ("rollouts", "rewards", "gradient", "optimizer")
 
