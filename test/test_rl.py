@@ -20,7 +20,17 @@ import pytest
 import torch
 from rich.console import Console
 from tiny_net import tiny_inputs, tiny_net, whole_layout
-from tiny_training import NEVER, command, make_set, network, prepare, two_sets, weights  # noqa: F401 (a fixture)
+from tiny_training import (  # noqa: F401 (two_sets is a fixture)
+    NEVER,
+    Silent,
+    command,
+    in_processes,
+    make_set,
+    network,
+    prepare,
+    two_sets,
+    weights,
+)
 
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.config import Config
@@ -35,9 +45,11 @@ from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.tokens import decoding_rounds
 from reflectdrive_ros.training import rewards, rl, rl_losses, rollouts, settings, train_state
+from reflectdrive_ros.training.fabric import launch_fabric
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.rl_losses import RlLosses, make_policy_batch
 from reflectdrive_ros.training.settings import LossConfig, RlConfig
+from reflectdrive_ros.training.trainer import Job
 
 RULES = GoalRules(count=8, floor=0.0)
 SMALL = RlConfig(goals=2, drafts=3, kept=6, plan_value=0.0)
@@ -523,3 +535,36 @@ def test_a_set_without_roads_is_refused(init, tmp_path):
     shards.write_index(folder, Index("train", 4, (note,), {}))
     with pytest.raises(shards.SetError, match=r"has no roads .*: plans cannot be scored"):
         rl_command((folder, folder), tmp_path / "run", init, "--steps", "1")
+
+
+def train_in_processes(train_set, out, init, shards_weights):
+    """For torchrun."""
+    folder = Path(train_set)
+    defaults = settings.RlTrainConfig()
+    config = replace(
+        defaults,
+        data=replace(defaults.data, batch=2),
+        rl=replace(defaults.rl, goals=2, drafts=2, kept=3, kl=0.01),
+        schedule=settings.ScheduleConfig(steps=3),
+        checkpointing=settings.CheckpointingConfig(**NEVER),
+        device=settings.DeviceConfig(accelerator="cpu", threads=1, fsdp=shards_weights),
+    )
+    fabric = launch_fabric(config)
+    assert fabric.world_size == 2
+    whole = replace(network(), plan_value=True)
+    scenes = prepare(folder)
+    job = Job(config, whole, scenes, None, Path(out), {"train": {"folder": "train"}}, init_from=Path(init))
+    with RewardPool(folder, scenes, PlanScorer(whole.layout, config.reward), 1) as pool:
+        rl.train(job, fabric, Silent(), pool, lambda: False)
+
+
+@pytest.mark.long
+def test_two_processes_learn_the_same_with_whole_weights_and_with_weights_in_shards(sets, init, tmp_path):
+    for name, in_shards in (("whole", False), ("shards", True)):
+        (tmp_path / name).mkdir()
+        given = ", ".join(repr(str(path)) for path in (sets[0], tmp_path / name, init))
+        in_processes("test_rl", tmp_path / name, f"train_in_processes({given}, {in_shards})")
+    whole, shards_of = weights(tmp_path / "whole"), weights(tmp_path / "shards")
+    assert whole.keys() == shards_of.keys()
+    for name, value in whole.items():
+        torch.testing.assert_close(shards_of[name], value, rtol=1e-3, atol=1e-5)

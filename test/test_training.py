@@ -22,8 +22,10 @@ from tiny_training import (  # noqa: F401 (fixtures)
     NEVER,
     SHAPE,
     SMALL,
+    Silent,
     command,
     equal,
+    in_processes,
     network,
     prepare,
     scenes_ready,
@@ -47,23 +49,6 @@ from reflectdrive_ros.training.settings import LossConfig
 from reflectdrive_ros.training.trainer import Job, TrainingError
 
 # --- the loop --------------------------------------------------------------------------------------------------------
-
-
-class Silent:
-    def __init__(self):
-        self.steps, self.rows, self.exams = [], [], []
-
-    def step(self, progress, at, scenes):
-        self.steps.append((progress.step, at))
-
-    def row(self, progress, values):
-        self.rows.append(values)
-
-    def missing_keys(self, names):
-        self.anew = names
-
-    def validated(self, progress, found):
-        self.exams.append((progress.step, found))
 
 
 def job_of(scenes, out, steps=8, validation_set=None, config=None, **sections):
@@ -271,7 +256,9 @@ def train_in_processes(train_set, out, shards, steps):
 def test_two_processes_learn_what_one_does(sets, scenes, tmp_path, shards):
     """Also where they stop half way and go on, with weights in shards at first or at last."""
     for halves, steps in ((shards, 3), (not shards, 6)):
-        in_processes(tmp_path, f"train_in_processes({str(sets[0])!r}, {str(tmp_path)!r}, {halves}, {steps})")
+        in_processes(
+            "test_training", tmp_path, f"train_in_processes({str(sets[0])!r}, {str(tmp_path)!r}, {halves}, {steps})"
+        )
     config = settings_of(data={**SMALL, "draft_fraction": 0.0}, checkpointing=NEVER, schedule={"steps": 6})
     job = job_of(scenes, tmp_path / "alone", config=config)
     train(replace(job, config=replace(config, schedule=settings.ScheduleConfig(steps=3))))
@@ -303,19 +290,9 @@ def draft_in_processes(train_set, out):
 
 @pytest.mark.long
 def test_a_network_in_shards_drafts_what_it_does_whole(sets, scenes, tmp_path):
-    in_processes(tmp_path, f"draft_in_processes({str(sets[0])!r}, {str(tmp_path)!r})")
+    in_processes("test_training", tmp_path, f"draft_in_processes({str(sets[0])!r}, {str(tmp_path)!r})")
     assert (tmp_path / "0").exists()
     assert (tmp_path / "1").exists()
-
-
-def in_processes(folder, call):
-    """Calls a function of this file in two processes that know of each other."""
-    script = folder / "together.py"
-    script.write_text(f"import test_training\ntest_training.{call}\n")
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "OMP_NUM_THREADS": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*torchrun, str(script)], env=environment, check=True, timeout=200)
 
 
 def test_another_seed_learns_something_else(scenes, finished, tmp_path):

@@ -1,8 +1,12 @@
 """Two small sets of scenes, a tiny network that trains on them, and the command that trains."""
 
 import argparse
+import os
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import hand_scenes
 import pytest
@@ -27,6 +31,33 @@ def network(**changes):
 
 
 SHAPE = shape_of(network())
+
+
+class Silent:
+    def __init__(self):
+        self.steps, self.rows, self.exams = [], [], []
+
+    def step(self, progress, at, scenes):
+        self.steps.append((progress.step, at))
+
+    def row(self, progress, values):
+        self.rows.append(values)
+
+    def missing_keys(self, names):
+        self.anew = names
+
+    def validated(self, progress, found):
+        self.exams.append((progress.step, found))
+
+
+def in_processes(module, folder, call):
+    """Calls a function of a test module in two processes that know of each other."""
+    script = folder / "together.py"
+    script.write_text(f"import {module}\n{module}.{call}\n")
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*torchrun, str(script)], env=environment, check=True, timeout=200)
 
 
 def make_set(folder, name="train", scenes=SCENES, per_shard=6):

@@ -140,7 +140,7 @@ class _Steps:
 
     def _check_collapse(self, losses: dict[str, Tensor], batch: Batch, step: int, saved: dict[str, Tensor]) -> None:
         config = self.config.rl
-        entropy, kl = losses["entropy"].item(), losses["kl"].item()
+        entropy, kl = self.loop.mean_of_processes(torch.stack([losses["entropy"], losses["kl"]])).tolist()
         if entropy >= config.abort_entropy and kl <= config.abort_kl:
             return
         path = self.loop.save_batch(batch, step, saved)

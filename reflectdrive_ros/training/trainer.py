@@ -190,7 +190,7 @@ class Trainer:
                 at = schedule.progress(config.schedule, progress.step, elapsed_s)
                 self.reporter.step(progress, at, config.data.batch)
                 if progress.step % checkpointing.log_steps == 0:
-                    means = self._mean(torch.stack(sums).nanmean(0)).tolist()
+                    means = self.mean_of_processes(torch.stack(sums).nanmean(0)).tolist()
                     self.reporter.row(progress, {**dict(zip(names, means, strict=True)), "rate": rate})
                     sums.clear()
                 if self._validation_is_due(progress, at):
@@ -291,8 +291,8 @@ class Trainer:
             about["validation"] = {name: round(value, 3) for name, value in found.items()}
         train_state.save_weights(self.average, self.job.out / train_state.WEIGHTS, about)
 
-    def _mean(self, values: Tensor) -> Tensor:
-        """Of all processes."""
+    def mean_of_processes(self, values: Tensor) -> Tensor:
+        """The mean of the values that every process has."""
         return self.fabric.all_reduce(values) if self.fabric.world_size > 1 else values  # type: ignore[return-value]
 
     def _agreed(self, value: Any) -> Any:
