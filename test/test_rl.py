@@ -320,7 +320,7 @@ def test_the_token_that_is_rewarded_is_learnt():
     net = tiny_net(layout=whole_layout(11))
     config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0, baseline="scene")
     earned = learn(net, config, lambda states: (states[-1, :, 3] == 7).float(), 60)
-    assert np.mean(earned[:3]) < 0.4
+    assert earned[0] < 0.4
     assert np.mean(earned[-10:]) > 0.95
 
 

@@ -53,7 +53,7 @@ class Silent:
 def in_processes(module, folder, call):
     """Calls a function of a test module in two processes that know of each other."""
     script = folder / "together.py"
-    script.write_text(f"import {module}\n{module}.{call}\n")
+    script.write_text(f"import {module}\n\nif __name__ == '__main__':\n    {module}.{call}\n")
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "OMP_NUM_THREADS": "1"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
