@@ -483,7 +483,7 @@ def train_slowly(train_set, val_set, out, init):
     """In a child: a checkpoint after every step, and time to be killed in."""
     torch.set_num_threads(1)
     plain = rl_losses.RlLosses.forward
-    rl_losses.RlLosses.forward = lambda *given: (time.sleep(0.2), plain(*given))[1]
+    rl_losses.RlLosses.forward = lambda *given: (time.sleep(0.5), plain(*given))[1]
     yaml = YAML.replace("checkpoint_minutes: 100.0", "checkpoint_minutes: 0.0")
     rl_command((Path(train_set), Path(val_set)), Path(out), Path(init), "--steps", "6", yaml=yaml)
 
