@@ -60,9 +60,9 @@ def test_two_cannot_train_into_one_folder(sets, tmp_path, capsys):
 def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_them(sets, tmp_path, capsys):
     """The base network in small: square images one by one, no stem, words of its own."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e .[dev])")
-    eyes = VisionConfig(64, 64, 16, 1, (), 24, 1, 3, 40)
+    vision = VisionConfig(64, 64, 16, 1, (), 24, 1, 3, 40)
     body = TransformerConfig(32, 2, 4, 2, 16, 48, 20, 1e6)
-    large = network(vision=eyes, transformer=body)
+    large = network(vision=vision, transformer=body)
     measures = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     qwen = transformers.Qwen3ForCausalLM(
         transformers.Qwen3Config(vocab_size=40, num_key_value_heads=2, head_dim=16, rope_theta=1e6, **measures)
@@ -134,8 +134,8 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
 def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
     first, later = tmp_path / "first", tmp_path / "later"
     assert run_tiny(command(sets, first, "--steps", "2", yaml=TINY)) == 0
-    worth = ("--setting", "loss.goal_score=2", "--setting", "loss.goal_value=2")
-    by_scores = ("--steps", "4", *worth, "--setting", "optimizer.vision_pretrain_fraction=0")
+    weights_of_scores = ("--setting", "loss.goal_score=2", "--setting", "loss.goal_value=2")
+    by_scores = ("--steps", "4", *weights_of_scores, "--setting", "optimizer.vision_pretrain_fraction=0")
     assert run_tiny(command(sets, later, *by_scores, "--init-from", str(first), yaml=TINY)) == 0
     with (later / run_log.LOG).open() as file:
         assert all(0 < float(row["goal_score"]) <= 1 and float(row["goal_value"]) > 0 for row in csv.DictReader(file))

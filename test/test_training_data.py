@@ -159,12 +159,12 @@ def drafter(tmp_path):
     return worths.DraftingWeights(path, checkpoint.save(net, path, {}), fast=False)
 
 
-def worth_of(folder, drafter, progress=lambda done, total: None, workers=1):
+def goal_scores_of(folder, drafter, progress=lambda done, total: None, workers=1):
     return worths.score_set(folder, SHAPE, drafter, workers, progress)
 
 
 def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them(sets, scenes, drafter):
-    found = worth_of(sets[0], drafter)
+    found = goal_scores_of(sets[0], drafter)
     goals = worths.GOALS.count + 1
     assert found.goals.shape == (SCENES, goals, 2)
     assert found.score.shape == (SCENES, goals)
@@ -183,18 +183,20 @@ def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them
 
 
 def test_worth_is_found_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
-    first, seen = worth_of(sets[0], drafter, workers=2), []
+    first, seen = goal_scores_of(sets[0], drafter, workers=2), []
     monkeypatch.setattr(worths, "score_drafts", pytest.fail)
-    again = worth_of(sets[0], drafter, lambda done, total: seen.append((done, total)))
+    again = goal_scores_of(sets[0], drafter, lambda done, total: seen.append((done, total)))
     np.testing.assert_array_equal(again.score, first.score)
     assert seen == [(2, 2)]
     with pytest.raises(checkpoint.CheckpointError, match="SHA-256"):
-        worth_of(sets[0], replace(drafter, sha256="0" * 64))
+        goal_scores_of(sets[0], replace(drafter, sha256="0" * 64))
 
 
 def test_goals_and_what_they_are_worth_are_mirrored_with_their_scene(sets, scenes, drafter):
-    worth = worth_of(sets[0], drafter)
-    plain, mirrored = (replace(source(scenes, flip_prob=share), goal_scores=worth).batch(1) for share in (0.0, 1.0))
+    goal_scores = goal_scores_of(sets[0], drafter)
+    plain, mirrored = (
+        replace(source(scenes, flip_prob=share), goal_scores=goal_scores).batch(1) for share in (0.0, 1.0)
+    )
     assert plain.goals.shape == (4, worths.GOALS.count + 1, 2)
     assert torch.equal(mirrored.goal_score, plain.goal_score)
     assert torch.equal(mirrored.sub_scores, plain.sub_scores)

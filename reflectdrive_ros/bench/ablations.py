@@ -36,6 +36,7 @@ from ..errors import UserError
 from ..model.checkpoint import CARD
 from ..provenance import write_numbers
 from ..runtime import cli_args
+from ..scoring.scorer import SUB_SCORES
 from ..training import settings, train_state, validation
 from ..training.settings import TrainConfig
 from .results import format_paired
@@ -312,7 +313,7 @@ def _mean_table(result: Mapping[str, Any]) -> Table:
     headings = ("trained", "PDMS", "NC", "DAC", "TTC", "C", "EP", "goal error m", "PDMS drafted")
     rows = []
     for variant, row in result["variants"].items():
-        scores = (f"{row[key]:.1f}" for key in ("pdms", *validation.SUB_SCORES))
+        scores = (f"{row[key]:.1f}" for key in ("pdms", *SUB_SCORES))
         rows.append((variant, *scores, f"{row['goal_error_m']:.2f}", f"{row['pdms_drafted']:.1f}"))
     return make_table(headings, rows, title)
 

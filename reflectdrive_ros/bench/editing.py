@@ -38,10 +38,10 @@ from ..planning.planner import PlannerContext
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import model_config
+from ..scoring.scorer import SUB_SCORES
 
 WEIGHTS = "weights.safetensors"
 VARIANTS = ("draft", "plan", "ranked", "best")
-COLUMNS = ("nc", "dac", "ttc", "comfort", "ep")
 Scored = dict[str, list[float]]  # MEASURES of each variant, in 0..1
 
 
@@ -102,12 +102,7 @@ def measure(
     errors: Console,
 ) -> dict[str, list[Scored]]:
     """Scores of every variant by model, of the same scenes in the same order. Raises SetError."""
-    notes, left = [], limit
-    for note in shards.index_of(folder).shards:
-        count = note.scenes if left is None else min(left, note.scenes)
-        left = None if left is None else left - count
-        if count:
-            notes.append((note, count))
+    notes = open_loop.shard_tasks(shards.index_of(folder), None, limit)
     tasks = [Task(note, count, model) for model in models.values() for note, count in notes]
     work = partial(_score_shard, folder, config, privilege_name)
     found: dict[tuple[str, str], list[Scored]] = {}
@@ -170,7 +165,7 @@ def summarise(rows: dict[str, list[Scored]]) -> dict[str, dict[str, Any]]:
         pdms = {variant: np.array([row[variant][0] for row in scored]) for variant in VARIANTS if variant in scored[0]}
         means = np.array([row["plan"] for row in scored])
         own: dict[str, Any] = {variant: round(100.0 * float(values.mean()), 3) for variant, values in pdms.items()}
-        for measure in COLUMNS:
+        for measure in SUB_SCORES:
             own[measure] = round(100.0 * float(np.nanmean(means[:, driving_scores.MEASURES.index(measure)])), 3)
         own["gain"], own["gain_95"] = _difference(pdms["plan"], pdms["draft"])
         own["to_first"], own["to_first_95"] = _difference(pdms["plan"], np.array([row["plan"][0] for row in first]))
@@ -193,7 +188,7 @@ def _table(title: str, numbers: dict[str, dict[str, Any]]) -> Table:
                 name,
                 *(f"{row[key]:.1f}" for key in ("draft", "plan")),
                 *differences,
-                *(f"{row[key]:.1f}" for key in COLUMNS),
+                *(f"{row[key]:.1f}" for key in SUB_SCORES),
                 *(f"{row[key]:.1f}" if key in row else "" for key in more),
             )
         )

@@ -37,7 +37,7 @@ from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array, Observation, Plan, Verdict
 from ..evaluation import driving_scores, open_loop
-from ..evaluation.driving_scores import MEASURES, WAYPOINT_TIMES_S
+from ..evaluation.driving_scores import MEASURES
 from ..evaluation.privilege import observe
 from ..features import InputSpec, ModelInputs
 from ..planning import decoding_config, get_planner, guard
@@ -49,6 +49,7 @@ from ..runtime import cli_args
 from ..runtime.network import load_network
 from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SafetyContext, unsafe_reason
+from ..scoring.scorer import WAYPOINT_TIMES_S
 from ..scoring.search import neighbourhood
 from ..tokens import TokenLayout
 

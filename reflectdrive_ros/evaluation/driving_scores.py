@@ -13,11 +13,9 @@ from ..config import ScoringConfig
 from ..domain import Array, Observation, Plan, Trajectory
 from ..planning import LEARNED
 from ..planning.planner import Planner, PlannerContext, PlannerState, PlanningError
-from ..scoring.scorer import WAYPOINTS, Scene, score, total
+from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, Scene, score, total
 from ..scoring.simulate import HORIZON_S
 
-WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
-SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 MEASURES = ("pdms", *SUB_SCORES, "pdms_without_comfort")
 Row = list[float]  # MEASURES, 0..1 or NaN
 RANDOM_WEIGHTS = "random weights"  # follows the planner in the name of a row

@@ -39,9 +39,10 @@ from ..planning.planner import PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_cameras
+from ..scoring.scorer import WAYPOINT_TIMES_S
 from . import driving_scores, scene_sets
 from . import privilege as privileges_of
-from .driving_scores import MEASURES, WAYPOINT_TIMES_S, Driver, Row, Scores, make_drivers
+from .driving_scores import MEASURES, Driver, Row, Scores, make_drivers
 
 EXPERT = "expert"
 BOOTSTRAP_SAMPLES = 1000  # for the interval of a mean
@@ -153,7 +154,7 @@ def evaluate(
                 f"{len(INSTANTS_S)}: give a model for {len(INSTANTS_S)}"
             )
     index = shards.index_of(folder)
-    tasks = _shard_tasks(index, families, limit)
+    tasks = shard_tasks(index, families, limit)
     drivers = make_drivers(planners, privileges, random_weights)
     work = partial(_score_shard, folder, drivers, config, families)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -178,7 +179,7 @@ def evaluate(
     return result
 
 
-def _shard_tasks(index: Index, families: Collection[str] | None, limit: int | None) -> list[tuple[ShardNote, int]]:
+def shard_tasks(index: Index, families: Collection[str] | None, limit: int | None) -> list[tuple[ShardNote, int]]:
     """The shards to be scored, each with its number of scenes."""
     tasks = []
     for note in index.shards:

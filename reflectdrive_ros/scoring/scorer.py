@@ -58,6 +58,8 @@ from .simulate import HORIZON_S, STATE_SIZE, STEPS, simulate
 WAYPOINTS = 8
 STEPS_PER_WAYPOINT = STEPS // WAYPOINTS
 WAYPOINT_STEPS = STEPS_PER_WAYPOINT * np.arange(1, WAYPOINTS + 1)
+WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
+SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")  # of PDMS, by their names in a ScoreCard
 CANDIDATE_LENGTHS = (WAYPOINTS, STEPS)
 FAR = 1e6  # m, m/s, ..: no plan and no car exceeds this; the arithmetic stays finite
 BLOCK = 256  # candidates scored at once; the arrays of more fall out of the cache

@@ -20,10 +20,11 @@ from ..data.cache import CachedSet, Shape
 from ..domain import Array
 from ..features import PAD, WORDS
 from ..model.token.net import TokenNetConfig
+from ..scoring.scorer import SUB_SCORES
 from ..tokens import TokenLayout
 from . import augment
 from .goal_scores import GoalScores
-from .losses import SUB_SCORES, Batch
+from .losses import Batch
 from .settings import DataConfig
 
 PADDING = WORDS.index(PAD)

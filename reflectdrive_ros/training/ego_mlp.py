@@ -23,7 +23,7 @@ from ..data import shards
 from ..data.scene import DrivingScene
 from ..domain import Array, Command
 from ..provenance import write_numbers
-from ..scoring.scorer import WAYPOINTS, score
+from ..scoring.scorer import SUB_SCORES, WAYPOINTS, score
 
 WIDTH = 256
 STEPS = 6000
@@ -32,7 +32,6 @@ LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 1e-3
 STATE_SCALE = np.array([15.0, 3.0, 0.5, 0.3])  # m/s, m/s^2, rad/s, rad
 POSE_SCALE = np.array([20.0, 5.0, 1.0])  # m, m, rad
-SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,9 +31,8 @@ from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
-from ..scoring.scorer import score
+from ..scoring.scorer import SUB_SCORES, score
 from ..tokens import decoding_rounds
-from .losses import SUB_SCORES
 from .self_drafts import ROUNDS
 
 GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # besides the expert's own

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from ..data import distance_map
 from ..model.token import ops
 from ..model.token.net import PackedOutput, TokenNet
+from ..scoring.scorer import SUB_SCORES
 from .bev_head import BevHead
 from .ground_head import GroundHead
 from .settings import LossConfig
@@ -36,7 +37,6 @@ Answer = TypeVar("Answer")
 SERIES_TERMS = 8  # powers of p q that are summed for every cell
 EXACT_CELLS = 4  # rows and columns of the largest p and q whose cells are computed exactly
 STEP_M = 0.1  # of stored distances
-SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")  # of a score card
 
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision

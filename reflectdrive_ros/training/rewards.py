@@ -24,13 +24,10 @@ from ..parallel import RestartablePool
 from ..planning.postprocess.comfort import relax_profiles
 from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..scoring.safety import SafetyContext
-from ..scoring.scorer import WAYPOINTS, score
-from ..scoring.simulate import HORIZON_S
+from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
 from ..tokens import TokenLayout
 
-SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 COLUMNS = ("score", *SUB_SCORES)  # of a reward
-WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
 
 
 class PlansOfScene(NamedTuple):
@@ -38,9 +35,8 @@ class PlansOfScene(NamedTuple):
 
     shard: Path
     name: str
-    mirrored: bool  # whether the plans are those of the mirrored scene
     with_route: bool  # whether the planner knew the route
-    actions: Array  # (M, T) ids
+    actions: Array  # (M, T) ids, of the scene as it was recorded
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,6 @@ class RewardPool:
             PlansOfScene(
                 self.folder / self.scenes.notes[self.scenes.location[row][0]].file,
                 self.scenes.names[row].decode(),
-                bool(mirror),
                 bool(route),
                 mirror_actions(plans, self.layout) if mirror else plans,
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ def train(
     config = job.config
     assert isinstance(config, RlTrainConfig)
     assert job.init_from is not None
-    rules = replace(job.decoding.goals, count=job.decoding.goals.rescored)
+    rules = job.decoding.goals.for_search
 
     def make_losses(net: TokenNet, generator: torch.Generator) -> Losses:
         return RlLosses(net, config.loss, config.rl, rules, generator)
@@ -92,9 +92,8 @@ class _Steps:
         return torch.cat([mean[:-1], self._panel(found, scores, policy), mean[-1:]])
 
     def _sample(self, batch: Batch, step: int) -> Rollouts:
-        fabric, seed = self.loop.fabric, self.config.seed
-        generator = torch.Generator().manual_seed((seed * 1_000_003 + step) * 1024 + fabric.global_rank)
-        with fabric.autocast():
+        generator = self.loop.generator(step)
+        with self.loop.fabric.autocast():
             return self.loop.losses.run_unsharded(
                 lambda net: rollouts.sample(net, batch.inputs, self.rules, self.config.rl, generator)
             )

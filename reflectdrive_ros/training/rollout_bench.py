@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 def time_batch(net: TokenNet, batch: Batch, config: RlTrainConfig, pool: RewardPool, fast: bool) -> Times:
     """One step of reinforcement learning, with a learning rate near 0, and both ways to log-probabilities."""
-    rules = replace(Decoding().goals, count=Decoding().goals.rescored)
+    rules = Decoding().goals.for_search
     losses = RlLosses(net, config.loss, config.rl, rules, torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(net.parameters(), 1e-9, fused=True)
     parts: dict[str, float] = {}

@@ -48,11 +48,10 @@ def _step(loop: Trainer, batch: Batch, step: int, at: float) -> Tensor:
 
 
 def with_self_drafts(loop: Trainer, batch: Batch, step: int) -> Batch:
-    config, fabric = loop.job.config, loop.fabric
-    generator = torch.Generator().manual_seed((config.seed * 1_000_003 + step) * 1024 + fabric.global_rank)
+    config, generator = loop.job.config, loop.generator(step)
     scenes = round(config.data.draft_fraction * len(batch.text))
     temperature = config.data.draft_temperature
-    with fabric.autocast():
+    with loop.fabric.autocast():
         return loop.losses.run_unsharded(
             lambda net: self_drafts.add_self_drafts(net, batch, scenes, temperature, generator)
         )

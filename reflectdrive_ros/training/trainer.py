@@ -234,6 +234,11 @@ class Trainer:
         )
         return data.batches(source, first, self.fabric.global_rank, self.fabric.world_size)
 
+    def generator(self, step: int) -> torch.Generator:
+        """The source of randomness of a step on this process."""
+        seed = (self.job.config.seed * 1_000_003 + step) * 1024 + self.fabric.global_rank
+        return torch.Generator().manual_seed(seed)
+
     def save_batch(self, batch: Batch, step: int, more: Mapping[str, Tensor]) -> Path:
         """Writes the batch of a failed step and the tensors `more`; returns the file."""
         path = self.job.out / NONFINITE_BATCH

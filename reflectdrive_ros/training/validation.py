@@ -21,10 +21,9 @@ from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
-from ..scoring.scorer import score
+from ..scoring.scorer import SUB_SCORES, score
 
 BATCH_SCENES = 16  # scenes
-SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")
 
 
 @dataclass(frozen=True, eq=False)
