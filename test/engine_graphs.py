@@ -12,7 +12,7 @@ from tiny_net import tiny_net
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
 from reflectdrive_ros.deploy import engines
 from reflectdrive_ros.deploy.export import export, to_bfloat16
-from reflectdrive_ros.features import WORDS
+from reflectdrive_ros.features.images import WORDS
 from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding

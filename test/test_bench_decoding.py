@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny_net import tiny_net
 
-from reflectdrive_ros import features
+from reflectdrive_ros.features import images as features
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import decoding
 from reflectdrive_ros.config import Config

@@ -14,7 +14,7 @@ from tiny_net import tiny_inputs, tiny_net
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import gpu, planner
 from reflectdrive_ros.bench.parity import full_rounds, lite_rounds, run_step
-from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.model.token import torch_bench
 from reflectdrive_ros.model.token.cuda_graphs import MODES
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork

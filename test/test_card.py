@@ -13,7 +13,7 @@ from tiny_net import POSES, tiny_inputs, tiny_net
 from reflectdrive_ros.bench.parity import full_rounds, run_step
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
 from reflectdrive_ros.deploy.export import camera_rig, export
-from reflectdrive_ros.features import WORDS, ModelInputs
+from reflectdrive_ros.features.images import WORDS, ModelInputs
 from reflectdrive_ros.files import sha256_of
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import FORMER_FORMATS, RENDERED, GraphCard, GraphError

@@ -21,7 +21,7 @@ from reflectdrive_ros.cli.eval import Console
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.evaluation import driving_scores, privilege
 from reflectdrive_ros.evaluation.closed_loop import CameraHistory
-from reflectdrive_ros.features import model_inputs
+from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.model.card import MAX_PDMS_DROP
 from reflectdrive_ros.planning import get_planner

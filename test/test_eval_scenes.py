@@ -401,7 +401,7 @@ def test_a_model_for_other_cameras_or_instants_is_refused_before_the_first_scene
 ):
     from tiny_net import tiny_net
 
-    from reflectdrive_ros.features import WORDS
+    from reflectdrive_ros.features.images import WORDS
     from reflectdrive_ros.training.train_state import save_weights
 
     file = tmp_path / "weights.safetensors"

@@ -51,7 +51,7 @@ GROUND = (
         "lanes",
         "osm",
     ),
-    *("parallel", "provenance", "stopping", "tokens"),
+    *("parallel", "provenance", "stopping", "tokens", "vector_spec"),
 )
 RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")
 

@@ -11,7 +11,7 @@ from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench.parity import count_equal, decode_both
-from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt import cuda_device
 

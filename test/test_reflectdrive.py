@@ -11,7 +11,7 @@ from test_reflectdrive2 import KnownWays, arc_frames, arc_way, seen
 from tiny_net import tiny_net
 
 from reflectdrive_ros.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
-from reflectdrive_ros.features import WORDS, WordTokenizer, model_inputs
+from reflectdrive_ros.features.images import WORDS, WordTokenizer, model_inputs
 from reflectdrive_ros.planning import decoding_config, get_planner, reflectdrive, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.runtime.engine import Engine

@@ -427,7 +427,7 @@ def network():
     pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
     from tiny_net import tiny_net
 
-    from reflectdrive_ros.features import WORDS
+    from reflectdrive_ros.features.images import WORDS
     from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
     return TorchNetwork(tiny_net(words=WORDS, text_vocabulary=64, text_length=16))
@@ -453,7 +453,7 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
     """Numpy around single steps, or one rollout in torch as training does it: the same ids."""
     import torch
 
-    from reflectdrive_ros.features import model_inputs
+    from reflectdrive_ros.features.images import model_inputs
     from reflectdrive_ros.model.token import rollout
 
     scene = seen(agents=cars())

@@ -13,7 +13,7 @@ from reflectdrive_ros import geometry
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, ConfigError, load
 from reflectdrive_ros.domain import StepKind, Verdict
-from reflectdrive_ros.features import model_inputs
+from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.planning import decoding_config
 from reflectdrive_ros.runtime.engine import Engine

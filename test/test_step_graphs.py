@@ -7,7 +7,7 @@ from tiny_net import random_actions, tiny_inputs, tiny_net
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.model.token import cuda_graphs, rollout
 from reflectdrive_ros.model.token.cuda_graphs import DEFAULT_MODE, MODES, CudaGraphStep, CudaMode, build_step
 from reflectdrive_ros.model.token.ops import EditRules

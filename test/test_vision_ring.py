@@ -8,7 +8,7 @@ import torch
 from tiny_net import VISION, assert_same_answer, tiny_inputs, tiny_net
 
 from reflectdrive_ros.deploy.export import export
-from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.runtime.ort_backend import Graph, OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 

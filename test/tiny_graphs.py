@@ -10,7 +10,7 @@ import torch
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.config import DecodingConfig, ModelConfig
-from reflectdrive_ros.features import ModelInputs
+from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.model.card import sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding

@@ -27,7 +27,7 @@ def straight_on():
     import torch.nn.functional as F
     from tiny_net import tiny_inputs, tiny_net, uniform_goal_values
 
-    from reflectdrive_ros.features import WORDS
+    from reflectdrive_ros.features.images import WORDS
     from reflectdrive_ros.tokens import Codebook
 
     net = uniform_goal_values(tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16)).train()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny_net import tiny_config
 
-from reflectdrive_ros import features
+from reflectdrive_ros.features import images as features
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.data import cache, shards
 from reflectdrive_ros.data.shards import Index, ShardContent

@@ -20,7 +20,7 @@ from ..config import Config
 from ..data import shards
 from ..data.shards import SetError
 from ..deploy.quantise import ActivationRange, activation_ranges, write_calibration_graphs, write_quantised
-from ..features import model_inputs
+from ..features.images import model_inputs
 from ..model.card import CARD, MAX_PDMS_DROP, GraphCard, GraphError
 from ..planning.planner import Network
 from ..runtime.network import golden

@@ -26,7 +26,7 @@ from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..evaluation import open_loop
-from ..features import model_inputs
+from ..features.images import model_inputs
 from ..planning import reflectdrive2
 from ..planning.planner import Network
 from ..planning.postprocess.waypoints import postprocess

@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from ..command import make_table
-from ..features import ModelInputs
+from ..features.images import ModelInputs
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import DEFAULT_MODE, MODES
 from ..model.token.net import TokenNet

@@ -29,7 +29,7 @@ from ..data.shards import SetError
 from ..domain import Array, Observation, Plan
 from ..evaluation import driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES
-from ..features import ModelInputs, model_inputs
+from ..features.images import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
 from ..planning.planner import Network, Planner, PlannerContext, PlanningError, prefill_sequences, run_rounds

@@ -47,7 +47,7 @@ from .. import arguments
 from ..command import command, make_table, track_progress
 from ..config import Config, ConfigError
 from ..domain import Array
-from ..features import WORDS, ModelInputs
+from ..features.images import WORDS, ModelInputs
 from ..files import sha256_of
 from ..model import checkpoint
 from ..model.card import CARD, GraphCard, GraphError

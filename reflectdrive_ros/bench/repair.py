@@ -39,7 +39,7 @@ from ..domain import Array, Observation, Plan, Verdict
 from ..evaluation import driving_scores, open_loop
 from ..evaluation.driving_scores import MEASURES
 from ..evaluation.privilege import observe
-from ..features import InputSpec, ModelInputs
+from ..features.images import InputSpec, ModelInputs
 from ..planning import decoding_config, get_planner, guard
 from ..planning.assessment import planned_safety
 from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled, draft_sequentially

@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import features
 from ..documents import DocumentError, read_arrays
 from ..domain import Array, Command, Observation
-from ..features import InputSpec, WordTokenizer
+from ..features import images as features
+from ..features.images import InputSpec, WordTokenizer
 from ..files import write_atomic
 from ..parallel import map_restartable
 from ..tokens import Codebook

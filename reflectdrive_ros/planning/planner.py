@@ -15,7 +15,7 @@ import numpy as np
 
 from ..config import Config
 from ..domain import Array, Observation, Plan, TokenTrace
-from ..features import InputSpec, ModelInputs, model_inputs
+from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..scoring.safety import SafetyContext
 from ..tokens import Round, TokenLayout
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
-from ..features import ModelInputs
+from ..features.images import ModelInputs
 from ..scoring.safety import safety_check
 from ..tokens import decoding_rounds, draft_schedule
 from .assessment import assess, evaluate

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..domain import Array
-from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.card import GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
 from .feature_cache import FeatureCache

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..config import DecodingConfig, ModelConfig
 from ..domain import Array
-from ..features import ModelInputs, encode_route, route_ahead
+from ..features.images import ModelInputs, encode_route, route_ahead
 from ..planning import ReflectDriveDecoding
 from ..planning.planner import Network, prefill_sequences, run_rounds
 from ..tokens import decoding_rounds

@@ -26,7 +26,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ..domain import Array
-from ..features import ModelInputs, Tokenizer
+from ..features.images import ModelInputs, Tokenizer
 from ..model.card import CALIBRATION_PREFIX, UNCONDITIONAL, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled, run_rounds
 from ..tokens import Round

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..domain import Array, Observation
-from ..features import InputSpec, ModelInputs, model_inputs
+from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..planning.planner import Network, Prefilled
 from ..tokens import TokenLayout
 

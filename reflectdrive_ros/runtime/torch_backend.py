@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..domain import Array
-from ..features import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.card import token_capabilities
 from ..model.checkpoint import CheckpointError, load
 from ..model.layers import KeysValues

@@ -14,11 +14,11 @@ import cv2
 import numpy as np
 import torch
 
-from .. import features
 from ..data import distance_map, occupancy
 from ..data.cache import CachedSet, Shape
 from ..domain import Array
-from ..features import PAD, WORDS
+from ..features import images as features
+from ..features.images import PAD, WORDS
 from ..model.token.net import TokenNetConfig
 from ..scoring.scorer import SUB_SCORES
 from ..tokens import TokenLayout

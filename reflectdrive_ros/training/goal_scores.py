@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .. import features
 from ..data import cache, shards
 from ..data.cache import Shape
 from ..data.scene import DrivingScene
 from ..data.shards import ShardNote
 from ..domain import Array
-from ..features import ModelInputs
+from ..features import images as features
+from ..features.images import ModelInputs
 from ..model import checkpoint
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet

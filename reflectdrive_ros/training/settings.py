@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import features
 from ..config import ConfigError, ScoringConfig, override_from_file, setting
 from ..documents import DocumentError, read_yaml
+from ..features import images as features
 from ..files import shown
 from ..model.token.net import TokenNetConfig, base_config, small_config
 

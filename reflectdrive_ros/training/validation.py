@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .. import features
 from ..data import shards
 from ..data.cache import Shape
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array
-from ..features import ModelInputs
+from ..features import images as features
+from ..features.images import ModelInputs
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding

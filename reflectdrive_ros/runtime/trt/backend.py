@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ...domain import Array
-from ...features import ModelInputs, Tokenizer
+from ...features.images import ModelInputs, Tokenizer
 from ...model.card import CAPABILITIES, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
 from ..graphs import GoalChoice, check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched

@@ -19,9 +19,9 @@ from weakref import WeakKeyDictionary
 import cv2
 import numpy as np
 
-from . import geometry
-from .domain import Array, CameraFrame, Command, EgoState, Observation
-from .tokens import Codebook
+from .. import geometry
+from ..domain import Array, CameraFrame, Command, EgoState, Observation
+from ..tokens import Codebook
 
 MAX_CHARACTERS = 300  # of an instruction; longer texts are cut
 EGO_REACH = 20.0  # times its scale; an ego value beyond is a fault of odometry

@@ -1,0 +1,1 @@
+"""Observation to model inputs: the same code for training and driving."""

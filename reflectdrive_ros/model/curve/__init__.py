@@ -1,0 +1,1 @@
+"""Denoising networks on lanes and agents: the planner of ReflexDiffusion."""
