@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -138,7 +139,7 @@ def sample(
     """
     times = sampling_times(steps).tolist()
     futures, earlier = with_present(start, present), None
-    for number, (time, after) in enumerate(zip(times[:-1], times[1:], strict=True)):
+    for number, (time, after) in enumerate(pairwise(times)):
         clean = predict(futures, time)
         if ddim or earlier is None:
             following = ddim_step(futures, clean, time, after)

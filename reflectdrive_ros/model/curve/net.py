@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -180,7 +180,7 @@ class Attention(nn.Module):
         return merged
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)
 
 
 class EncoderLayer(nn.Module):
@@ -328,6 +328,10 @@ class Decoder(nn.Module):
             found = found + self.ego_mlp(state) * (state != 0).any(-1)[:, None]
         return found
 
+    def keys_values(self, encoded: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Keys and values of each layer's cross-attention, of encoded scenes (B, elements, hidden)."""
+        return tuple(cast(DecoderLayer, layer).cross_attn.keys_values(encoded) for layer in self.layers)
+
     def forward(self, x: Tensor, times: Tensor, context: Context) -> Tensor:
         scenes, samples, agents = x.shape[:3]
         which = (torch.arange(agents, device=x.device) > 0).long()
@@ -380,7 +384,7 @@ class CurveNet(nn.Module):
         """The context of B scenes, from inputs in metres."""
         normal = self.normalize(inputs)
         encoded = self.encoder(normal)
-        keys_values = tuple(layer.cross_attn.keys_values(encoded) for layer in self.decoder.layers)
+        keys_values = self.decoder.keys_values(encoded)
         neighbours = normal.agents[:, : self.config.spec.predicted_agents, -1, :POSE]
         absent = torch.cat([torch.zeros_like(normal.ego[:, :1], dtype=torch.bool), (neighbours == 0).all(-1)], 1)
         return Context(keys_values, self.decoder.condition(normal), absent)

@@ -144,7 +144,7 @@ def _normalization(args: Mapping[str, Any]) -> Normalization:
 def _numbers(entry: Any, part: str, columns: int, name: str) -> tuple[float, ...]:
     values = entry.get(part) if isinstance(entry, Mapping) else None
     good = isinstance(values, list) and len(values) == columns and all(type(v) in (int, float) for v in values)
-    if not good or (part == "std" and min(values or [0]) <= 0):  # type: ignore[type-var]
+    if not good or (part == "std" and min(values or [0]) <= 0):
         raise ValueError(f"has no {columns} numbers in {name}.{part}")
     return tuple(map(float, values))  # type: ignore[arg-type]
 
