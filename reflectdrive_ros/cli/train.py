@@ -41,8 +41,8 @@ from ..training.goal_scores import GoalScores
 from ..training.rewards import PlanScorer, RewardPool
 from ..training.run_log import LOG, RunLog, complete_rows
 from ..training.settings import RlTrainConfig, TrainConfig
+from ..training.token_job import PretrainedPaths, TokenJob
 from ..training.train_state import StateError
-from ..training.trainer import Job, PretrainedPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +188,7 @@ def _run_alone(
     if pretrained_paths.any_given:
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
     goal_scores = _goal_scores(args, config, shape, fabric, errors)
-    job = Job(
+    job = TokenJob(
         config,
         network,
         scenes,
@@ -263,7 +263,7 @@ def _continues(out: Path, config: TrainConfig) -> None:
     complete_rows(out / LOG, rl.COLUMNS if isinstance(config, RlTrainConfig) else sft.COLUMNS)
 
 
-def _same_scenes(out: Path, job: Job) -> None:
+def _same_scenes(out: Path, job: TokenJob) -> None:
     found = train_state.read_progress(out)
     if found is not None and found[1]["scenes"] != job.scenes.key:
         raise StateError(f"{out} holds a run on other scenes than {job.sets['train']['folder']}: give another --out")
