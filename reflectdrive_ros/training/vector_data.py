@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -209,5 +208,3 @@ def mirror(arrays: Mapping[str, Array], which: Array) -> dict[str, Array]:
                 changed[which] = swapped
         mirrored[name] = changed
     return mirrored
-
-
