@@ -164,7 +164,8 @@ def write_denoiser(args: argparse.Namespace, source: Mapping[str, Any], weights_
 def origin(source: Mapping[str, Any]) -> dict[str, Any]:
     """Origin of the weights and of the graphs, for their card; `source` is the card of the weights."""
     weights = {key: value for key, value in source.items() if key not in ("config", "format")}
-    return {"weights": weights, "made": {key: provenance()[key] for key in ("version", "commit")}}
+    made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
+    return {"weights": weights, "made": made}
 
 
 def report(args: argparse.Namespace, card_sha256: str, weights_sha256: str, console: Console, errors: Console) -> None:
