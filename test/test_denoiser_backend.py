@@ -123,11 +123,11 @@ def checkpoint_file(path):
 
 
 def test_another_hash_and_weights_of_another_kind_are_refused(weights, tmp_path):
-    with pytest.raises(CheckpointError, match="has SHA-256 .*, expected 00"):
+    with pytest.raises(CheckpointError, match=r"has SHA-256 .*, expected 00"):
         checkpoint.load(weights, "00" * 32)
     path = tmp_path / "weights.safetensors"
     save_file(load_file(weights), path, {"reflectdrive.token_net.3": "{}"})
-    with pytest.raises(CheckpointError, match="expected weights of the format reflectdrive.curve_net.1"):
+    with pytest.raises(CheckpointError, match=r"expected weights of the format reflectdrive\.curve_net\.1"):
         checkpoint.load(path, sha256_of(path))
 
 
@@ -254,7 +254,7 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card, monkeypatch):
     own = replace(settings, planner="reflexdiffusion", cameras=replace(settings.cameras, required=False))
     engine.check_network(own, denoiser)  # it needs no camera
     assert engine.image_size(denoiser) is None
-    with pytest.raises(ConfigError, match="planner reflexdiffusion needs a network of kind denoiser, but .* token"):
+    with pytest.raises(ConfigError, match=r"planner reflexdiffusion needs a network of kind denoiser, but .* token"):
         engine.check_network(own, object())
 
 

@@ -48,7 +48,12 @@ def random_net(path: str | Path, seed: int) -> CurveNet:
     In float32 on the CPU, ready for inference. Raises CheckpointError for a file without its configuration.
     """
     path = Path(path)
-    net = CurveNet(_config(path, stored_config(path, FORMAT)))
+    return initialised_net(_config(path, stored_config(path, FORMAT)), seed)
+
+
+def initialised_net(config: CurveNetConfig, seed: int) -> CurveNet:
+    """A network with random weights from a seed, ready for inference."""
+    net = CurveNet(config)
     net.initialise(torch.Generator().manual_seed(seed))
     return net.eval()
 
