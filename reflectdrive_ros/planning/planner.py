@@ -18,6 +18,7 @@ from ..domain import Array, Observation, Plan, TokenTrace
 from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..scoring.safety import SafetyContext
 from ..tokens import Round, TokenLayout
+from .denoiser import Denoiser
 
 
 class PlanningError(Exception):
@@ -160,10 +161,16 @@ class PlannerContext:
     """Configuration, network, clock and checks of a planner."""
 
     config: Config
-    network: Network | None = None  # of learned planners
+    network: Network | Denoiser | None = None  # of learned planners
     make_inputs: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
     deadline_used: Callable[[], float] = no_deadline  # elapsed share of the deadline, 0 at the start of the step
     safety: SafetyContext | None = None  # of the step's observation
+
+    @property
+    def token_network(self) -> Network:
+        """The network of a token recipe that has checked it (`network_inputs`)."""
+        assert self.network is not None and not isinstance(self.network, Denoiser)
+        return self.network
 
     def safety_context(self, observation: Observation) -> SafetyContext:
         """The SafetyContext of the step, or a new one if the caller shares none for this observation."""
@@ -183,6 +190,8 @@ def network_inputs(
     network = planner_context.network
     if network is None:
         raise PlanningError(f"{recipe} has no network: set model.file and model.sha256 to its weights")
+    if isinstance(network, Denoiser):
+        raise PlanningError(f"{recipe} needs a network of the kind token: set model.file to one")
     if missing := needs - network.capabilities:
         has = ", ".join(sorted(network.capabilities)) or "none"
         raise PlanningError(f"{recipe} needs the capability {min(missing)} of its network, whose card has {has}")

@@ -202,11 +202,11 @@ def goals_to_draft(known: Prefilled, observation: Observation, planner_context: 
     """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if their plans can be
     scored or are ranked by the network, else one."""
     settings = planner_context.config.reflectdrive2
-    assert planner_context.network is not None
-    by_value = settings.rank_plans and "plan_value" in planner_context.network.capabilities
+    network = planner_context.token_network
+    by_value = settings.rank_plans and "plan_value" in network.capabilities
     if settings.score_goals if can_score(observation) else by_value:
         return known.actions[known.valid], known.goal_log_probs[known.valid]
-    places = planner_context.network.layout.decode_goal(known.actions)
+    places = network.layout.decode_goal(known.actions)
     chosen = select_goal(places, known.goal_log_probs, known.valid, observation.ego, settings)
     return known.actions[[chosen]], known.goal_log_probs[[chosen]]
 
@@ -216,8 +216,7 @@ def draft_inputs(
 ) -> tuple[Array, tuple[int, ...]]:
     """Token sequences that a full step drafts and the tokens per round. The prefill determines them, so the draft can
     be prefetched."""
-    assert planner_context.network is not None
-    free = len(planner_context.network.layout.free)
+    free = len(planner_context.token_network.layout.free)
     limits = draft_schedule(free, planner_context.config.reflectdrive2.draft_rounds)
     return goals_to_draft(known, observation, planner_context)[0], limits
 
