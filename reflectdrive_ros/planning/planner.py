@@ -169,7 +169,8 @@ class PlannerContext:
     @property
     def token_network(self) -> Network:
         """The network of a token recipe that has checked it (`network_inputs`)."""
-        assert self.network is not None and not isinstance(self.network, Denoiser)
+        assert self.network is not None
+        assert not isinstance(self.network, Denoiser)
         return self.network
 
     def safety_context(self, observation: Observation) -> SafetyContext:
