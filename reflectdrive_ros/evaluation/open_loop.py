@@ -39,7 +39,7 @@ from ..planning.denoiser import Denoiser
 from ..planning.planner import PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..runtime.engine import check_cameras
+from ..runtime.engine import check_network
 from ..scoring.scorer import WAYPOINT_TIMES_S
 from . import driving_scores, scene_sets
 from . import privilege as privileges_of
@@ -148,8 +148,10 @@ def evaluate(
         network = cli_args.network_for(config, name, random_weights=False)
         if random_weights:
             cli_args.network_for(config, name, random_weights=True)
-        check_cameras(replace(config, planner=name), network)
-        if network is not None and not isinstance(network, Denoiser) and network.inputs.instants != len(INSTANTS_S):
+        check_network(replace(config, planner=name), network)
+        if network is None or isinstance(network, Denoiser):
+            continue
+        if network.inputs.instants != len(INSTANTS_S):
             raise ConfigError(
                 f"{config.model.file} takes images of {network.inputs.instants} instants, the scenes of a set have "
                 f"{len(INSTANTS_S)}: give a model for {len(INSTANTS_S)}"

@@ -20,7 +20,7 @@ sentence each. Unusable inputs raise a ValueError that names the field.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,6 +55,19 @@ class VectorInputs:
         """The network's inputs by name, in their order."""
         names = ("ego", "agents", "static_objects", "lanes", "lane_limits", "lane_has_limit", "route_lanes")
         return {name: getattr(self, name) for name in names}
+
+
+CONDITIONS = ("agents", "static_objects", "lanes", "lane_limits", "lane_has_limit")  # dropped by `without_conditions`
+POSE_COLUMNS = 4  # of the ego's row, before its motion
+
+
+def without_conditions(inputs: VectorInputs) -> VectorInputs:
+    """The decoupled condition of ReflexDiffusion (section 4.1): the route only, without the ego's motion.
+
+    As `model.curve.net.without_conditions`, on arrays.
+    """
+    ego = np.concatenate([inputs.ego[:POSE_COLUMNS], np.zeros_like(inputs.ego[POSE_COLUMNS:])])
+    return replace(inputs, ego=ego, **{name: np.zeros_like(getattr(inputs, name)) for name in CONDITIONS})
 
 
 def vector_inputs(observation: Observation, spec: VectorSpec) -> VectorInputs:

@@ -35,7 +35,7 @@ from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood
 from ..tokens import TokenLayout
 from .assessment import assess, evaluate, rank_as_planned
-from .planner import PlannerContext, no_deadline
+from .planner import PlannerContext, no_deadline, token_network
 from .postprocess.waypoints import POINT_DT_S, postprocess
 
 ANCHORS = 4  # token pairs that are kept per iteration
@@ -74,7 +74,7 @@ def repair_plan(
     Points may be finer than the codebook: they are kept where an id is unchanged. `context` is that of the network for
     this scene; `states` (1, 41, 11) are the simulated states of the input, if they are known.
     """
-    network = planner_context.token_network
+    network = token_network("repair", planner_context)
     layout = network.layout
 
     def points_of(many: Array) -> Array:
