@@ -166,7 +166,7 @@ def evaluate(
             parts = {note.file: part for note, part in done}
     result = Result(
         scores={driver: [] for driver in (EXPERT, *drivers)},
-        best={name: [] for name, driver in drivers.items() if driver.planner in learned},
+        best={name: [] for name, driver in drivers.items() if driver.planner in PROPOSALS},
     )
     for note, _ in tasks:
         for scene in parts[note.file].scenes:
@@ -246,7 +246,8 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
     planners = {driver.planner for driver in drivers.values()}
-    space, vectors = not planners <= set(CAMERA_FREE), bool(planners & VECTOR_PLANNERS)  # unused ones are not computed
+    # what no planner uses is not computed
+    space, vectors = bool(planners & set(LEARNED)), bool(planners & VECTOR_PLANNERS)
     observations = {
         driver.privilege: privileges_of.observe(scene, driver.privilege, space, vectors) for driver in drivers.values()
     }
@@ -259,7 +260,7 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
         try:
             plan = driving_scores.plan_once(get_planner(asked), observations[driver.privilege], planner_context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]
-            if has_network:
+            if driver.planner in PROPOSALS:
                 proposals = _plan_waypoints_to_all_goals(plan, observations[driver.privilege], planner_context)
                 best[name] = driving_scores.best_score(scored, proposals, config.scoring)
         except PlanningError as fault:

@@ -92,6 +92,34 @@ def repair_plan(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class RepairedPoints:
+    """Result of a repair without tokens."""
+
+    points: Array  # (P, 2) m
+    safe: bool
+    iterations: int  # 0: the plan is safe as it is, or no candidate is better
+
+
+def repair_points(points: Array, known: SafetyContext) -> RepairedPoints:
+    """The part of the repair that needs no tokens, for a plan through points (P, 2): braking and the route.
+
+    The result is the best of the plan and these candidates: its safety never decreases.
+    """
+    evaluation = evaluate(known, points[None])
+    if evaluation.safe[0]:
+        return RepairedPoints(points, True, 0)
+    speed_mps = float(known.scene.motion[0])
+    candidates = [points[None], brake_along_plan(points, speed_mps)]
+    if known.route is not None:
+        candidates.append(follow_route(points, known))
+    start = assess(known, evaluation)
+    found = assess(known, evaluate(known, np.concatenate(candidates)), float(start.progress_m[0]))
+    best = found.best(float(start.limit_violation.max()))
+    safe = bool(found.safety.worst[best] >= SAFE)
+    return RepairedPoints(found.points[best], safe, int(best > 0))
+
+
 def run_repair(
     ids: Array,
     known: SafetyContext,

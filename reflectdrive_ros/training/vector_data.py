@@ -88,7 +88,7 @@ class VectorSet:
 def merge(sets: Sequence[VectorSet], weights: Sequence[float]) -> VectorSet:
     """Sets as one, each drawn with a share that is proportional to its weight."""
     shifts = np.cumsum([0, *(len(each.rows) for each in sets[:-1])])
-    locations = [each.location + [shift, 0] for each, shift in zip(sets, shifts.tolist(), strict=True)]
+    locations = [each.location + np.array([shift, 0]) for each, shift in zip(sets, shifts.tolist(), strict=True)]
     keys = "".join(each.key + str(weight) for each, weight in zip(sets, weights, strict=True))
     return VectorSet(
         tuple(rows for each in sets for rows in each.rows),

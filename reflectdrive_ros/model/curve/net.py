@@ -74,12 +74,19 @@ def base_config() -> CurveNetConfig:
 
 
 def small_config() -> CurveNetConfig:
-    """2 M parameters; trains on a CPU and drives there."""
-    spec = VectorSpec(agents=24, static_objects=5, lanes=40, route_lanes=12, predicted_agents=8, future_steps=40)
+    """1.8 M parameters; trains on a CPU and drives there."""
     return CurveNetConfig(
-        spec, hidden=128, heads=4, encoder_layers=2, decoder_layers=3, mixer_tokens=32, mixer_channels=64,
-        ego_inputs=True, dropout=0.0,
-    )  # fmt: skip
+        VectorSpec(agents=20, lanes=40, route_lanes=12, predicted_agents=6, future_steps=40),
+        hidden=128,
+        heads=4,
+        encoder_layers=2,
+        decoder_layers=3,
+        mixer_tokens=8,
+        mixer_channels=64,
+        route_tokens=16,
+        ego_inputs=True,
+        dropout=0.0,
+    )
 
 
 class VectorTensors(NamedTuple):
