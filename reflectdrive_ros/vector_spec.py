@@ -49,6 +49,10 @@ class VectorSpec:
     future_dt_s: float = 0.1
     normalization: Normalization = field(default_factory=Normalization)
 
+    def __post_init__(self) -> None:
+        if self.predicted_agents > self.agents:
+            raise ValueError(f"predicted_agents is {self.predicted_agents}, expected at most agents ({self.agents})")
+
     @property
     def futures(self) -> int:
         """Futures of a plan: of the ego and of its neighbours."""

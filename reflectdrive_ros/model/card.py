@@ -81,6 +81,19 @@ LAYOUT = {  # of tokens.TokenLayout
     "goal": array(whole(0, 4096), 0, 2),
     "order": text(most=100),
 }
+SCALE_COLUMNS = {"ego": 10, "agent": 11, "static": 10, "lane": 12, "limit": 1, "route": 12}  # of vector_spec
+FUTURE_COLUMNS = {"ego_future": 4, "agent_future": 4}
+VECTOR_SPEC = {  # of vector_spec.VectorSpec
+    **dict.fromkeys(("agents", "static_objects", "lanes", "route_lanes"), COUNT),
+    **dict.fromkeys(("history_steps", "lane_points", "future_steps"), COUNT),
+    "predicted_agents": whole(0, 4096),
+    "future_dt_s": number(1e-3, 10.0),
+    "normalization": {
+        f"{name}_{part}": array(number(*limits), columns, columns)
+        for name, columns in {**SCALE_COLUMNS, **FUTURE_COLUMNS}.items()
+        for part, limits in (("mean", (-1e6, 1e6)), ("std", (1e-6, 1e6)))
+    },
+}
 ROW = {"file": FILE_NAME, "sha256": SHA256}
 MATRIX_3, MATRIX_4 = (array(array(number(), size, size), size, size) for size in (3, 4))
 HEAD = {
@@ -90,6 +103,11 @@ HEAD = {
         "capabilities": array(choice(*CAPABILITIES), 0, len(CAPABILITIES)),
         "training_domain": text(most=100),
     },
+}
+DENOISER_HEAD = {
+    "kind": choice("denoiser"),
+    "capabilities": array(choice("guidance"), 0, 1),
+    "training_domain": text(most=100),
 }
 FIELDS = {
     "model": {

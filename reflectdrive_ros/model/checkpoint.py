@@ -6,7 +6,8 @@ pickle.
 
 The file contains the network's configuration, so that weights and code cannot disagree unnoticed; the card beside it
 (`card.json`) holds the hash, the configuration and the caller's entries. Mismatches raise CheckpointError, which names
-the file, the fault and what was expected.
+the file, the fault and what was expected. The functions on files of any kind of network are used by
+`curve.checkpoint` too.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
 from ..errors import UserError
@@ -43,6 +44,8 @@ FORMER_PARAMETERS = {  # part of a parameter's dotted name -> present name; of t
 }
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
+Net = TypeVar("Net", bound=nn.Module)
+Config = TypeVar("Config")
 
 COUNT, WIDTH, EPSILON = whole(1, 256), whole(1, 1 << 16), number(0.0, 1.0)
 FIELDS = {  # of TokenNetConfig in a weights file
@@ -78,52 +81,22 @@ class CheckpointError(UserError):
 
 def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> str:
     """Writes weights (as `dtype`) and card, atomically; returns the file's SHA-256."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in net.state_dict().items()}
-    config = dataclasses.asdict(net.config)
-    content = to_bytes(tensors, {FORMAT: json.dumps(config)})  # one entry: several have no fixed order
-    digest = hashlib.sha256(content).hexdigest()
-    card = {
-        "format": FORMAT,
+    described = {
         "kind": "token",
         "capabilities": token_capabilities(net.config.layout, net.config.plan_value, True),
         "training_domain": RENDERED,
-        "file": path.name,
-        "sha256": digest,
-        "bytes": len(content),
-        "parameters": sum(value.numel() for value in tensors.values()),
-        "dtype": str(dtype).removeprefix("torch."),
-        "config": config,
-        **about,
     }
-    for target, written in ((path, content), (path.parent / CARD, (json.dumps(card, indent=2) + "\n").encode())):
-        unfinished = target.with_name(target.name + ".part")
-        unfinished.write_bytes(written)
-        os.replace(unfinished, target)
-    return digest
+    return write_weights(net, net.config, FORMAT, {**described, **about}, Path(path), dtype)
 
 
 def load(path: str | Path, sha256: str) -> TokenNet:
     """The network of a file, in float32 on the CPU, ready for inference. Raises CheckpointError."""
     path = Path(path)
-    try:
-        digest = sha256_of(path)
-    except OSError as fault:
-        raise CheckpointError(f"{path} cannot be read: {fault.strerror}") from None
-    if digest != sha256.lower():
-        raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
-    tensors, metadata = read_tensors(path)
+    tensors, metadata = read_verified(path, sha256)
     if FORMAT not in metadata and any(former in metadata for former in FORMER_FORMATS):
         tensors = {present_name(name): value for name, value in tensors.items()}
-    elif FORMAT not in metadata:
-        raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {FORMAT}")
-    config = _config(path, _config_text(metadata))
-    with torch.device("meta"):  # shapes are compared before memory is taken for them
-        check_shapes(TokenNet(config), tensors, path)
-    net = TokenNet(config)
-    copy_parameters(net, tensors, path)
-    return net.eval()
+    config = _config(path, config_text(path, metadata, FORMAT, *FORMER_FORMATS))
+    return network_of(TokenNet, config, tensors, path)
 
 
 def random_net(path: str | Path, seed: int) -> TokenNet:
@@ -132,15 +105,7 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
     In float32 on the CPU, ready for inference. Raises CheckpointError for a file without its configuration.
     """
     path = Path(path)
-    if path.name == CARD:
-        try:
-            config = json.dumps(GraphCard.read(path).model["config"])
-        except (GraphError, KeyError) as fault:
-            raise CheckpointError(f"{path} lacks the network's configuration: {fault}") from None
-    else:
-        _, metadata = read_tensors(path)
-        config = _config_text(metadata)
-    net = TokenNet(_config(path, config))
+    net = TokenNet(_config(path, stored_config(path, FORMAT, *FORMER_FORMATS)))
     net.initialise(torch.Generator().manual_seed(seed))
     return net.eval()
 
@@ -150,22 +115,102 @@ def present_name(name: str) -> str:
     return ".".join(FORMER_PARAMETERS.get(part, part) for part in name.split("."))
 
 
-def _config_text(metadata: Mapping[str, str]) -> str:
-    """The configuration in a file's metadata, as JSON; an empty object where there is none."""
-    return next((metadata[name] for name in (FORMAT, *FORMER_FORMATS) if metadata.get(name)), "{}")
-
-
 def _config(path: Path, content: str) -> TokenNetConfig:
-    try:
-        values = upgrade_config(parse_json(content))
+    def present(values: Any) -> Any:
+        values = upgrade_config(values)
         if isinstance(values, dict):
             values.setdefault("plan_value", False)  # weights of networks without that head may not name it
-        check_fields(values, FIELDS)
-        return _dataclass_of(TokenNetConfig, values)  # type: ignore[no-any-return]
+        return values
+
+    return parse_config(path, content, TokenNetConfig, FIELDS, present)
+
+
+# --- files of any kind of network ------------------------------------------------------------------------------------
+
+
+def write_weights(
+    net: nn.Module, config: Any, format_name: str, about: Mapping[str, Any], path: Path, dtype: torch.dtype
+) -> str:
+    """Writes weights (as `dtype`) with their configuration, and the card beside them, atomically.
+
+    about: entries of the card, which take precedence. Returns the file's SHA-256.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in net.state_dict().items()}
+    values = dataclasses.asdict(config)
+    content = to_bytes(tensors, {format_name: json.dumps(values)})  # one entry: several have no fixed order
+    digest = hashlib.sha256(content).hexdigest()
+    card = {
+        "format": format_name,
+        "file": path.name,
+        "sha256": digest,
+        "bytes": len(content),
+        "parameters": sum(value.numel() for value in tensors.values()),
+        "dtype": str(dtype).removeprefix("torch."),
+        "config": values,
+        **about,
+    }
+    for target, written in ((path, content), (path.parent / CARD, (json.dumps(card, indent=2) + "\n").encode())):
+        unfinished = target.with_name(target.name + ".part")
+        unfinished.write_bytes(written)
+        os.replace(unfinished, target)
+    return digest
+
+
+def read_verified(path: Path, sha256: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a file with that hash. Raises CheckpointError."""
+    try:
+        digest = sha256_of(path)
+    except OSError as fault:
+        raise CheckpointError(f"{path} cannot be read: {fault.strerror}") from None
+    if digest != sha256.lower():
+        raise CheckpointError(f"{path} has SHA-256 {digest}, expected {sha256}: fetch the file again")
+    return read_tensors(path)
+
+
+def config_text(path: Path, metadata: Mapping[str, str], *formats: str) -> str:
+    """The configuration in a file's metadata, as JSON, of the first format there. Raises CheckpointError."""
+    found = next((metadata[name] for name in formats if name in metadata), None)
+    if found is None:
+        raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {formats[0]}")
+    return found
+
+
+def stored_config(path: Path, *formats: str) -> str:
+    """The configuration, as JSON, in a weights file or in a card of exported graphs. Raises CheckpointError."""
+    if path.name != CARD:
+        return config_text(path, read_tensors(path)[1], *formats)
+    try:
+        return json.dumps(GraphCard.read(path).model["config"])
+    except (GraphError, KeyError) as fault:
+        raise CheckpointError(f"{path} lacks the network's configuration: {fault}") from None
+
+
+def parse_config(
+    path: Path,
+    content: str,
+    kind: type[Config],
+    fields: Mapping[str, Any],
+    upgrade: Callable[[Any], Any] = lambda values: values,
+) -> Config:
+    """A configuration as the dataclass `kind`, from JSON that has these fields. Raises CheckpointError."""
+    try:
+        values = upgrade(parse_json(content))
+        check_fields(values, fields)
+        return _dataclass_of(kind, values)  # type: ignore[no-any-return]
     except DocumentError as fault:
         raise CheckpointError(f"the configuration that {path} carries {fault}") from None
     except ValueError as fault:
         raise CheckpointError(f"{path} carries a configuration that is not this network's: {fault}") from None
+
+
+def network_of(make: Callable[[Config], Net], config: Config, tensors: Mapping[str, Tensor], path: Path) -> Net:
+    """The network with these weights in float32 on the CPU, ready for inference. Raises CheckpointError."""
+    with torch.device("meta"):  # shapes are compared before memory is taken for them
+        check_shapes(make(config), tensors, path)
+    net = make(config)
+    copy_parameters(net, tensors, path)
+    return net.eval()
 
 
 def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
