@@ -1,6 +1,7 @@
 """The noise schedule and the samplers of a denoiser: each equals its formula, and good denoisers are sampled well."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -59,8 +60,7 @@ def test_the_noise_of_noisy_futures_is_the_one_that_was_added(time):
 
 
 def step_times():
-    found = denoiser.sampling_times(10).tolist()
-    return list(zip(found, found[1:], strict=False))
+    return list(pairwise(denoiser.sampling_times(10).tolist()))
 
 
 @pytest.mark.parametrize(("time", "after"), step_times())
