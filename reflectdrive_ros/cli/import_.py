@@ -11,8 +11,8 @@ its card has no capability `guidance`.
 decoder and sampler. The exit code is 1 if a largest difference is above its tolerance, and nothing is written then. The
 tolerance is the stated one (2e-5 for normalised inputs, encoding and denoised futures, 1e-3 m for the prediction), or 4
 times the rounding error of float32 of that quantity on this machine, whichever is larger. The rounding error is the
-largest difference between the results in float32 and in float64. It is above 2e-5 for few elements of an encoding, so the
-median over the elements of their largest difference has a row of its own.
+largest difference between the results in float32 and in float64. It is large for few elements of an encoding; the
+median over the elements of their largest difference has a row of its own, so that a bias that is wrong is found too.
 """
 
 from __future__ import annotations
