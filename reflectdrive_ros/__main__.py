@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("cli.train", "training of a planner on a scene set; resumes where it was stopped"),
     "export": ("cli.export", "a planner's weights as ONNX graphs, which run without torch"),
     "engine": ("cli.engine", "TensorRT engines of such graphs, built on the machine that drives with them"),
+    "import": ("cli.import_", "public checkpoints of other planners as weights of this package"),
     "score": ("cli.score", "PDM score of given trajectories in given scenes"),
     "doctor": ("cli.doctor", "what is installed, what is missing, what to do"),
 }

@@ -79,7 +79,7 @@ def vector_inputs(observation: Observation, spec: VectorSpec) -> VectorInputs:
         lanes = np.zeros((spec.lanes, spec.lane_points, 12), np.float32)
         limits = np.zeros((spec.lanes, 1), np.float32)
     else:
-        lanes = _lane_rows(observation.lanes, spec.lanes, spec)
+        lanes = _lane_rows(observation.lanes, "lanes", spec.lanes, spec)
         known = observation.lanes.speed_limits_mps[observation.lanes.valid, None]
         # a lane without a limit of its own has that of the road
         limits = _fit(np.where(known > 0.0, known, observation.speed_limit_mps), spec.lanes)
@@ -93,7 +93,7 @@ def vector_inputs(observation: Observation, spec: VectorSpec) -> VectorInputs:
         lanes,
         limits,
         limits > 0.0,
-        _lane_rows(route_lanes, spec.route_lanes, spec),
+        _lane_rows(route_lanes, "route_lanes", spec.route_lanes, spec),
         tuple(notes),
     )
 
@@ -202,10 +202,10 @@ def _static_rows(poses: Array, sizes: Array) -> Array:
 # --- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def _lane_rows(lanes: LanePolylines, count: int, spec: VectorSpec) -> Array:
-    """(count, P, 12) of the first `count` lanes."""
+def _lane_rows(lanes: LanePolylines, name: str, count: int, spec: VectorSpec) -> Array:
+    """(count, P, 12) of the first `count` lanes, which are the field `name` of an observation."""
     if lanes.points.shape[1] != spec.lane_points:
-        raise ValueError(f"Observation.lanes has {lanes.points.shape[1]} points per lane, expected {spec.lane_points}")
+        raise ValueError(f"Observation.{name} has {lanes.points.shape[1]} points per lane, expected {spec.lane_points}")
     points = lanes.points[lanes.valid][:count]
     widths, lights = (each[lanes.valid][:count] for each in (lanes.widths_m, lanes.lights))
     steps = np.diff(points, axis=1)

@@ -256,7 +256,7 @@ def copy_parameters(net: torch.nn.Module, tensors: Mapping[str, Tensor], source:
     own = check_shapes(net, tensors, source)
     broken = [name for name in own if not torch.isfinite(tensors[name]).all()]
     if broken:
-        raise CheckpointError(f"{source} holds NaN or infinity in {_listed(broken)}")
+        raise CheckpointError(f"{source} holds NaN or infinity in {listed(broken)}")
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(tensors[name])
@@ -267,7 +267,7 @@ def check_shapes(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Pa
     own = dict(net.named_parameters())
     missing, unexpected = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
     if missing or unexpected:
-        raise CheckpointError(f"{source} lacks {_listed(missing)} and has unexpected {_listed(unexpected)}")
+        raise CheckpointError(f"{source} lacks {listed(missing)} and has unexpected {listed(unexpected)}")
     wrong = [name for name in own if own[name].shape != tensors[name].shape]
     if wrong:
         name = wrong[0]
@@ -276,7 +276,8 @@ def check_shapes(net: torch.nn.Module, tensors: Mapping[str, Tensor], source: Pa
     return own
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Names for a message, at most SHOWN of them."""
     if not names:
         return "nothing"
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

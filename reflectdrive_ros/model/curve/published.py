@@ -8,7 +8,7 @@ Tensors are those of `ema_state_dict`, with the prefix `module.` of a distribute
 
 from __future__ import annotations
 
-import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,14 @@ import torch
 from torch import Tensor
 
 from ...documents import DocumentError, anything, check_fields, choice, named, number, read_json, whole
+from ...provenance import provenance
 from ...vector_spec import Normalization, VectorSpec
-from ..checkpoint import CheckpointError, copy_parameters, read_tensors
+from ..checkpoint import CheckpointError, listed, network_of, read_tensors
+from . import checkpoint
 from .net import CurveNet, CurveNetConfig
 
+KIND = "diffusion-planner"  # of checkpoint
+TRAINING_DOMAIN = "nuPlan"
 ARGS = "args.json"
 FILES = ("model.safetensors", "ema_state_dict.safetensors", "model.pth", "latest.pth")  # the first that exists is read
 AVERAGED, PREFIX = "ema_state_dict", "module."
@@ -43,53 +47,65 @@ NORMALIZERS = {  # entry of observation_normalizer -> field prefix and columns o
     "lanes_speed_limit": ("limit", 1),
     "route_lanes": ("route", 12),
 }
-OURS = (  # pattern in a published name -> ours, in this order
-    (r"^encoder\.encoder\.", "encoder."),
-    (r"^decoder\.decoder\.dit\.", "decoder."),
-    (r"^encoder\.fusion\.blocks\.", "encoder.layers."),
-    (r"^encoder\.fusion\.norm\.", "encoder.norm."),
-    (r"^encoder\.(neighbor|lane)_encoder\.(channel_pre|token_pre|blocks|norm|emb_)", r"encoder.\1_mixer.\2"),
-    (r"^encoder\.neighbor_mixer\.", "encoder.agent_mixer."),
-    (r"^encoder\.neighbor_encoder\.type_emb\.", "encoder.agent_kind."),
-    (r"^encoder\.lane_encoder\.speed_limit_emb\.", "encoder.speed_limit."),
-    (r"^encoder\.lane_encoder\.unknown_speed_emb\.", "encoder.unknown_limit."),
-    (r"^encoder\.lane_encoder\.traffic_emb\.", "encoder.light."),
-    (r"^encoder\.static_encoder\.projection\.", "encoder.static_mlp."),
-    (r"^encoder\.pos_emb\.", "encoder.position."),
-    (r"^decoder\.route_encoder\.Mixer\.", "decoder.route_mixer.blocks.0."),
-    (r"^decoder\.route_encoder\.", "decoder.route_mixer."),
-    (r"^decoder\.preproj\.", "decoder.future_mlp."),
-    (r"^decoder\.t_embedder\.mlp\.0\.", "decoder.time1."),
-    (r"^decoder\.t_embedder\.mlp\.2\.", "decoder.time2."),
-    (r"^decoder\.blocks\.", "decoder.layers."),
-    (r"^decoder\.final_layer\.norm_final\.", "decoder.final.norm_final."),
-    (r"^decoder\.final_layer\.proj\.0\.", "decoder.final.norm_input."),
-    (r"^decoder\.final_layer\.proj\.1\.", "decoder.final.hidden."),
-    (r"^decoder\.final_layer\.proj\.3\.", "decoder.final.norm_hidden."),
-    (r"^decoder\.final_layer\.proj\.4\.", "decoder.final.output."),
-    (r"^decoder\.final_layer\.", "decoder.final."),
-    (r"\.adaLN_modulation\.1\.", ".modulation."),
+PUBLISHED = (  # start of our name -> start of the published one, without PREFIX
+    ("encoder.agent_mixer.", "encoder.encoder.neighbor_encoder."),
+    ("encoder.agent_kind.", "encoder.encoder.neighbor_encoder.type_emb."),
+    ("encoder.lane_mixer.", "encoder.encoder.lane_encoder."),
+    ("encoder.speed_limit.", "encoder.encoder.lane_encoder.speed_limit_emb."),
+    ("encoder.unknown_limit.", "encoder.encoder.lane_encoder.unknown_speed_emb."),
+    ("encoder.light.", "encoder.encoder.lane_encoder.traffic_emb."),
+    ("encoder.static_mlp.", "encoder.encoder.static_encoder.projection."),
+    ("encoder.position.", "encoder.encoder.pos_emb."),
+    ("encoder.layers.", "encoder.encoder.fusion.blocks."),
+    ("encoder.norm.", "encoder.encoder.fusion.norm."),
+    ("decoder.route_mixer.blocks.0.", "decoder.decoder.dit.route_encoder.Mixer."),
+    ("decoder.route_mixer.", "decoder.decoder.dit.route_encoder."),
+    ("decoder.agent_embedding.", "decoder.decoder.dit.agent_embedding."),
+    ("decoder.future_mlp.", "decoder.decoder.dit.preproj."),
+    ("decoder.time1.", "decoder.decoder.dit.t_embedder.mlp.0."),
+    ("decoder.time2.", "decoder.decoder.dit.t_embedder.mlp.2."),
+    ("decoder.layers.", "decoder.decoder.dit.blocks."),
+    ("decoder.final.norm_final.", "decoder.decoder.dit.final_layer.norm_final."),
+    ("decoder.final.norm_input.", "decoder.decoder.dit.final_layer.proj.0."),
+    ("decoder.final.hidden.", "decoder.decoder.dit.final_layer.proj.1."),
+    ("decoder.final.norm_hidden.", "decoder.decoder.dit.final_layer.proj.3."),
+    ("decoder.final.output.", "decoder.decoder.dit.final_layer.proj.4."),
+    ("decoder.final.modulation.", "decoder.decoder.dit.final_layer.modulation."),
 )
+MODULATION = (".modulation.", ".adaLN_modulation.1.")
 
 
 def load_published(folder: Path) -> CurveNet:
     """The network of a folder in float32 on the CPU, ready for inference. Raises CheckpointError naming the fault."""
-    config = published_config(folder / ARGS)
+    config, file = published_config(folder / ARGS), weights_file(folder)
+    tensors = _without_prefix(_averaged(file), file)
+    with torch.device("meta"):  # names and shapes are compared before memory is taken for them
+        ours = _checked(CurveNet(config), tensors, file)
+    return network_of(CurveNet, config, ours, file)
+
+
+def weights_file(folder: Path) -> Path:
+    """The file of a folder that is read. Raises CheckpointError."""
     file = next((folder / name for name in FILES if (folder / name).is_file()), None)
     if file is None:
         raise CheckpointError(f"{folder} holds none of {', '.join(FILES)}: name the folder of a checkpoint")
-    tensors = {our_name(name): value.float() for name, value in _averaged(file).items()}
-    net = CurveNet(config)
-    copy_parameters(net, tensors, file)
-    return net.eval()
+    return file
 
 
-def our_name(published: str) -> str:
-    """Our name of a published parameter."""
-    name = published.removeprefix(PREFIX)
-    for pattern, ours in OURS:
-        name = re.sub(pattern, ours, name)
-    return name
+def published_name(ours: str) -> str:
+    """The published name of one of our parameters, without PREFIX."""
+    start, published = next(pair for pair in PUBLISHED if ours.startswith(pair[0]))
+    return (published + ours.removeprefix(start)).replace(*MODULATION)
+
+
+def save_imported(net: CurveNet, path: Path, source: Mapping[str, str]) -> str:
+    """Writes our weights (float32) and card of a network read from the file `source`; returns their SHA-256.
+
+    The public network was not trained with dropped conditions: it has no capability `guidance`.
+    """
+    about = {"imported_from": {"kind": KIND, **source}, **provenance()}
+    described = {"capabilities": [], "training_domain": TRAINING_DOMAIN, "data": about}
+    return checkpoint.save(net, path, described, torch.float32)
 
 
 def published_config(path: Path) -> CurveNetConfig:
@@ -100,6 +116,8 @@ def published_config(path: Path) -> CurveNetConfig:
         for name, columns in COLUMNS.items():
             if args.get(name, columns) != columns:
                 raise ValueError(f"has {name} = {args[name]}, expected {columns}")
+        if args.get("route_len", args["lane_len"]) != args["lane_len"]:
+            raise ValueError(f"has route_len = {args['route_len']}, expected lane_len ({args['lane_len']})")
         return CurveNetConfig(
             VectorSpec(
                 agents=args["agent_num"],
@@ -149,15 +167,49 @@ def _numbers(entry: Any, part: str, columns: int, name: str) -> tuple[float, ...
     return tuple(map(float, values))  # type: ignore[arg-type]
 
 
+def _checked(net: CurveNet, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
+    """Tensors by our names. Raises CheckpointError unless they are a network's parameters, by name and shape."""
+    expected = {published_name(name): parameter.shape for name, parameter in net.named_parameters()}
+    missing, unexpected = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
+    if missing or unexpected:
+        raise CheckpointError(f"{file} lacks {listed(missing)} and has unexpected {listed(unexpected)}")
+    wrong = [name for name, shape in expected.items() if tensors[name].shape != shape]
+    if wrong:
+        have, want = tuple(tensors[wrong[0]].shape), tuple(expected[wrong[0]])
+        raise CheckpointError(
+            f"{file}: {wrong[0]} has shape {have}, by {ARGS} it is {want} ({len(wrong)} such tensors)"
+        )
+    return {name: tensors[published_name(name)].float() for name, _ in net.named_parameters()}
+
+
+def _without_prefix(tensors: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        short = name.removeprefix(PREFIX)
+        if short in found:
+            raise CheckpointError(f"{file} has {short} twice, with and without {PREFIX!r}: one of them is wrong")
+        found[short] = tensor
+    return found
+
+
 def _averaged(file: Path) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
         return read_tensors(file)[0]
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # of torch, on files that it refuses
+            warnings.simplefilter("ignore")
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as fault:  # of many kinds: a damaged archive, a pickle with code
-        reason = " ".join(str(fault).split())[:200]
-        raise CheckpointError(f"{file} cannot be read without running code from it: {reason}") from None
+        raise CheckpointError(
+            f"{file} cannot be read as tensors only, without running code: {_reason(fault)}"
+        ) from None
     tensors = content.get(AVERAGED) if isinstance(content, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise CheckpointError(f"{file} has no tensors under {AVERAGED!r}: expected a public Diffusion-Planner")
-    return tensors
+    return {str(name): value for name, value in tensors.items()}
+
+
+def _reason(fault: Exception) -> str:
+    """The cause in one of torch's messages, without its advice to load with weights_only=False."""
+    lines = [line for line in str(fault).splitlines() if line and "weights_only" not in line]
+    return (lines or [type(fault).__name__])[0][:200].rstrip(". ")
