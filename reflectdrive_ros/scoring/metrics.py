@@ -181,13 +181,22 @@ def driving_direction(center: Array, areas: EgoAreas, spare_intersections: bool)
 def traffic_lights(center: Array, vehicle: VehicleConfig, connectors: tuple[Array, ...], red: Array) -> Array:
     """TLC (N,): 0 where the box touches a connector (ring) while it is red, (R, 41) bool (section 7)."""
     score = np.ones(len(center))
+    if not len(connectors):
+        return score
     size = np.array([vehicle.length_m, vehicle.width_m])
     radius = 0.5 * float(np.hypot(*size))
+    x, y = center[..., 0], center[..., 1]
+    low, high = np.array([x.min(), y.min()]) - radius, np.array([x.max(), y.max()]) + radius
     for ring, when in zip(connectors, red, strict=True):
-        place = center[:, :, :2]
-        near = ((place >= ring.min(axis=0) - radius) & (place <= ring.max(axis=0) + radius)).all(axis=2) & when
+        left, bottom = ring.min(axis=0)
+        right, top = ring.max(axis=0)
+        if left > high[0] or bottom > high[1] or right < low[0] or top < low[1]:
+            continue
+        near = (x >= left - radius) & (x <= right + radius) & (y >= bottom - radius) & (y <= top + radius) & when
         near &= score[:, None] > 0
         candidate, instant = np.nonzero(near)
+        if not len(candidate):
+            continue
         boxes = shapely.polygons(geometry.box_corners(center[candidate, instant], size))
         polygon = shapely.Polygon(ring)
         shapely.prepare(polygon)

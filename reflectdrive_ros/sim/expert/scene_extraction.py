@@ -7,6 +7,7 @@ and a slightly different speed, and its last two seconds are consistent with tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ...data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, DrivingScene, Tracks
 from ...domain import Array, Command, EgoState
 from ...kinematics import steering_from_curvature
 from ...scoring.areas import MapAreas
-from ...scoring.scorer import Reference
+from ...scoring.scorer import Reference, Scene
 from ...scoring.simulate import STEPS
 from .. import instructions, local_map
 from ..network import routing, towns
@@ -48,6 +49,11 @@ class ExtractedScene:
     scene: DrivingScene  # without expert, yardstick and images
     stop_m: float | None  # from the rear axle along the route to a red light's stop line
     scripted: ScriptedActor | None  # an agent that is not in the log
+
+    @cached_property
+    def scored(self) -> Scene:
+        """The scene for the scorer, with the agents' recorded future."""
+        return self.scene.scored()
 
 
 def extract_scene(
