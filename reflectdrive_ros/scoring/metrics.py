@@ -197,9 +197,16 @@ def traffic_lights(center: Array, vehicle: VehicleConfig, connectors: tuple[Arra
         candidate, instant = np.nonzero(near)
         if not len(candidate):
             continue
-        boxes = shapely.polygons(geometry.box_corners(center[candidate, instant], size))
         polygon = shapely.Polygon(ring)
         shapely.prepare(polygon)
+        # Boxes are expensive to make: only those whose centre is outside, and not too far.
+        score[candidate[shapely.intersects_xy(polygon, x[candidate, instant], y[candidate, instant])]] = 0.0
+        left_over = np.flatnonzero(score[candidate])
+        candidate, instant = candidate[left_over], instant[left_over]
+        points = shapely.points(x[candidate, instant], y[candidate, instant])
+        close = shapely.dwithin(polygon, points, radius + 1e-6)
+        candidate, instant = candidate[close], instant[close]
+        boxes = shapely.polygons(geometry.box_corners(center[candidate, instant], size))
         score[candidate[shapely.intersects(polygon, boxes)]] = 0.0
     return score
 

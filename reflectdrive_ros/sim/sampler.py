@@ -79,19 +79,24 @@ class Moment:
     ego: int
     parked: int  # the actor that opens its door or pulls out, -1: none
 
+    def excludes(self, other: Moment) -> bool:
+        """Whether the two are too close to each other."""
+        return self.ego == other.ego and abs(self.step - other.step) < MIN_STEPS_APART
+
+    def excluded_by(self, taken: Mapping[int, Sequence[int]]) -> bool:
+        """Whether it is too close to one of the taken steps of its ego."""
+        return any(abs(self.step - step) < MIN_STEPS_APART for step in taken.get(self.ego, ()))
+
 
 def _split_group(
     moments: Sequence[Moment], taken: Mapping[int, Sequence[int]], quota: int
 ) -> tuple[list[Moment], Sequence[Moment]]:
-    """The next moments, at most `quota`, none of which is too close to another or to one that is taken; and the rest."""
+    """The next moments that are not excluded by those taken, at most `quota`, and the rest."""
     group: list[Moment] = []
     for place, moment in enumerate(moments):
-        if any(abs(moment.step - step) < MIN_STEPS_APART for step in taken.get(moment.ego, ())):
+        if moment.excluded_by(taken):
             continue
-        others = (other for other in group if other.ego == moment.ego)
-        if len(group) == min(quota, GROUP) or any(
-            abs(moment.step - other.step) < MIN_STEPS_APART for other in others
-        ):
+        if len(group) == min(quota, GROUP):
             return group, moments[place:]
         group.append(moment)
     return group, []
@@ -149,7 +154,16 @@ class Shard:
             moments = [Moment(*each) for each in np.stack([steps, egos, parked], axis=1).tolist()]
             while moments and quota:
                 group, moments = _split_group(moments, taken, quota)
-                for moment, extracted, scene in self._make_group(log, family, group):
+                sure = [moment for k, moment in enumerate(group) if not any(map(moment.excludes, group[:k]))]
+                made = self._make_group(log, family, sure)
+                for moment in group:
+                    if moment.excluded_by(taken):
+                        continue
+                    if moment not in sure:  # what excluded it makes no scene
+                        made |= self._make_group(log, family, [moment])
+                    if moment not in made:
+                        continue
+                    extracted, scene = made[moment]
                     if static is not None:
                         images = self._render_images(
                             log, static, scene, extracted.scripted, moment.step, moment.ego
@@ -163,7 +177,7 @@ class Shard:
 
     def _make_group(
         self, log: TrafficLog, family: str, group: Sequence[Moment]
-    ) -> list[tuple[Moment, scene_extraction.ExtractedScene, DrivingScene]]:
+    ) -> dict[Moment, tuple[scene_extraction.ExtractedScene, DrivingScene]]:
         """The moments that make scenes, with these. Moments that are too easy or not drivable are counted."""
         chosen: list[tuple[Moment, scene_extraction.ExtractedScene, float]] = []
         for moment in group:
@@ -181,7 +195,7 @@ class Shard:
                 self.counts["too_easy"] += 1
             else:
                 chosen.append((moment, extracted, easy))
-        made = []
+        made = {}
         experts = self._plan_experts([extracted for _, extracted, _ in chosen])
         for (moment, extracted, easy), (yardstick, plan) in zip(chosen, experts, strict=True):
             if plan.score < MIN_EXPERT_SCORE or plan.nc < 1.0 or plan.dac < 1.0:
@@ -190,7 +204,7 @@ class Shard:
                 continue
             notes = {"expert_pdms": round(plan.score, 4), "straight_on_pdms": round(easy, 4)}
             scene = replace(extracted.scene, reference=yardstick, expert=plan.waypoints, notes=notes)
-            made.append((moment, extracted, scene))
+            made[moment] = extracted, scene
         return made
 
     def _plan_experts(

@@ -60,6 +60,7 @@ EDGE_WEIGHT = 1.5
 LATERAL_MPS2 = 2.4
 LIKELY_CANDIDATES = 16  # scored first
 ROUNDING = 1e-9
+ROAD_SAMPLES = (10, 20, 30, 40)  # instants at which the road is tested first
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,15 +166,19 @@ def _best_of(scene: Scene, ways: _Candidates, states: Array, some: Array) -> tup
 
 
 def _score_bounds(scene: Scene, states: Array) -> Array:
-    """(N,) the score of each candidate if nothing but its progress is wrong with it."""
+    """(N,) the score of each candidate if it meets no agent and no light, and leaves the road at no other instants."""
     config = ScoringConfig()
+    center, size = metrics.centers(states, scene.vehicle), np.array([scene.vehicle.length_m, scene.vehicle.width_m])
+    off_road = metrics.ego_areas(center[:, ROAD_SAMPLES], size, scene.areas, scene.grid).off_road.any(axis=1)
+    comfort = metrics.comfort_flags(states, scene.vehicle, metrics.COMFORT_SANE).all(axis=1)
     reference_m = scene.reference.progress_m * scene.reference.multiplier if scene.reference else 0.0
-    progress_m = metrics.progress(metrics.centers(states[:, [0, -1]], scene.vehicle), scene.centerline)
+    progress_m = metrics.progress(center, scene.centerline)
     share = np.ones(len(states))
     if reference_m > metrics.LEAST_PROGRESS_M:
         share = np.minimum(progress_m / reference_m, 1.0)
-    others = config.ttc_weight + config.comfort_weight
-    return np.asarray((config.progress_weight * share + others) / (config.progress_weight + others))
+    earned = config.progress_weight * share + config.ttc_weight + config.comfort_weight * comfort
+    weight = config.progress_weight + config.ttc_weight + config.comfort_weight
+    return np.where(off_road, 0.0, earned / weight)
 
 
 def _discomfort(ways: _Candidates, narrow: Array) -> Array:
