@@ -165,9 +165,7 @@ class Shard:
                         continue
                     extracted, scene = made[moment]
                     if static is not None:
-                        images = self._render_images(
-                            log, static, scene, extracted.scripted, moment.step, moment.ego
-                        )
+                        images = self._render_images(log, static, scene, extracted.scripted, moment.step, moment.ego)
                         scene = replace(scene, cameras=images)
                     taken.setdefault(moment.ego, []).append(moment.step)
                     wanted[family] -= 1

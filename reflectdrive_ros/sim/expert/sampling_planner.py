@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ... import geometry
+from ...config import ScoringConfig
 from ...domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
-from ...config import ScoringConfig
 from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge_alone, judge_among_agents
 from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X, simulate_each
 
