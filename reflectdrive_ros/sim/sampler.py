@@ -208,7 +208,7 @@ class Shard:
     def _plan_experts(
         self, group: Sequence[scene_extraction.ExtractedScene]
     ) -> list[tuple[Reference, sampling_planner.ExpertPlan]]:
-        """The reference progress and the expert's plan of each scene; the cars of all of them are simulated together."""
+        """The reference progress and the expert's plan of each scene; all their cars are simulated together."""
         came_true = [extracted.scored for extracted in group]
         believed = [
             replace(scored, agents=extracted.scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
