@@ -311,6 +311,29 @@ class ReflectDriveConfig:
 
 
 @dataclass(frozen=True)
+class ReflexDiffusionConfig:
+    """The recipe reflexdiffusion; the defaults are those of the paper unless the text says otherwise."""
+
+    steps: int = setting(10, "steps of the sampler; one more evaluation ends it", 2, 100)
+    sampler: str = setting("dpm", "dpm (DPM-Solver++ of second order) or ddim")
+    noise: float = setting(0.0, "scale of the noise that a plan starts from; 0: none (paper: 1)", 0.0, 2.0)
+    guidance: float = setting(
+        0.9, "weight of classifier-free guidance: 1 uses all conditions, 0 only the route", 0.0, 3.0
+    )
+    reflection: bool = setting(True, "do a step again if the confidence of its predicted plan is low")
+    reflection_guidance: float = setting(0.0, "guidance of the noise that is added again", 0.0, 3.0)
+    confidence_min: float = setting(0.8, "steps with a lower confidence are reflected", 0.0, 1.0)
+    reflections_max: int = setting(10, "largest number of reflected steps per plan", 0, 100)
+    repair: bool = setting(
+        True, "check the plan if objects or drivable space are known, and brake or follow the route if it is unsafe"
+    )
+
+    def __post_init__(self) -> None:
+        if self.sampler not in ("dpm", "ddim"):
+            raise ConfigError(f"reflexdiffusion.sampler is '{self.sampler}', expected dpm or ddim")
+
+
+@dataclass(frozen=True)
 class RepairConfig:
     """Repair of unsafe plans; the defaults are those of the paper where it gives them."""
 
@@ -333,7 +356,7 @@ class Config:
 
     planner: str = setting(
         "reflectdrive2",
-        "planner: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive",
+        "planner: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive, reflexdiffusion",
     )
     speed_limit_mps: float = setting(13.9, "used where the map has no limit", 0.5, 60.0)
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
@@ -348,6 +371,7 @@ class Config:
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     reflectdrive2: ReflectDrive2Config = field(default_factory=ReflectDrive2Config)
     reflectdrive: ReflectDriveConfig = field(default_factory=ReflectDriveConfig)
+    reflexdiffusion: ReflexDiffusionConfig = field(default_factory=ReflexDiffusionConfig)
     repair: RepairConfig = field(default_factory=RepairConfig)
 
     def __post_init__(self) -> None:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tiny_net import tiny_net
 
-from reflectdrive_ros.features import images as features
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import decoding
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import Index, ShardContent
+from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.tokens import Axis, Codebook, TokenLayout

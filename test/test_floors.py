@@ -57,8 +57,8 @@ RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive
 
 # Where a library may be imported: rooms, or single modules.
 ONLY_IN = {
-    "torch": ("model", "training", "deploy", "runtime.torch_backend"),
-    "torchvision": ("model", "training", "deploy", "runtime.torch_backend"),
+    "torch": ("model", "training", "deploy", "runtime.torch_backend", "runtime.torch_denoiser"),
+    "torchvision": ("model", "training", "deploy", "runtime.torch_backend", "runtime.torch_denoiser"),
     "triton": ("model.token.fused_update",),
     "onnxruntime": ("runtime.ort_backend", "deploy"),
     "tensorrt": ("runtime.trt.backend", "deploy"),

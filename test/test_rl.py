@@ -49,7 +49,7 @@ from reflectdrive_ros.training.fabric import launch_fabric
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.rl_losses import RlLosses, make_policy_batch
 from reflectdrive_ros.training.settings import LossConfig, RlConfig
-from reflectdrive_ros.training.trainer import Job
+from reflectdrive_ros.training.token_job import TokenJob
 
 RULES = GoalRules(count=8, floor=0.0)
 SMALL = RlConfig(goals=2, drafts=3, kept=6, plan_value=0.0)
@@ -553,7 +553,7 @@ def train_in_processes(train_set, out, init, shards_weights):
     assert fabric.world_size == 2
     whole = replace(network(), plan_value=True)
     scenes = prepare(folder)
-    job = Job(config, whole, scenes, None, Path(out), {"train": {"folder": "train"}}, init_from=Path(init))
+    job = TokenJob(config, whole, scenes, None, Path(out), {"train": {"folder": "train"}}, init_from=Path(init))
     with RewardPool(folder, scenes, PlanScorer(whole.layout, config.reward), 1) as pool:
         rl.train(job, fabric, Silent(), pool, lambda: False)
 

@@ -36,8 +36,8 @@ from tiny_training import (  # noqa: F401 (fixtures)
 )
 from torch import nn
 
-from reflectdrive_ros.features import images as features
 from reflectdrive_ros.cli import train as train_run
+from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.token.net import TokenNet
 from reflectdrive_ros.model.token.ops import GoalRules
@@ -46,7 +46,8 @@ from reflectdrive_ros.training import run_log, schedule, self_drafts, settings, 
 from reflectdrive_ros.training.fabric import launch_fabric
 from reflectdrive_ros.training.losses import Losses
 from reflectdrive_ros.training.settings import LossConfig
-from reflectdrive_ros.training.trainer import Job, TrainingError
+from reflectdrive_ros.training.token_job import TokenJob
+from reflectdrive_ros.training.trainer import TrainingError
 
 # --- the loop --------------------------------------------------------------------------------------------------------
 
@@ -56,7 +57,7 @@ def job_of(scenes, out, steps=8, validation_set=None, config=None, **sections):
     out.mkdir(exist_ok=True)
     about = {"train": {"folder": "train"}}
     decoding = Decoding(GoalRules(count=2))
-    return Job(config or settings_of(**sections), network(), scenes, validation_set, out, about, decoding)
+    return TokenJob(config or settings_of(**sections), network(), scenes, validation_set, out, about, decoding)
 
 
 def fabric():

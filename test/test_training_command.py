@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 from tiny_training import command, network, two_sets, weights  # noqa: F401 (a fixture)
 
-from reflectdrive_ros.features import images as features
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.features import images as features
 from reflectdrive_ros.files import lock_folder
 from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.vision import VisionConfig

@@ -13,10 +13,10 @@ import pytest
 import torch
 from tiny_net import tiny_config
 
-from reflectdrive_ros.features import images as features
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.data import cache, shards
 from reflectdrive_ros.data.shards import Index, ShardContent
+from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.training import settings, train_state
 from reflectdrive_ros.training.data import Source, shape_of

@@ -3,7 +3,8 @@
 For each scene both decode a full frame, with all goals drafted and edited, and a lite frame that continues the first
 plan; equal ids are counted. Then the planner plans with each from its initial state, as `eval` does: published ids and
 scores are compared over the same scenes, with a bootstrap interval. Both load through their cards and self-checks as in
-a vehicle; a missing --backend is one sentence and exit code 2.
+a vehicle; a missing --backend is one sentence and exit code 2. Of denoisers the largest distance between plans that
+both sample from the same noise is given, in metres.
 """
 
 from __future__ import annotations
@@ -32,12 +33,22 @@ from ..evaluation.driving_scores import MEASURES
 from ..features.images import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
-from ..planning.planner import Network, Planner, PlannerContext, PlanningError, prefill_sequences, run_rounds
+from ..planning.denoiser import Denoiser
+from ..planning.planner import (
+    AnyNetwork,
+    Network,
+    Planner,
+    PlannerContext,
+    PlanningError,
+    prefill_sequences,
+    run_rounds,
+)
 from ..provenance import write_numbers
 from ..runtime.model_file import model_config
-from ..runtime.network import load_network
+from ..runtime.network import load_network, token_network
 from ..scoring.scorer import Scene
 from ..tokens import Round, TokenLayout, decoding_rounds
+from . import denoiser
 
 PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
 Pair = tuple[Array, Array]  # what two networks wrote
@@ -69,14 +80,19 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         "precision": GraphCard.read(args.graphs).precision,
         "threads": args.threads,
         "set": shards.index_of(args.scenes).set,
-        "planner": config.planner,
-        **compare_networks(network, eager, read_scenes(args.scenes, args.limit, errors), config),
     }
+    vectors = isinstance(network, Denoiser)
+    scenes = read_scenes(args.scenes, args.limit, errors, images=not vectors)
+    if isinstance(network, Denoiser) and isinstance(eager, Denoiser):
+        numbers |= denoiser.compare(network, eager, scenes)
+    else:
+        own, other = (token_network(each, args.model, "bench parity") for each in (network, eager))
+        numbers |= {"planner": config.planner, **compare_networks(own, other, scenes, config)}
     write_numbers(args.json, numbers, weights_sha256=GraphCard.read(args.graphs).model["weights_sha256"])
-    show(numbers, console)
+    (denoiser.show_comparison if vectors else show)(numbers, console)
 
 
-def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Network, Config]:
+def both_networks(args: argparse.Namespace, config: Config) -> tuple[AnyNetwork, AnyNetwork, Config]:
     """The graphs' network and eager torch, and the configuration that decodes as is built in.
 
     Raises ConfigError, GraphError, ModelFileError.
@@ -85,7 +101,8 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
     card = GraphCard.read(graphs.file)
     if card.model["weights_sha256"] != weights.sha256.lower():
         raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
-    config = replace(config, decoding=override(config.decoding, card.decoding()))
+    if card.kind == "token":
+        config = replace(config, decoding=override(config.decoding, card.decoding()))
     asked = (
         ModelConfig(graphs.file, graphs.sha256, args.backend, args.device, config.model.engines, args.threads),
         ModelConfig(weights.file, weights.sha256, "torch", "cpu", "", args.threads),
@@ -99,9 +116,9 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[Network, Ne
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def read_scenes(folder: Path, limit: int, console: Console) -> Iterator[DrivingScene]:
+def read_scenes(folder: Path, limit: int, console: Console, images: bool = True) -> Iterator[DrivingScene]:
     """The first scenes of a set, with a bar. Raises SetError."""
-    read = shards.read(folder, images=True, limit=limit, on_damage=console.print)
+    read = shards.read(folder, images=images, limit=limit, on_damage=console.print)
     yield from track_progress(read, "comparing", console, limit)
 
 

@@ -21,6 +21,9 @@ GPU's rates are not measured.
 Without --model the weights are random, which does not change the times of dense layers. With --model FILE the graphs
 are exported into a temporary folder, where engines are built, or taken from --graphs CARD, with the engines that
 `reflectdrive engine` has built from them.
+
+Of a denoiser (--kind denoiser, or by the card of --model) the times of encoding, of one evaluation and of a whole plan
+are measured (`bench.denoiser`).
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -50,19 +53,28 @@ from ..domain import Array
 from ..features.images import WORDS, ModelInputs
 from ..files import sha256_of
 from ..model import checkpoint
-from ..model.card import CARD, GraphCard, GraphError
+from ..model.card import CARD, KINDS, RENDERED, GraphCard, GraphError
+from ..model.curve import checkpoint as curve_checkpoint
+from ..model.curve.checkpoint import initialised_net
+from ..model.curve.net import CurveNet
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
 from ..planning.planner import Network, prefill_sequences, run_rounds
 from ..provenance import write_numbers
 from ..runtime.graphs import group_views
-from ..runtime.model_file import model_config
+from ..runtime.model_file import model_config, network_kind, read_card, resolve_path
 from ..runtime.network import synthetic_inputs, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
+from ..runtime.torch_denoiser import TorchDenoiser
+from . import denoiser
 from . import gpu as bench_gpu
 from .parity import full_rounds, lite_rounds, run_step
 from .roofline import Cost, bound_ms, costs
+
+if TYPE_CHECKING:
+    from ..runtime.ort_backend import OrtDenoiser
+    from ..runtime.trt.backend import TrtDenoiser
 
 BACKENDS = ("onnxruntime", "torch", "tensorrt")
 GOALS = (1, 3, 6)
@@ -79,7 +91,8 @@ from reflectdrive_ros.model.card import GraphCard
 from reflectdrive_ros.runtime.network import load_network
 file, sha256, backend, device, engines, threads = sys.argv[1:]
 model = ModelConfig(file, sha256, backend, device, engines, int(threads))
-load_network(model, override(DecodingConfig(), GraphCard.read(file).decoding()))
+card = GraphCard.read(file)
+load_network(model, override(DecodingConfig(), card.decoding() if card.kind == "token" else {}))
 print(time.perf_counter() - begun)
 """
 
@@ -87,6 +100,7 @@ print(time.perf_counter() - begun)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime", help=", ".join(BACKENDS))
     parser.add_argument("--config", choices=("small", "base"), default="small", help="size of the random network")
+    parser.add_argument("--kind", choices=tuple(KINDS), default="token", help="of the random network")
     parser.add_argument("--model", metavar="FILE", help="weights to use instead of random ones")
     parser.add_argument("--sha256", metavar="HASH", help="of --model (default: from the card.json beside it)")
     parser.add_argument("--graphs", type=Path, metavar="CARD", help="card of the graphs exported from --model")
@@ -102,6 +116,12 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     places = resolve_devices(args)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if args.kind == "denoiser" or (args.model is not None and network_kind(resolve_path(args.model)) == "denoiser"):
+            numbers, model = denoiser_figures(args, places, folder, errors)
+            write_numbers(args.json, numbers, "", model)
+            for shown in denoiser.tables(numbers):
+                console.print(shown)
+            return
         net, model = load_weights(args)
         eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), mode=CudaMode())
         card = None
@@ -112,6 +132,61 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     write_numbers(args.json, numbers, gpu, model)
     for shown in tables(numbers):
         console.print(shown)
+
+
+def denoiser_figures(
+    args: argparse.Namespace, places: Devices, folder: Path, errors: Console
+) -> tuple[dict[str, Any], str]:
+    """The measurements of a denoiser, and the hash of its weights; empty for random ones."""
+    if args.model is None:
+        net, sha256, capabilities = initialised_net(denoiser.CONFIGS[args.config](), 0), "", ["guidance"]
+    else:
+        model = model_config(args.model, args.sha256)
+        net, sha256 = curve_checkpoint.load(model.file, model.sha256), model.sha256
+        capabilities = read_card(Path(model.file)).get("capabilities") or []
+    network: TorchDenoiser | OrtDenoiser | TrtDenoiser = TorchDenoiser(net, places.device, capabilities)
+    card = None
+    if args.backend != "torch":
+        card = denoiser_graphs(args, net, sha256, capabilities, places.device, folder, errors)
+        if args.backend == "tensorrt":
+            from ..runtime.trt.backend import TrtDenoiser
+
+            network = TrtDenoiser(card, places.device)
+        else:
+            from ..runtime.ort_backend import OrtDenoiser
+
+            network = OrtDenoiser(card, args.threads, "cpu")
+    numbers = {
+        "backend": args.backend,
+        "backend_description": network.backend_description,
+        "precision": "fp32" if card is None else card.precision,
+        "config": args.model or f"{args.config}, random weights",
+        "threads": args.threads,
+        "steps": args.steps,
+        **denoiser.figures(network, net, places.device if places.alike else None, args.threads, args.steps, errors),
+    }
+    if card is not None:
+        numbers["cold_start_s"] = cold_start_s(card, args.backend, places.device, args.threads)
+    return numbers, sha256
+
+
+def denoiser_graphs(
+    args: argparse.Namespace,
+    net: CurveNet,
+    sha256: str,
+    capabilities: list[str],
+    device: str,
+    folder: Path,
+    errors: Console,
+) -> GraphCard:
+    """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
+    if args.graphs is None:
+        from ..deploy.export_denoiser import LARGEST_BATCH, export_denoiser
+
+        batch = LARGEST_BATCH if args.backend == "tensorrt" else None
+        with errors.status("exporting"):
+            export_denoiser(net, sha256, folder, {}, capabilities, RENDERED, batch)
+    return built_card(args, sha256, device, folder, errors)
 
 
 @dataclass(frozen=True)
@@ -160,16 +235,25 @@ def load_or_export_graphs(
     args: argparse.Namespace, net: TokenNet, sha256: str, device: str, folder: Path, errors: Console
 ) -> GraphCard:
     """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
+    if args.graphs is None:
+        from ..deploy.export import export
+
+        sequences = MAX_GOALS if args.backend == "tensorrt" else None
+        with errors.status("exporting"):
+            export(net, sha256, folder, {}, torch_decoding(Config().decoding), sequences)
+    return built_card(args, sha256, device, folder, errors)
+
+
+def built_card(args: argparse.Namespace, sha256: str, device: str, folder: Path, errors: Console) -> GraphCard:
+    """The card of --graphs, or of the graphs in a folder, whose engines are built for TensorRT.
+
+    Raises GraphError, CudaError, EngineError.
+    """
     if args.graphs is not None:
         card = GraphCard.read(args.graphs)
         if card.model["weights_sha256"] != sha256:
             raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
         return card
-    from ..deploy.export import export
-
-    sequences = MAX_GOALS if args.backend == "tensorrt" else None
-    with errors.status("exporting"):
-        export(net, sha256, folder, {}, torch_decoding(Config().decoding), sequences)
     card = GraphCard.read(folder / CARD)
     if args.backend == "tensorrt":
         from ..deploy.engines import build

@@ -46,7 +46,7 @@ from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled,
 from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..runtime.network import load_network
+from ..runtime.network import load_network, token_network
 from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SafetyContext, unsafe_reason
 from ..scoring.scorer import WAYPOINT_TIMES_S
@@ -90,11 +90,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if scenes or model are missing."""
     config = cli_args.configuration(args)
-    network = load_network(config.model, decoding_config(config))
-    assert network is not None  # configuration() has refused a planner without a model
+    network = token_network(load_network(config.model, decoding_config(config)), config.model.file, "bench repair")
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     set_name = shards.index_of(folder).set
-    untrained = cli_args.network_for(config, args.planner, random_weights=True) if args.random_weights else None
+    untrained = None
+    if args.random_weights:
+        random_weights = cli_args.network_for(config, args.planner, random_weights=True)
+        untrained = token_network(random_weights, config.model.file, "bench repair")
     rows, images = measure(folder, config, network, args.limit, errors, untrained)
     if args.image is not None and images:
         cv2.imwrite(str(args.image), cv2.cvtColor(np.concatenate(images), cv2.COLOR_RGB2BGR))

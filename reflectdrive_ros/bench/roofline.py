@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..model.token.ops import SEGMENT, SEGMENTS, GoalRules
 
 if TYPE_CHECKING:
+    from ..model.curve.net import CurveNetConfig
     from ..model.token.net import TokenNetConfig
 
 WEIGHT_BYTES = 4  # float32
+FUTURE_HIDDEN, FREQUENCIES = 512, 256  # of a denoiser, as in model.curve.net
 
 
 class Cost(NamedTuple):
@@ -78,6 +80,45 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
         "look": _cost(
             through_layers(rescored) + rescored * values, measures.layers * (attention + of_action) + kept + values
         ),
+    }
+
+
+def denoiser_costs(config: CurveNetConfig, batch: int) -> dict[str, Cost]:
+    """Costs of `encode` of a denoiser, and of `denoise`, one evaluation of its sampler, on a batch of 1 or 2."""
+    spec, hidden, tokens = config.spec, config.hidden, config.elements
+
+    def mixer(points: int, columns: int, mixed: int, channels: int, layers: int) -> tuple[int, int]:
+        """(products, weights) of one element."""
+        by_channel = columns * channels + channels * channels
+        by_point = points * mixed + mixed * mixed
+        project = channels * hidden + hidden * hidden
+        blocks = layers * 2 * (mixed * mixed * channels + mixed * channels * channels)
+        products = points * by_channel + channels * by_point + blocks + project
+        return products, by_channel + by_point + layers * 2 * (mixed * mixed + channels * channels) + project
+
+    measures = config.mixer_tokens, config.mixer_channels, config.encoder_layers
+    agent, agent_weights = mixer(spec.history_steps, 9, *measures)
+    lane, lane_weights = mixer(spec.lane_points, 8, *measures)
+    route, route_weights = mixer(spec.route_lanes * spec.lane_points, 4, config.route_tokens, config.route_channels, 1)
+    of_static, of_agent, of_lane = (10 + hidden) * hidden, 3 * config.mixer_channels, 5 * config.mixer_channels
+    attention, mlp = 4 * hidden * hidden, 8 * hidden * hidden
+    kept = config.decoder_layers * 2 * hidden  # keys and values of an element
+    ego = (6 + hidden) * hidden if config.ego_inputs else 0
+    encode = spec.agents * (agent + of_agent) + spec.static_objects * of_static + spec.lanes * (lane + of_lane)
+    encode += tokens * (7 * hidden + config.encoder_layers * (attention + mlp + 2 * tokens * hidden) + kept * hidden)
+    encode_weights = agent_weights + of_agent + of_static + lane_weights + of_lane + 7 * hidden
+    encode_weights += config.encoder_layers * (attention + mlp) + kept * hidden + route_weights + ego
+
+    futures, future = spec.futures, 4 * (1 + spec.future_steps)
+    read, write = (future + hidden) * FUTURE_HIDDEN, 4 * hidden * (hidden + future)
+    condition = (FREQUENCIES + hidden) * hidden + (6 * config.decoder_layers + 2) * hidden * hidden
+    layer = attention + 2 * hidden * hidden + 2 * mlp  # of cross-attention queries and output only
+    looks = 2 * hidden * (futures + tokens)
+    denoise = condition + futures * (read + config.decoder_layers * (layer + looks) + write)
+    weights = condition + read + config.decoder_layers * layer + write
+    return {
+        "encode": _cost(batch * (encode + route + ego), encode_weights + batch * tokens * kept),
+        "denoise": _cost(batch * denoise, weights + batch * tokens * kept),
     }
 
 

@@ -55,7 +55,8 @@ def build_and_check(card: str, device: str, folder: Path | None, build_them: boo
     if build_them:
         with errors.status("building engines; this takes minutes"):
             rows = [{**asdict(row), "file": str(row.file)} for row in build(graphs, device, folder, time.perf_counter)]
-    network = load_network(model, override(DecodingConfig(), graphs.decoding()))
+    built_in = graphs.decoding() if graphs.kind == "token" else {}
+    network = load_network(model, override(DecodingConfig(), built_in))
     backend_description = getattr(network, "backend_description", "")
     return {
         "card": model.file,

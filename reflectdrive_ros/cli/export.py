@@ -1,8 +1,9 @@
-"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as four ONNX graphs and a card.
+"""`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as ONNX graphs and a card.
 
 CHECKPOINT is a weights.safetensors with its card.json beside it, as training writes them. DIR gets vision_encoder.onnx,
 prefill_goal.onnx, prefill.onnx, step.onnx and card.json; set `model.file` to DIR/card.json and `model.sha256` to the
-printed hash. ONNX Runtime runs the graphs without torch.
+printed hash. ONNX Runtime runs the graphs without torch. Of a denoiser, as its card says, DIR gets encoder.onnx,
+denoiser.onnx and card.json, in float32.
 
 Quantised graphs may drive differently. With --precision int8 or fp8 graphs are written only after they have planned for
 the first scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than float32 graphs; the card holds both scores.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,16 +30,19 @@ from ..command import command, make_table
 from ..config import Config, ConfigError, load
 from ..data import shards
 from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
+from ..deploy.export_denoiser import LARGEST_BATCH, export_denoiser
 from ..files import atomic_folder
 from ..model import checkpoint
-from ..model.card import CARD, QUANTISED, GraphCard
+from ..model.card import CARD, QUANTISED, RENDERED, GraphCard
 from ..model.checkpoint import CheckpointError
+from ..model.curve import checkpoint as curve_checkpoint
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..provenance import provenance, write_numbers
-from ..runtime.model_file import read_card
+from ..runtime.model_file import network_kind, read_card
 from ..runtime.network import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
+from ..runtime.torch_denoiser import TorchDenoiser
 from .engine import build_and_check, show
 
 
@@ -53,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--blocks",
         type=arguments.positive_int(MAX_SEQUENCES),
         metavar="M",
-        help="action sequences per step; default: any number (for CPUs; TensorRT needs a fixed number)",
+        help="action sequences per step, or of a denoiser 1 or 2 scenes per call (2 for guidance); default: any number "
+        "(for CPUs; TensorRT needs a fixed number)",
     )
     parser.add_argument(
         "--camera",
@@ -100,6 +106,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     check_options(args)
     source = read_card(args.checkpoint)
     weights_sha256 = args.sha256 or source.get("sha256") or ""
+    if network_kind(args.checkpoint) == "denoiser":
+        report(args, write_denoiser(args, source, weights_sha256, errors), weights_sha256, console, errors)
+        return
     net = checkpoint.load(args.checkpoint, weights_sha256)
     check_camera(args.camera, net)
     decoding, gate = torch_decoding(config.decoding), None
@@ -108,14 +117,12 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         if args.gate is not None:
             halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
             gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
-    weights = {key: value for key, value in source.items() if key not in ("config", "format")}
-    made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
     with ExitStack() as stack:
         quantise = args.precision in QUANTISED
         out = stack.enter_context(atomic_folder(args.out))
         place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
         with errors.status("tracing the graphs; this takes half a minute for the small network"):
-            about = {"weights": weights, "made": made}
+            about = origin(source)
             known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
             sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
             card_sha256 = export(
@@ -134,6 +141,35 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
             sets = args.calibrate, args.gate
             exact_card = GraphCard.read(place / CARD)
             card_sha256 = quantise_and_check(exact_card, out, args.precision, sets, args.gate_scenes, config, errors)
+    report(args, card_sha256, weights_sha256, console, errors)
+
+
+def write_denoiser(args: argparse.Namespace, source: Mapping[str, Any], weights_sha256: str, errors: Console) -> str:
+    """Exports a denoiser; returns the SHA-256 of its card. Raises CheckpointError, ConfigError."""
+    if args.precision != "fp32" or args.camera is not None:
+        option = "--camera" if args.camera is not None else f"--precision {args.precision}"
+        raise ConfigError(f"{option} is for token networks, but {args.checkpoint} is a denoiser: leave it out")
+    if args.blocks is not None and args.blocks > LARGEST_BATCH:
+        raise ConfigError(f"--blocks is {args.blocks}, but a denoiser takes at most {LARGEST_BATCH} scenes per call")
+    net = curve_checkpoint.load(args.checkpoint, weights_sha256)
+    capabilities = source.get("capabilities") or []
+    batch = args.blocks or (LARGEST_BATCH if args.tensorrt else None)
+    with atomic_folder(args.out) as out, errors.status("tracing the graphs; this takes half a minute"):
+        known = golden(TorchDenoiser(net, capabilities=capabilities))
+        domain = str(source.get("training_domain") or RENDERED)
+        digest = weights_sha256.lower()
+        return export_denoiser(net, digest, out, origin(source), capabilities, domain, batch, known)
+
+
+def origin(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Origin of the weights and of the graphs, for their card; `source` is the card of the weights."""
+    weights = {key: value for key, value in source.items() if key not in ("config", "format")}
+    made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
+    return {"weights": weights, "made": made}
+
+
+def report(args: argparse.Namespace, card_sha256: str, weights_sha256: str, console: Console, errors: Console) -> None:
+    """Builds engines if asked for, and shows and writes the numbers."""
     numbers = figures(args.out / CARD, card_sha256)
     if args.tensorrt:
         numbers["tensorrt"] = build_and_check(str(args.out / CARD), "cuda", None, True, errors)

@@ -13,11 +13,11 @@ log.csv and tensorboard/.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lightning_fabric import Fabric
 from rich.console import Console
@@ -33,16 +33,21 @@ from ..model.token.net import TokenNetConfig
 from ..provenance import provenance
 from ..runtime import cli_args
 from ..stopping import defer_signals, exit_code, print_stop
-from ..training import average, rewards, rl, settings, sft, train_state, validation
+from ..training import average, diffusion, rewards, rl, settings, sft, train_state, validation, vector_data
 from ..training import goal_scores as goal_scores_of
 from ..training.data import shape_of
+from ..training.diffusion import DiffusionJob
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
 from ..training.rewards import PlanScorer, RewardPool
 from ..training.run_log import LOG, RunLog, complete_rows
-from ..training.settings import RlTrainConfig, TrainConfig
+from ..training.settings import DiffusionTrainConfig, RlTrainConfig, TrainConfig
+from ..training.token_job import PretrainedPaths, TokenJob
+from ..training.train_state import Progress as Done
 from ..training.train_state import StateError
-from ..training.trainer import Job, PretrainedPaths
+
+AnyConfig = TypeVar("AnyConfig", TrainConfig, DiffusionTrainConfig)
+RECORDED = "real_tracks"  # recorded traffic, in place of a folder of scenes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,16 +83,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run, or folder of weights as models/reflectdrive2_small, whose network is trained further",
     )
     rl_parser.set_defaults(defaults=RlTrainConfig(), language_weights=None, vision_weights=None)
+    diffusion_parser = kinds.add_parser(
+        "diffusion", help="the denoiser of reflexdiffusion, on lanes and agents", description=diffusion.__doc__
+    )
+    _add_run_arguments(diffusion_parser, several=True)
+    diffusion_parser.add_argument(
+        "--weights",
+        type=arguments.Range(1e-6, 1e6, "a weight"),
+        nargs="+",
+        metavar="W",
+        help="relative frequency of the scenes of each set of --train (default: equal)",
+    )
+    diffusion_parser.add_argument(
+        "--init-from", type=Path, metavar="DIR", help="run, or folder of weights, that initialises this one"
+    )
+    diffusion_parser.set_defaults(defaults=DiffusionTrainConfig(), run=run_diffusion)
     mean_parser = kinds.add_parser("mean", help="averages the weights of runs", description=average.__doc__)
     mean_parser.formatter_class = HelpFormatter
     average.add_arguments(mean_parser)
     mean_parser.set_defaults(run=average.run)
 
 
-def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
     parser.formatter_class = HelpFormatter
     parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
-    parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
+    if several:
+        parser.add_argument(
+            "--train", nargs="+", required=True, metavar="DIR", help="training sets; one may be real_tracks"
+        )
+    else:
+        parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
     parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
     length = parser.add_mutually_exclusive_group()
@@ -119,7 +144,7 @@ def run_with_network(
     args: argparse.Namespace, config: TrainConfig, network: TokenNetConfig, console: Console, errors: Console
 ) -> int:
     """As `run`, of a network of any measures."""
-    _continues(args.out, config)
+    _continues(args.out, config, rl.COLUMNS if isinstance(config, RlTrainConfig) else sft.COLUMNS)
     for folder in filter(
         None, (args.train, args.val)
     ):  # preparing scenes takes hours: missing files are reported before it
@@ -188,7 +213,7 @@ def _run_alone(
     if pretrained_paths.any_given:
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
     goal_scores = _goal_scores(args, config, shape, fabric, errors)
-    job = Job(
+    job = TokenJob(
         config,
         network,
         scenes,
@@ -199,9 +224,10 @@ def _run_alone(
         pretrained_paths=pretrained_paths,
         goal_scores=goal_scores,
     )
-    _same_scenes(args.out, job)
+    _same_scenes(args.out, scenes.key, args.train.name)
     columns = rl.COLUMNS if isinstance(config, RlTrainConfig) else sft.COLUMNS
-    with defer_signals() as request, RunLog(args.out, config, columns, console, fabric.is_global_zero) as report:
+    log = RunLog(args.out, config.data.batch, columns, validation.summary, console, fabric.is_global_zero)
+    with defer_signals() as request, log as report:
         if isinstance(config, RlTrainConfig):
             rewards.check_scorable(args.train, scenes)
             scorer = PlanScorer(network.layout, config.reward)
@@ -209,14 +235,71 @@ def _run_alone(
                 done = rl.train(job, fabric, report, pool, lambda: request.number is not None)
         else:
             done = sft.train(job, fabric, report, lambda: request.number is not None)
-    if request.number is not None:
+    return _finish(args, fabric, request.number, done, console)
+
+
+def _finish(args: argparse.Namespace, fabric: Fabric, stopped_by: int | None, done: Done, console: Console) -> int:
+    """Tells how a run ended; its exit code."""
+    if stopped_by is not None:
         if fabric.is_global_zero:
             print_stop(_resumption(args.out))
-        return exit_code(request.number)
+        return exit_code(stopped_by)
     console.print(
         f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {args.out / train_state.WEIGHTS}"
     )
     return 0
+
+
+def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Console) -> int:
+    """As `run`, of a denoiser."""
+    config: DiffusionTrainConfig = _with_length(
+        args, override_dotted(settings.read(args.config, args.defaults), cli_args.settings_of(args.settings))
+    )
+    _continues(args.out, config, diffusion.COLUMNS)
+    weights = args.weights or [1.0] * len(args.train)
+    if len(weights) != len(args.train):
+        raise ConfigError(f"--weights has {len(weights)} numbers for {len(args.train)} sets: give one per --train")
+    for folder in filter(None, (*(each for each in args.train if each != RECORDED), args.val)):
+        shards.index_of(Path(folder))
+    init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
+    network = settings.DENOISERS[config.network]()
+    fabric = launch_fabric(config)
+    console.quiet = errors.quiet = not fabric.is_global_zero
+
+    def on_damage(sentence: str) -> None:
+        errors.print(sentence)
+
+    with lock_folder(args.out) if fabric.is_global_zero else nullcontext():
+        with fabric.rank_zero_first(), _preparing(errors) as progress:
+            found = [
+                vector_data.build_vector_set(Path(folder), network.spec, args.workers, on_damage, progress)
+                for folder in args.train
+            ]
+        scenes = found[0] if len(found) == 1 else vector_data.merge(found, weights)
+        if len(scenes) < config.data.batch:
+            raise ConfigError(
+                f"{args.train[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})"
+            )
+        limit = config.checkpointing.validation_scenes
+        known = diffusion.load_validation(args.val, network.spec, limit, on_damage) if args.val else None
+        about: dict[str, Any] = {
+            "train": [
+                {**_set(Path(folder)), "used": len(each), "weight": weight}
+                for folder, each, weight in zip(args.train, found, weights, strict=True)
+            ],
+            **provenance(),
+        }
+        if init_from is not None:
+            about["init_from"] = init_from
+        job = DiffusionJob(config, network, scenes, known, args.out, about, args.init_from)
+        _same_scenes(args.out, scenes.key, args.train[0])
+        log = RunLog(args.out, config.data.batch, diffusion.COLUMNS, diffusion.summary, console, fabric.is_global_zero)
+        with defer_signals() as request, log as report:
+            done = diffusion.train(job, fabric, report, lambda: request.number is not None)
+    return _finish(args, fabric, request.number, done, console)
+
+
+run_diffusion = command(lambda args: _resumption(args.out), "{}: {}")(run_diffusion_command)
 
 
 def _goal_scores(
@@ -242,6 +325,11 @@ def _config(args: argparse.Namespace) -> TrainConfig:
     config: TrainConfig = override_dotted(
         settings.read(args.config, args.defaults), cli_args.settings_of(args.settings)
     )
+    return _with_length(args, config)
+
+
+def _with_length(args: argparse.Namespace, config: AnyConfig) -> AnyConfig:
+    """The settings with the length and seed of the command line."""
     schedule = config.schedule
     if args.steps is not None:
         schedule = replace(schedule, steps=args.steps, minutes=0.0)
@@ -251,7 +339,7 @@ def _config(args: argparse.Namespace) -> TrainConfig:
     return replace(config, schedule=schedule, seed=seed)
 
 
-def _continues(out: Path, config: TrainConfig) -> None:
+def _continues(out: Path, config: TrainConfig | DiffusionTrainConfig, columns: Sequence[str]) -> None:
     """Raises StateError if `out` holds a run of other settings."""
     found = train_state.read_progress(out)
     if found is None:
@@ -260,13 +348,13 @@ def _continues(out: Path, config: TrainConfig) -> None:
     if other:
         names = ", ".join(other)
         raise StateError(f"{out} holds a run with other settings ({names}): use those settings, or give another --out")
-    complete_rows(out / LOG, rl.COLUMNS if isinstance(config, RlTrainConfig) else sft.COLUMNS)
+    complete_rows(out / LOG, columns)
 
 
-def _same_scenes(out: Path, job: Job) -> None:
+def _same_scenes(out: Path, key: str, folder: Path | str) -> None:
     found = train_state.read_progress(out)
-    if found is not None and found[1]["scenes"] != job.scenes.key:
-        raise StateError(f"{out} holds a run on other scenes than {job.sets['train']['folder']}: give another --out")
+    if found is not None and found[1]["scenes"] != key:
+        raise StateError(f"{out} holds a run on other scenes than {folder}: give another --out")
 
 
 def _set(folder: Path) -> dict[str, Any]:

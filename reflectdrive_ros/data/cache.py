@@ -204,7 +204,7 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
         return sentences
     stacked = {name: np.stack(values) for name, values in rows.items()}
     for name, file in FILES.items():
-        write_atomic(cache_file(home, note, file), _to_bytes(np.save, stacked.pop(name)))
+        write_array(cache_file(home, note, file), stacked.pop(name))
     write_arrays(cache_file(home, note, "rest.npz"), stacked)
     return sentences
 
@@ -243,6 +243,11 @@ def read_stored(path: Path) -> dict[str, Array]:
         return read_arrays(path)
     except DocumentError as fault:
         raise SetError(f"{path} {fault}: remove it, and it is written again") from None
+
+
+def write_array(path: Path, array: Array) -> None:
+    """A file of one array, whole or not at all."""
+    write_atomic(path, _to_bytes(np.save, array))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -20,10 +20,10 @@ from ..runtime.trt.backend import (
     engine_folder,
     engine_graphs,
     engine_key,
+    fixed_size,
     import_tensorrt,
     machine_of,
     open_device,
-    sequences_per_step,
 )
 from ..runtime.trt.engine_cache import EngineError
 
@@ -42,7 +42,7 @@ class BuiltEngine:
 
 def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
     """One row per finished engine. Raises CudaError, EngineError, OSError; engines built before are kept."""
-    sequences_per_step(card)
+    fixed_size(card)
     gpu = open_device(device)
     trt = import_tensorrt(gpu)
     place, machine = engine_folder(card, folder), machine_of(trt, gpu)

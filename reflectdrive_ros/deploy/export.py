@@ -180,6 +180,18 @@ def export(
         traced["prefill_goal"] = _trace_prefill(net, PrefillGoal(net, decoding), decided, goals=True)
     if guidance:
         traced["guided_step"] = _trace_guided_step(net, decoding, sequences)
+    return write_graphs(folder, model, traced, about, golden, gate)
+
+
+def write_graphs(
+    folder: Path,
+    model: Mapping[str, Any],
+    traced: Mapping[str, ir.Model],
+    about: Mapping[str, Any],
+    golden: Mapping[str, float] | None,
+    gate: Mapping[str, Any] | None,
+) -> str:
+    """Writes traced graphs and their card into a folder; returns the card's SHA-256."""
     graphs = {}
     for name, graph in traced.items():
         _strip_source_locations(graph)
@@ -289,7 +301,7 @@ def _trace_vision_encoder(net: TokenNet, camera: Size | None, sequences: int | N
     count = config.cameras if sequences else config.cameras + 2
     views = torch.zeros(count, config.vision.frames, height, width, 3, dtype=torch.uint8)
     shapes = None if sequences else {"views": {0: Dim("count", min=1, max=MAX_VIEWS)}}
-    return _trace(EncodeViews(net), (views,), ["views"], ["seen"], shapes)
+    return trace(EncodeViews(net), (views,), ["views"], ["seen"], shapes)
 
 
 def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], goals: bool = False) -> ir.Model:
@@ -297,7 +309,7 @@ def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], goals: 
     inputs, tensors = ["seen", "text", "ego", "route"], example_inputs(net)
     more = (["goal_spacing_m"], (torch.tensor(1.2),)) if goals else ([], ())
     outputs = [*decided, *_keys_values_names(net)]
-    return _trace(module, (*tensors, *more[1]), [*inputs, *more[0]], outputs, None)
+    return trace(module, (*tensors, *more[1]), [*inputs, *more[0]], outputs, None)
 
 
 def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
@@ -313,7 +325,7 @@ def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.
     shapes = None if sequences else {"actions": free, "limit": None, "edit": None, "keys_values": static}
     names = ["blocks", "limit", "edit", *_keys_values_names(net)]
     outputs = ["written", "confidence", *["plan_value"] * net.config.plan_value]
-    return _trace(Step(net, decoding), tensors, names, outputs, shapes)
+    return trace(Step(net, decoding), tensors, names, outputs, shapes)
 
 
 def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
@@ -328,7 +340,7 @@ def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None)
     names = _keys_values_names(net)
     inputs = ["blocks", "limit", "weight", *names, *(f"{UNCONDITIONAL}{name}" for name in names)]
     tensors = masked, torch.tensor(1), torch.tensor(1.0), *prompts
-    return _trace(GuidedStep(net), tensors, inputs, ["written", "confidence"], None if sequences else shapes)
+    return trace(GuidedStep(net), tensors, inputs, ["written", "confidence"], None if sequences else shapes)
 
 
 def _keys_values_names(net: TokenNet) -> list[str]:
@@ -336,7 +348,7 @@ def _keys_values_names(net: TokenNet) -> list[str]:
     return [f"{part}_{layer}" for layer in range(net.config.transformer.layers) for part in ("keys", "values")]
 
 
-def _trace(module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any) -> ir.Model:
+def trace(module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any) -> ir.Model:
     with _suppress_exporter_messages(), torch.no_grad():
         capture = torch.export.export(module.eval(), tensors, dynamic_shapes=shapes)
         program = torch.onnx.export(

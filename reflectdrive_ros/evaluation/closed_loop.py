@@ -34,7 +34,7 @@ from ..parallel import map_restartable
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..runtime.engine import Engine, check_cameras
+from ..runtime.engine import Engine, check_network
 from ..scoring.simulate import DT_S
 from ..sim import sumo
 from ..sim.drive_log import DriveLog
@@ -172,7 +172,7 @@ def run_drives(
         asked = replace(config, planner=driver.planner)
         get_planner(asked)
         if driver.planner in LEARNED:  # report a fault of the model once, not from every drive
-            check_cameras(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
+            check_network(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}

@@ -35,10 +35,11 @@ from ..data.shards import Index, SetError, ShardNote
 from ..domain import Array, Observation, Plan
 from ..files import shown
 from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, VECTOR_PLANNERS, get_planner
+from ..planning.denoiser import Denoiser
 from ..planning.planner import PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..runtime.engine import check_cameras
+from ..runtime.engine import check_network
 from ..scoring.scorer import WAYPOINT_TIMES_S
 from . import driving_scores, scene_sets
 from . import privilege as privileges_of
@@ -147,8 +148,10 @@ def evaluate(
         network = cli_args.network_for(config, name, random_weights=False)
         if random_weights:
             cli_args.network_for(config, name, random_weights=True)
-        check_cameras(replace(config, planner=name), network)
-        if network is not None and network.inputs.instants != len(INSTANTS_S):
+        check_network(replace(config, planner=name), network)
+        if network is None or isinstance(network, Denoiser):
+            continue
+        if network.inputs.instants != len(INSTANTS_S):
             raise ConfigError(
                 f"{config.model.file} takes images of {network.inputs.instants} instants, the scenes of a set have "
                 f"{len(INSTANTS_S)}: give a model for {len(INSTANTS_S)}"
@@ -163,7 +166,7 @@ def evaluate(
             parts = {note.file: part for note, part in done}
     result = Result(
         scores={driver: [] for driver in (EXPERT, *drivers)},
-        best={name: [] for name, driver in drivers.items() if driver.planner in learned},
+        best={name: [] for name, driver in drivers.items() if driver.planner in PROPOSALS},
     )
     for note, _ in tasks:
         for scene in parts[note.file].scenes:
@@ -243,7 +246,8 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
     planners = {driver.planner for driver in drivers.values()}
-    space, vectors = not planners <= set(CAMERA_FREE), bool(planners & VECTOR_PLANNERS)  # unused ones are not computed
+    # what no planner uses is not computed
+    space, vectors = bool(planners & set(LEARNED)), bool(planners & VECTOR_PLANNERS)
     observations = {
         driver.privilege: privileges_of.observe(scene, driver.privilege, space, vectors) for driver in drivers.values()
     }
@@ -256,7 +260,7 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
         try:
             plan = driving_scores.plan_once(get_planner(asked), observations[driver.privilege], planner_context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]
-            if has_network:
+            if driver.planner in PROPOSALS:
                 proposals = _plan_waypoints_to_all_goals(plan, observations[driver.privilege], planner_context)
                 best[name] = driving_scores.best_score(scored, proposals, config.scoring)
         except PlanningError as fault:

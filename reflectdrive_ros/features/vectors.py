@@ -20,7 +20,7 @@ sentence each. Unusable inputs raise a ValueError that names the field.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class VectorInputs:
     agents: Array  # (A, 21, 11) at -2.0, -1.9, .. 0 s
     static_objects: Array  # (S, 10)
     lanes: Array  # (L, P, 12)
-    lane_limits: Array  # (L, 1) m/s, 0: unknown
+    lane_limits: Array  # (L, 1) m/s, that of the road where the lane has none
     lane_has_limit: Array  # (L, 1) bool
     route_lanes: Array  # (R, P, 12)
     notes: tuple[str, ...] = ()  # sentences on inputs that were changed
@@ -55,6 +55,19 @@ class VectorInputs:
         """The network's inputs by name, in their order."""
         names = ("ego", "agents", "static_objects", "lanes", "lane_limits", "lane_has_limit", "route_lanes")
         return {name: getattr(self, name) for name in names}
+
+
+CONDITIONS = ("agents", "static_objects", "lanes", "lane_limits", "lane_has_limit")  # dropped by `without_conditions`
+POSE_COLUMNS = 4  # of the ego's row, before its motion
+
+
+def without_conditions(inputs: VectorInputs) -> VectorInputs:
+    """The decoupled condition of ReflexDiffusion (section 4.1): the route only, without the ego's motion.
+
+    As `model.curve.net.without_conditions`, on arrays.
+    """
+    ego = np.concatenate([inputs.ego[:POSE_COLUMNS], np.zeros_like(inputs.ego[POSE_COLUMNS:])])
+    return replace(inputs, ego=ego, **{name: np.zeros_like(getattr(inputs, name)) for name in CONDITIONS})
 
 
 def vector_inputs(observation: Observation, spec: VectorSpec) -> VectorInputs:
@@ -67,7 +80,9 @@ def vector_inputs(observation: Observation, spec: VectorSpec) -> VectorInputs:
         limits = np.zeros((spec.lanes, 1), np.float32)
     else:
         lanes = _lane_rows(observation.lanes, "lanes", spec.lanes, spec)
-        limits = _fit(observation.lanes.speed_limits_mps[observation.lanes.valid, None], spec.lanes)
+        known = observation.lanes.speed_limits_mps[observation.lanes.valid, None]
+        # a lane without a limit of its own has that of the road
+        limits = _fit(np.where(known > 0.0, known, observation.speed_limit_mps), spec.lanes)
     route_lanes = observation.route_lanes
     if route_lanes is None or not route_lanes.valid.any():
         route_lanes = _route_as_lanes(observation.route, spec, notes)

@@ -4,11 +4,12 @@
     card.files["step"], card.model["weights_sha256"], card.layout()
 
 A card is `{"format", "model", "graphs": {name: {"file", "sha256", "bytes", "weights"?}}, "about"}`. `model` describes
-the network: its kind, its capabilities, the domain of its training images, its inputs with the camera rig of the
-training, its token layout and decoding. Loader, self-check, planners and benches use it. `model` is repeated in the
-metadata of each graph, so that a graph of another model in the right place is detected. A large graph has its weights
-in a file of its own, `weights`, with the same three entries. All files that a runtime loads are covered by a hash: a
-graph that refers to any other file is refused.
+the network: its kind, its capabilities and the domain of its training data; of a token network also its inputs with
+the camera rig of the training, its token layout and decoding, of a denoiser its input format with the normalisation and
+its configuration. Loader, self-check, planners and benches use it. `model` is repeated in the metadata of each graph,
+so that a graph of another model in the right place is detected. A large graph has its weights in a file of its own,
+`weights`, with the same three entries. All files that a runtime loads are covered by a hash: a graph that refers to any
+other file is refused.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ..documents import (
     array,
     check_fields,
     choice,
+    flag,
     maybe,
     named,
     number,
@@ -38,6 +40,7 @@ from ..documents import (
 from ..errors import UserError
 from ..files import read_limited, sha256_of, shown
 from ..tokens import Axis, TokenLayout
+from ..vector_spec import Normalization, VectorSpec
 from .external_data import OnnxError, external_files
 
 FORMAT = "reflectdrive.graphs.5"
@@ -94,6 +97,14 @@ VECTOR_SPEC = {  # of vector_spec.VectorSpec
         for part, limits in (("mean", (-1e6, 1e6)), ("std", (1e-6, 1e6)))
     },
 }
+LAYERS, WIDTH = whole(1, 256), whole(1, 1 << 14)
+CURVE_CONFIG = {  # of model.curve.net.CurveNetConfig
+    "spec": VECTOR_SPEC,
+    **dict.fromkeys(("heads", "encoder_layers", "decoder_layers"), LAYERS),
+    **dict.fromkeys(("hidden", "mixer_tokens", "mixer_channels", "route_tokens", "route_channels"), WIDTH),
+    "ego_inputs": flag,
+    "dropout": number(0.0, 1.0),
+}
 ROW = {"file": FILE_NAME, "sha256": SHA256}
 MATRIX_3, MATRIX_4 = (array(array(number(), size, size), size, size) for size in (3, 4))
 HEAD = {
@@ -109,9 +120,26 @@ DENOISER_HEAD = {
     "capabilities": array(choice("guidance"), 0, 1),
     "training_domain": text(most=100),
 }
+WEIGHTS_SHA256 = text(r"([0-9a-fA-F]{64})?", expected="a SHA-256, or nothing for random weights")
+ABOUT = {
+    "about": maybe(named(anything)),
+    "golden": maybe(named(number())),
+    "gate": maybe(named(anything)),  # read by check_gate
+}
+DENOISER_FIELDS = {
+    "model": {
+        **DENOISER_HEAD,
+        "weights_sha256": WEIGHTS_SHA256,
+        "precision": choice("fp32", "int8"),
+        "inputs": VECTOR_SPEC,
+        "batch": maybe(whole(1, 2)),
+        "config": CURVE_CONFIG,
+    },
+    **ABOUT,
+}
 FIELDS = {
     "model": {
-        "weights_sha256": text(r"([0-9a-fA-F]{64})?", expected="a SHA-256, or nothing for random weights"),
+        "weights_sha256": WEIGHTS_SHA256,
         "precision": maybe(choice("fp32", "bf16", *QUANTISED)),
         "inputs": {
             "width": SIZE,
@@ -141,9 +169,7 @@ FIELDS = {
         },
         "action_sequences": maybe(COUNT),
     },
-    "about": maybe(named(anything)),
-    "golden": maybe(named(number())),
-    "gate": maybe(named(anything)),  # read by check_gate
+    **ABOUT,
 }
 
 
@@ -182,6 +208,10 @@ class GraphCard:
                 check_fields(content, FIELDS)
                 if bool(token_layout(model["layout"]).goal) != ("goals" in model["capabilities"]):
                     raise ValueError("has goals in one of layout and capabilities, expected both or none")
+            else:
+                check_fields(content, DENOISER_FIELDS)
+                if vector_spec(model["inputs"]) != vector_spec(model["config"]["spec"]):
+                    raise ValueError("has model.inputs that differ from model.config.spec")
         except OSError as fault:
             raise GraphError(f"{shown(path)} cannot be read: {fault.strerror}") from None
         except ValueError as fault:  # DocumentError, or the layout's
@@ -218,6 +248,16 @@ class GraphCard:
 
     def layout(self) -> TokenLayout:
         return token_layout(self.model["layout"])
+
+    def vector_spec(self) -> VectorSpec:
+        """Of a denoiser."""
+        return vector_spec(self.model["inputs"])
+
+    @property
+    def batch(self) -> int | None:
+        """Scenes and conditions per call of a denoiser's graphs; None: one or two."""
+        found = self.model["batch"]
+        return None if found is None else int(found)
 
     @property
     def max_goals(self) -> int | None:
@@ -278,7 +318,8 @@ class GraphCard:
 
 def required_graphs(kind: str, capabilities: Iterable[str]) -> tuple[str, ...]:
     """The graphs of a network: those of its kind and of its capabilities, in the order of a step."""
-    needed = {*KINDS[kind], *(CAPABILITIES[name] for name in capabilities)}
+    optional = (CAPABILITIES[name] for name in capabilities) if kind == "token" else ()  # a denoiser has two for all
+    needed = {*KINDS[kind], *optional}
     return tuple(sorted(needed, key=ORDER.index))
 
 
@@ -339,6 +380,13 @@ def token_layout(values: Mapping[str, Any]) -> TokenLayout:
     """The layout of a card. Raises ValueError for an invalid one."""
     axes = tuple(Axis(**{field: axis[field] for field in LAYOUT_AXIS}) for axis in values["axes"])
     return TokenLayout(values["points"], axes, tuple(values["goal"]), values["order"])
+
+
+def vector_spec(values: Mapping[str, Any]) -> VectorSpec:
+    """The input format of a card. Raises ValueError for an invalid one."""
+    scales = {name: tuple(map(float, each)) for name, each in values["normalization"].items()}
+    fields = {name: values[name] for name in VECTOR_SPEC if name != "normalization"}
+    return VectorSpec(**fields, normalization=Normalization(**scales))
 
 
 def _upgrade_card(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ..domain import Array, Observation, Plan, TokenTrace
 from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..scoring.safety import SafetyContext
 from ..tokens import Round, TokenLayout
+from .denoiser import Denoiser
 
 
 class PlanningError(Exception):
@@ -127,6 +128,9 @@ class Network(Protocol):
         ...
 
 
+AnyNetwork = Network | Denoiser  # what a model file holds, as its card's `kind` says
+
+
 def draft_sequentially(network: Network, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
     """`Network.draft` as one `step` call per round, for backends without a fused implementation."""
     return run_rounds(partial(network.step, context), actions, tuple(map(Round, limits)))
@@ -160,7 +164,7 @@ class PlannerContext:
     """Configuration, network, clock and checks of a planner."""
 
     config: Config
-    network: Network | None = None  # of learned planners
+    network: AnyNetwork | None = None  # of learned planners
     make_inputs: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
     deadline_used: Callable[[], float] = no_deadline  # elapsed share of the deadline, 0 at the start of the step
     safety: SafetyContext | None = None  # of the step's observation
@@ -172,6 +176,16 @@ class PlannerContext:
         return SafetyContext(observation, self.config)
 
 
+def token_network(recipe: str, planner_context: PlannerContext) -> Network:
+    """The token network. Raises PlanningError if there is none, or another kind."""
+    network = planner_context.network
+    if network is None:
+        raise PlanningError(f"{recipe} has no network: set model.file and model.sha256 to its weights")
+    if isinstance(network, Denoiser):
+        raise PlanningError(f"{recipe} needs a network of kind token, but has a denoiser: set model.file to another")
+    return network
+
+
 def network_inputs(
     recipe: str, observation: Observation, planner_context: PlannerContext, needs: frozenset[str]
 ) -> tuple[Network, ModelInputs]:
@@ -180,9 +194,7 @@ def network_inputs(
     Raises PlanningError if there is no network, if it lacks a capability that the recipe `needs`, or if an input cannot
     be used.
     """
-    network = planner_context.network
-    if network is None:
-        raise PlanningError(f"{recipe} has no network: set model.file and model.sha256 to its weights")
+    network = token_network(recipe, planner_context)
     if missing := needs - network.capabilities:
         has = ", ".join(sorted(network.capabilities)) or "none"
         raise PlanningError(f"{recipe} needs the capability {min(missing)} of its network, whose card has {has}")

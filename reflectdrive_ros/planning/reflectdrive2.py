@@ -27,7 +27,16 @@ from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Traj
 from ..scoring.safety import SafetyContext, safety_check
 from ..tokens import TokenLayout, draft_schedule
 from .assessment import CandidateScores, score_candidates, simulated_states
-from .planner import Network, PlannerContext, PlannerState, Prefilled, network_inputs, no_deadline, token_trace
+from .planner import (
+    Network,
+    PlannerContext,
+    PlannerState,
+    Prefilled,
+    network_inputs,
+    no_deadline,
+    token_network,
+    token_trace,
+)
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import HORIZON_S, POINT_DT_S, postprocess, trajectories
 from .repair import repair_plan
@@ -202,11 +211,11 @@ def goals_to_draft(known: Prefilled, observation: Observation, planner_context: 
     """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if their plans can be
     scored or are ranked by the network, else one."""
     settings = planner_context.config.reflectdrive2
-    assert planner_context.network is not None
-    by_value = settings.rank_plans and "plan_value" in planner_context.network.capabilities
+    network = token_network("reflectdrive2", planner_context)
+    by_value = settings.rank_plans and "plan_value" in network.capabilities
     if settings.score_goals if can_score(observation) else by_value:
         return known.actions[known.valid], known.goal_log_probs[known.valid]
-    places = planner_context.network.layout.decode_goal(known.actions)
+    places = network.layout.decode_goal(known.actions)
     chosen = select_goal(places, known.goal_log_probs, known.valid, observation.ego, settings)
     return known.actions[[chosen]], known.goal_log_probs[[chosen]]
 
@@ -216,8 +225,7 @@ def draft_inputs(
 ) -> tuple[Array, tuple[int, ...]]:
     """Token sequences that a full step drafts and the tokens per round. The prefill determines them, so the draft can
     be prefetched."""
-    assert planner_context.network is not None
-    free = len(planner_context.network.layout.free)
+    free = len(token_network("reflectdrive2", planner_context).layout.free)
     limits = draft_schedule(free, planner_context.config.reflectdrive2.draft_rounds)
     return goals_to_draft(known, observation, planner_context)[0], limits
 

@@ -35,7 +35,7 @@ from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood
 from ..tokens import TokenLayout
 from .assessment import assess, evaluate, rank_as_planned
-from .planner import PlannerContext, no_deadline
+from .planner import PlannerContext, no_deadline, token_network
 from .postprocess.waypoints import POINT_DT_S, postprocess
 
 ANCHORS = 4  # token pairs that are kept per iteration
@@ -74,8 +74,7 @@ def repair_plan(
     Points may be finer than the codebook: they are kept where an id is unchanged. `context` is that of the network for
     this scene; `states` (1, 41, 11) are the simulated states of the input, if they are known.
     """
-    network = planner_context.network
-    assert network is not None
+    network = token_network("repair", planner_context)
     layout = network.layout
 
     def points_of(many: Array) -> Array:
@@ -91,6 +90,34 @@ def repair_plan(
     return run_repair(
         ids, known, layout, points_of, redraft, planner_context.config.repair, planner_context.deadline_used, states
     )
+
+
+@dataclass(frozen=True, eq=False)
+class RepairedPoints:
+    """Result of a repair without tokens."""
+
+    points: Array  # (P, 2) m
+    safe: bool
+    iterations: int  # 0: the plan is safe as it is, or no candidate is better
+
+
+def repair_points(points: Array, known: SafetyContext) -> RepairedPoints:
+    """The part of the repair that needs no tokens, for a plan through points (P, 2): braking and the route.
+
+    The result is the best of the plan and these candidates: its safety never decreases.
+    """
+    evaluation = evaluate(known, points[None])
+    if evaluation.safe[0]:
+        return RepairedPoints(points, True, 0)
+    speed_mps = float(known.scene.motion[0])
+    candidates = [points[None], brake_along_plan(points, speed_mps)]
+    if known.route is not None:
+        candidates.append(follow_route(points, known))
+    start = assess(known, evaluation)
+    found = assess(known, evaluate(known, np.concatenate(candidates)), float(start.progress_m[0]))
+    best = found.best(float(start.limit_violation.max()))
+    safe = bool(found.safety.worst[best] >= SAFE)
+    return RepairedPoints(found.points[best], safe, int(best > 0))
 
 
 def run_repair(

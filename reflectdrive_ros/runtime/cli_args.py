@@ -13,9 +13,9 @@ from ..config import Config, ConfigError, DecodingConfig, load, override_dotted
 from ..documents import DocumentError, parse_yaml
 from ..files import shown
 from ..planning import LEARNED, decoding_config, get_planner
-from ..planning.planner import Network
+from ..planning.planner import AnyNetwork, Network
 from .model_file import model_config, verified_sha256, weights_sha256
-from .network import load_network, random_network, worker_network
+from .network import load_network, random_network, token_network, worker_network
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
@@ -73,10 +73,10 @@ def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
         raise ConfigError(
             "this bench needs a model's weights: give --model models/reflectdrive2_small/weights.safetensors"
         )
-    return network
+    return token_network(network, config.model.file, "this bench")
 
 
-def network_for(config: Config, planner: str, random_weights: bool) -> Network | None:
+def network_for(config: Config, planner: str, random_weights: bool) -> AnyNetwork | None:
     """The network of a learned planner, with random weights if requested: for worker processes.
 
     Raises ModelFileError.

@@ -22,8 +22,9 @@ from functools import partial
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
 from ..kinematics import carry_forward, path_ahead
-from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard
-from ..planning.planner import Network, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
+from ..planning import CAMERA_FREE, LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard
+from ..planning.denoiser import Denoiser
+from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
 from ..scoring.safety import SafetyContext, safety_check
 from .network import load_network
@@ -44,7 +45,7 @@ class Engine:
         config: Config,
         clock: Clock = time.monotonic,
         planner: Planner | None = None,
-        network: Network | None = None,
+        network: AnyNetwork | None = None,
         prefetch_scenes: bool = False,
     ) -> None:
         """`clock`: the source of time for durations and the deadline; a replay or a test passes its own.
@@ -60,21 +61,22 @@ class Engine:
                 # prefetching uses all cores, so that each scene gets one thread
                 model = replace(config.model, threads=1) if prefetch_scenes else config.model
                 network = network or load_network(model, decoding_config(config))
-                check_cameras(config, network)
+                check_network(config, network)
             else:
                 network = None  # planners without a network need no model file
         self.backend_description = (
             "" if network is None else getattr(network, "backend_description", type(network).__name__)
         )
         self.model_sha256 = "" if network is None else config.model.sha256.lower()
-        self.image_size = None if network is None else (network.inputs.width, network.inputs.height)
+        self.image_size = image_size(network)
         self._config = config
         self._clock = clock
         self._planner = planner
         self._begun = clock()  # of the step
         self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
         self._prefetcher: Prefetcher | None = None
-        if prefetch_scenes and network is not None and getattr(network, "concurrent", False):
+        prefetchable = network is not None and getattr(network, "concurrent", False)
+        if prefetch_scenes and prefetchable and not isinstance(network, Denoiser):
             draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
             self._prefetcher = ahead = Prefetcher(
                 network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
@@ -229,12 +231,34 @@ def is_closer(found_m: float | None, own_m: float | None) -> bool:
     return found_m is not None and own_m is not None and found_m < min(own_m, WIDE_GAP_M)
 
 
-def check_cameras(config: Config, network: Network | None) -> None:
-    """Raises ConfigError if the configured cameras are not those of the network."""
+def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:
+    """Width and height in px of the images that a network takes; None if it takes none."""
+    return None if network is None or isinstance(network, Denoiser) else (network.inputs.width, network.inputs.height)
+
+
+def network_kind_of(planner: str) -> str:
+    """The kind of network that a learned planner uses: those without cameras use a denoiser."""
+    return "denoiser" if planner in CAMERA_FREE else "token"
+
+
+def check_network(config: Config, network: AnyNetwork | None) -> None:
+    """Raises ConfigError if the network is of another kind than the configured planner uses, or if the configured
+    cameras are not those of the network.
+    """
+    found, wanted = "denoiser" if isinstance(network, Denoiser) else "token", network_kind_of(config.planner)
+    if network is not None and found != wanted:
+        raise ConfigError(
+            f"planner {config.planner} needs a network of kind {wanted}, but {config.model.file} is of kind {found}: "
+            "set model.file to another, or choose another planner"
+        )
+    if wanted == "denoiser":
+        return
     cameras = config.cameras
     if not cameras.required:
         raise ConfigError(f"cameras.required is false, but planner {config.planner} needs images: set it to true")
-    if network is not None and len(cameras.names) != network.inputs.cameras:
+    if network is None or isinstance(network, Denoiser):
+        return
+    if len(cameras.names) != network.inputs.cameras:
         raise ConfigError(
             f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} uses "
             f"{network.inputs.cameras}: give a model for these cameras, or set cameras.names"

@@ -102,6 +102,16 @@ def read_card(path: Path) -> dict[str, Any]:
     return dict(card)
 
 
+def network_kind(path: Path) -> str:
+    """The kind of a model file, token or denoiser, as its card says; weights without a card are a token network.
+
+    Raises ModelFileError for a card that cannot be read.
+    """
+    card = read_card(path)
+    described = card.get("model") if isinstance(card.get("model"), dict) else card
+    return str(described.get("kind") or "token")  # type: ignore[union-attr]
+
+
 def card_layout(model: ModelConfig) -> TokenLayout | None:
     """The token layout that the card of the model names, for readers of token ids; None without such a card."""
     if not model.file:

@@ -21,13 +21,17 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ..config import DecodingConfig, ModelConfig
-from ..domain import Array
+from ..domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
 from ..features.images import ModelInputs, encode_route, route_ahead
+from ..features.vectors import VectorInputs, vector_inputs
+from ..lanes import LANE_POINTS
 from ..planning import ReflectDriveDecoding
-from ..planning.planner import Network, prefill_sequences, run_rounds
+from ..planning.denoiser import Denoiser, in_metres, present_states, sample
+from ..planning.planner import AnyNetwork, Network, prefill_sequences, run_rounds
 from ..tokens import decoding_rounds
+from ..vector_spec import VectorSpec
 from .graphs import GoalChoice
-from .model_file import ModelFileError, read_card, resolve_path, verified_sha256
+from .model_file import ModelFileError, network_kind, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
 
 if TYPE_CHECKING:
@@ -45,11 +49,15 @@ INSTALL_TARGETS = {
     "random weights": "'reflectdrive[train]'",
 }  # pip packages
 RANDOM_SEED = 0  # of `random_network`
+SELF_CHECK_STEPS = 10  # of the sampler
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
 
-def load_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
-    """The configured network, ready to drive; None where no model is configured. Raises ModelFileError."""
+def load_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork | None:
+    """The configured network, ready to drive; None where no model is configured. Raises ModelFileError.
+
+    A denoiser, if its card says so; `decoding` is for token networks.
+    """
     if not model.file:
         return None
     verified_sha256(model)
@@ -71,10 +79,27 @@ def load_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None
     return network
 
 
-class DescribedNetwork(Network, Protocol):
-    """A network that describes its backend for the diagnostics."""
+class DescribedTokenNetwork(Network, Protocol):
+    """A token network that describes its backend for the diagnostics."""
 
     backend_description: str
+
+
+class DescribedDenoiser(Denoiser, Protocol):
+    """A denoiser that describes its backend for the diagnostics."""
+
+    backend_description: str
+
+
+DescribedNetwork = DescribedTokenNetwork | DescribedDenoiser
+
+
+def token_network(network: AnyNetwork | None, file: str, user: str) -> Network:
+    """The network of a model file, for `user` of token networks. Raises ModelFileError for another kind, or none."""
+    if network is None or isinstance(network, Denoiser):
+        found = "is not set" if network is None else "holds a denoiser"
+        raise ModelFileError(f"{user} needs a network of kind token, but model.file {file} {found}: give such a file")
+    return network
 
 
 def _load_on(backend: str, path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
@@ -90,13 +115,13 @@ def _load_on(backend: str, path: Path, model: ModelConfig, decoding: DecodingCon
 
 
 @lru_cache(maxsize=2)
-def worker_network(model: ModelConfig, decoding: DecodingConfig) -> Network | None:
+def worker_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork | None:
     """`load_network` for one of several processes that share the cores, loaded once in each."""
     return load_network(replace(model, threads=1), decoding)
 
 
 @lru_cache(maxsize=2)
-def random_network(model: ModelConfig, decoding: DecodingConfig) -> Network:
+def random_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork:
     """The configured model's network with random weights from a fixed seed, as at the start of training.
 
     Layout, sizes and decoding are those of the model, whatever its backend; this one is run by torch on one thread. For
@@ -131,8 +156,8 @@ def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> 
     from ..model.checkpoint import CheckpointError
     from .torch_backend import SELF_CHECK_DECODING, TorchNetwork
 
-    if (kind := read_card(path).get("kind") or "token") != "token":
-        raise ModelFileError(f"{path} holds a {kind}: no planner of this version uses such a network")
+    if network_kind(path) == "denoiser":
+        return _torch_denoiser(path, model)
     try:
         network = TorchNetwork.from_file(path, model.sha256, model.device, SELF_CHECK_DECODING, model.threads)
     except CheckpointError as fault:
@@ -142,13 +167,38 @@ def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> 
     return network
 
 
-def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
-    _let_threads_sleep()
-    from ..model.checkpoint import CheckpointError, random_net
-    from .torch_backend import TorchNetwork, resolve_device
+def _torch_denoiser(path: Path, model: ModelConfig) -> DescribedDenoiser:
+    from ..model.checkpoint import CheckpointError
+    from ..model.curve import checkpoint
+    from .torch_backend import resolve_device
+    from .torch_denoiser import TorchDenoiser
 
     try:
         device = resolve_device(model.device, model.threads)
+        network = TorchDenoiser(checkpoint.load(path, model.sha256), device, _capabilities(path))
+    except CheckpointError as fault:
+        raise ModelFileError(str(fault)) from None
+    self_check(network, path)
+    return network
+
+
+def _capabilities(path: Path) -> list[str]:
+    """Of a denoiser, as the card beside its weights, or that of its graphs, says."""
+    card = read_card(path)
+    return list(card.get("model", card).get("capabilities") or [])
+
+
+def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
+    _let_threads_sleep()
+    from ..model.checkpoint import CheckpointError, random_net
+    from ..model.curve import checkpoint
+    from .torch_backend import TorchNetwork, resolve_device
+    from .torch_denoiser import TorchDenoiser
+
+    try:
+        device = resolve_device(model.device, model.threads)
+        if network_kind(path) == "denoiser":
+            return TorchDenoiser(checkpoint.random_net(path, RANDOM_SEED), device, _capabilities(path))
         return TorchNetwork(random_net(path, RANDOM_SEED), device, torch_decoding(decoding))
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
@@ -174,10 +224,15 @@ def torch_decoding(decoding: DecodingConfig) -> Decoding:
 
 def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     from ..model.card import GraphError
-    from .ort_backend import OrtNetwork
+    from .ort_backend import OrtDenoiser, OrtNetwork
 
     try:
-        network = OrtNetwork(_graphs(path, decoding), model.threads, model.device)
+        card = _graphs(path, decoding)
+        if card.kind == "denoiser":
+            denoiser = OrtDenoiser(card, model.threads, model.device)
+            self_check(denoiser, path)
+            return denoiser
+        network = OrtNetwork(card, model.threads, model.device)
     except GraphError as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
@@ -187,14 +242,18 @@ def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> De
 
 def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     from ..model.card import GraphError
-    from .trt.backend import UNSUPPORTED, TrtNetwork
+    from .trt.backend import UNSUPPORTED, TrtDenoiser, TrtNetwork
     from .trt.cuda_device import CudaError
     from .trt.engine_cache import EngineError
 
+    folder = Path(model.engines) if model.engines else None
     try:
-        network = TrtNetwork(
-            _graphs(path, decoding, UNSUPPORTED), model.device, Path(model.engines) if model.engines else None
-        )
+        card = _graphs(path, decoding, UNSUPPORTED)
+        if card.kind == "denoiser":
+            denoiser = TrtDenoiser(card, model.device, folder)
+            self_check(denoiser, path)
+            return denoiser
+        network = TrtNetwork(card, model.device, folder)
     except (GraphError, CudaError, EngineError) as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
@@ -203,13 +262,13 @@ def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> De
 
 
 def _graphs(path: Path, decoding: DecodingConfig, unsupported: frozenset[str] = frozenset()) -> GraphCard:
-    """The card of exported graphs that decode as is set and may drive. Raises GraphError."""
+    """The card of exported graphs that may drive and, of a token network, decode as is set. Raises GraphError."""
     from ..model.card import GraphCard, GraphError
 
     card = GraphCard.read(path)
-    if card.kind != "token":
-        raise GraphError(f"{path} is the card of a {card.kind}: no planner of this version uses such a network")
     card.check_gate()
+    if card.kind == "denoiser":
+        return card
     built_in = card.decoding()
     guided = isinstance(decoding, ReflectDriveDecoding) and decoding.guidance > 0
     if guided and "guidance" not in card.capabilities - unsupported:
@@ -252,7 +311,7 @@ LOADERS: dict[str, Loader] = {
 # --- tried once ------------------------------------------------------------------------------------------------------
 
 
-def self_check(network: Network, path: Path) -> None:
+def self_check(network: AnyNetwork, path: Path) -> None:
     """A whole step on a synthetic scene: it must return a valid step, equal to the card's `golden`.
 
     It also warms the backend up, so that the first step on the road is as fast as the others. Raises ModelFileError.
@@ -272,12 +331,38 @@ def self_check(network: Network, path: Path) -> None:
         raise ModelFileError(f"model file {path} fails its self-check: {faults[0]}; do not drive with it")
 
 
-def golden(network: Network) -> dict[str, float]:
+def golden(network: AnyNetwork) -> dict[str, float]:
     """The `golden` entry of a card, with which every later start of the model is compared."""
     return {name: round(value, 4) for name, value in _run_self_check(network)[0].items()}
 
 
-def _run_self_check(network: Network) -> tuple[dict[str, float], list[str]]:
+def _run_self_check(network: AnyNetwork) -> tuple[dict[str, float], list[str]]:
+    """The figures of a plan for a synthetic scene, and what was wrong with it."""
+    return _check_denoiser(network) if isinstance(network, Denoiser) else _check_token_network(network)
+
+
+def _check_denoiser(network: Denoiser) -> tuple[dict[str, float], list[str]]:
+    """Position in metres of the ego at the end of a plan sampled from zero noise, and what was wrong with the plan."""
+    inputs, spec = synthetic_vectors(network.spec), network.spec
+    present = present_states(inputs, spec)
+    start = np.zeros((spec.futures, 1 + spec.future_steps, present.shape[1]))
+    context = network.encode(inputs, False)
+    clean = sample(lambda futures, time: network.denoise(context, futures, time)[0], start, present, SELF_CHECK_STEPS)
+    x_m, y_m = in_metres(clean, spec)[0, -1, :2].tolist()
+    found, faults = {"ego_x_m": x_m, "ego_y_m": y_m}, []
+    if not np.isfinite(clean).all():
+        faults.append("its futures are not finite")
+    elif "guidance" in network.capabilities:
+        alone = network.denoise(network.encode(inputs, False), clean, 1.0)
+        beside = network.denoise(network.encode(inputs, True), clean, 1.0)
+        if beside.shape != (2, *alone.shape[1:]) or not np.isfinite(beside).all():
+            faults.append("its prediction without conditions is not finite")
+        elif not np.abs(beside[0] - alone[0]).max() <= GOLDEN_TOLERANCE:
+            faults.append("it predicts otherwise beside its prediction without conditions")
+    return found, faults
+
+
+def _check_token_network(network: Network) -> tuple[dict[str, float], list[str]]:
     """One figure of a step on a synthetic scene, and what was wrong with the step.
 
     The figure is `goal_log_prob`, the log-probability of the likeliest goal or, for a network without goals,
@@ -324,3 +409,38 @@ def synthetic_inputs(network: Network) -> ModelInputs:
     straight = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
     route = encode_route(route_ahead(straight, spec.route_at_m)[0], spec.codebook)
     return ModelInputs(images, text, ego, route)
+
+
+def synthetic_vectors(spec: VectorSpec) -> VectorInputs:
+    """8 m/s on a straight road of three lanes, behind a vehicle, beside a pedestrian: the same on every machine.
+
+    Raises ValueError for a network that reads other numbers of instants or of points per lane than observations have.
+    """
+    along = np.linspace(0.0, 60.0, LANE_POINTS)
+    places = [(start, 3.5 * lane) for lane in (0, 1, -1) for start in (-20.0, 40.0)]
+    points = np.array([np.stack([start + along, np.full(LANE_POINTS, left)], axis=1) for start, left in places])
+
+    def lanes(those: Array) -> LanePolylines:
+        count = len(those)
+        limits, lights = np.full(count, 13.9), np.full(count, LightState.UNKNOWN)
+        return LanePolylines(those, np.full(count, 3.5), limits, lights, np.ones(count, bool))
+
+    times_s = AgentHistory.DT_S * np.arange(1 - AgentHistory.STEPS, 1)
+    velocities = np.array([[6.0, 0.0], [0.0, -1.0]])
+    now = np.array([[20.0, 0.0, 0.0], [15.0, 6.0, -0.5 * np.pi]])
+    poses = np.repeat(now[:, None], AgentHistory.STEPS, axis=1)
+    poses[..., :2] += times_s[:, None] * velocities[:, None]
+    history = AgentHistory(
+        np.arange(2), poses, np.repeat(velocities[:, None], AgentHistory.STEPS, axis=1), np.ones(poses.shape[:2], bool)
+    )
+    kinds = np.array([AgentKind.VEHICLE, AgentKind.PEDESTRIAN])
+    observation = Observation(
+        0,
+        EgoState(0, np.zeros(3), 8.0),
+        np.array([[-20.0, 0.0, 0.0], [100.0, 0.0, 0.0]]),
+        agents=Agents(now, velocities, np.array([[4.5, 1.9], [0.6, 0.6]]), kinds),
+        lanes=lanes(points),
+        route_lanes=lanes(points[:2]),
+        history=history,
+    )
+    return vector_inputs(observation, spec)

@@ -1,6 +1,6 @@
-"""A token network in ONNX Runtime, from the graphs of `reflectdrive export`: the default on CPUs, without torch.
+"""Networks in ONNX Runtime, from the graphs of `reflectdrive export`: the default on CPUs, without torch.
 
-    network = OrtNetwork(GraphCard.read("models/mine/onnx/card.json"), threads=2)
+    network = OrtNetwork(GraphCard.read("models/mine/onnx/card.json"), threads=2)   # OrtDenoiser of a denoiser's card
 
 Inputs and outputs are arrays; the prompt's KV cache stays in ONNX Runtime's own tensors, on its device. Inputs of a
 graph are checked against its file.
@@ -27,10 +27,12 @@ import onnxruntime as ort
 
 from ..domain import Array
 from ..features.images import ModelInputs, Tokenizer
+from ..features.vectors import VectorInputs
 from ..model.card import CALIBRATION_PREFIX, UNCONDITIONAL, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled, run_rounds
 from ..tokens import Round
 from .graphs import GoalChoice, check_feeds, concat_outputs, graph_inputs, input_spec, make_feature_cache, run_batched
+from .vector_batch import EncodedVectors, batch, noisy_futures
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -56,8 +58,7 @@ class OrtNetwork:
                 "with reflectdrive engine, or export the checkpoint again without --precision"
             )
         device = _device(device)
-        self.backend_description = f"ONNX Runtime {ort.__version__} on {device}, {threads} thread{'s' * (threads > 1)}"
-        self.backend_description += f", {card.precision}" * (card.precision != "fp32")
+        self.backend_description = _description(card, device, threads)
         self.layout = card.layout()
         self.capabilities = card.capabilities
         self._card, self.goal_choice = card, GoalChoice.of(card)
@@ -138,6 +139,29 @@ class OrtNetwork:
     def _decode(self, graph: str, ids: Array, flags: Mapping[str, Array], kept: Any) -> tuple[Array, Array]:
         out = self._graphs[graph].run({"blocks": ids, **flags}, kept)
         return out["written"].numpy()[0], out["confidence"].numpy()[0]
+
+
+class OrtDenoiser:
+    """`planning.denoiser.Denoiser` by two graphs; an encoded scene stays in ONNX Runtime's tensors."""
+
+    def __init__(self, card: GraphCard, threads: int = 1, device: str = "auto") -> None:
+        """device: as `model.device`. Raises GraphError for graphs that cannot be used."""
+        device = _device(device)
+        self.backend_description = _description(card, device, threads)
+        self.spec, self.capabilities, self._batch = card.vector_spec(), card.capabilities, card.batch
+        self._encoder, self._denoiser = (self._graph(card, name, device, threads) for name in ("encoder", "denoiser"))
+
+    def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
+        return Graph(card, name, device, threads)
+
+    def encode(self, inputs: VectorInputs, with_unconditional: bool) -> EncodedVectors:
+        arrays = batch(inputs, with_unconditional, self._batch)
+        return EncodedVectors(self._encoder.run(arrays), 1 + with_unconditional)
+
+    def denoise(self, context: EncodedVectors, futures: Array, time: float) -> Array:
+        feeds = {"futures": noisy_futures(futures, self.spec), "time": np.array(time, np.float32)}
+        clean = self._denoiser.run(feeds, context.tensors)["clean"].numpy()
+        return np.asarray(clean[: context.rows], np.float64)
 
 
 class Graph:
@@ -223,6 +247,11 @@ def _device(asked: str) -> str:
             "or install onnxruntime-gpu"
         )
     return asked
+
+
+def _description(card: GraphCard, device: str, threads: int) -> str:
+    described = f"ONNX Runtime {ort.__version__} on {device}, {threads} thread{'s' * (threads > 1)}"
+    return described + f", {card.precision}" * (card.precision != "fp32")
 
 
 def _line(fault: Exception) -> str:

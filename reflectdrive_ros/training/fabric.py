@@ -14,10 +14,10 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from .. import arguments
 from ..config import ConfigError
 from . import fsdp
-from .settings import TrainConfig
+from .settings import DiffusionTrainConfig, TrainConfig
 
 
-def launch_fabric(config: TrainConfig) -> Fabric:
+def launch_fabric(config: TrainConfig | DiffusionTrainConfig) -> Fabric:
     """A launched Fabric. Raises ConfigError for devices that this machine does not have."""
     device = config.device
     if device.accelerator == "cuda" and not torch.cuda.is_available():

@@ -25,15 +25,16 @@ from .rewards import RewardPool
 from .rl_losses import PolicyBatch, RlLosses
 from .rollouts import Rollouts
 from .settings import RlTrainConfig
+from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock, Job, Reporter, Trainer, TrainingError
+from .trainer import Clock, Reporter, Trainer, TrainingError
 
 PANEL = (*(f"reward_{name}" for name in REWARDS), "greedy", "decided", "best", "equal_share", "edits_per_plan")
 COLUMNS = ("loss", *rl_losses.METRICS, *PANEL, "norm")  # of the log
 
 
 def train(
-    job: Job,
+    job: TokenJob,
     fabric: Fabric,
     reporter: Reporter,
     rewards: RewardPool,
@@ -94,9 +95,10 @@ class _Steps:
     def _sample(self, batch: Batch, step: int) -> Rollouts:
         generator = self.loop.generator(step)
         with self.loop.fabric.autocast():
-            return self.loop.losses.run_unsharded(
+            found: Rollouts = self.loop.losses.run_unsharded(
                 lambda net: rollouts.sample(net, batch.inputs, self.rules, self.config.rl, generator)
             )
+        return found
 
     def _score(self, batch: Batch, found: Rollouts) -> np.ndarray:
         rows, mirrored, with_route = (each.cpu().numpy() for each in (batch.rows, batch.mirrored, batch.with_route))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,8 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from torch.utils.tensorboard import SummaryWriter
 
 from ..files import MEGABYTE, read_limited
-from . import train_state, validation
-from .settings import TrainConfig
+from . import train_state
 from .train_state import StateError
 
 LOG = "log.csv"
@@ -24,9 +23,19 @@ FORMER_COLUMNS = {"worth": "goal_score", "odds": "goal_value", "seen": "aux_perc
 class RunLog:
     """Progress bar, log.csv and TensorBoard, by the first process alone."""
 
-    def __init__(self, out: Path, config: TrainConfig, columns: Sequence[str], console: Console, enabled: bool) -> None:
-        """`columns`: names of the values of a row, losses and metrics."""
-        self.out, self.config, self.columns, self.console, self.enabled = out, config, columns, console, enabled
+    def __init__(
+        self,
+        out: Path,
+        batch: int,
+        columns: Sequence[str],
+        summarize: Callable[[Mapping[str, float]], str],
+        console: Console,
+        enabled: bool,
+    ) -> None:
+        """`batch`: scenes per step; `columns`: names of the values of a row, losses and metrics; `summarize`: one line
+        on the metrics of a validation."""
+        self.out, self.batch, self.columns, self.console, self.enabled = out, batch, columns, console, enabled
+        self._summarize = summarize
         self._seen: tuple[float, int] | None = None  # elapsed and step at the last row
         self._loss = float("nan")
 
@@ -95,13 +104,13 @@ class RunLog:
         for name, value in metrics.items():
             self._board.add_scalar(f"val/{name}", value, progress.step)
         minutes = progress.elapsed_s / 60.0
-        self.console.print(f"step {progress.step}, {minutes:.1f} min: {validation.summary(metrics)}")
+        self.console.print(f"step {progress.step}, {minutes:.1f} min: {self._summarize(metrics)}")
 
     def _rate(self, progress: train_state.Progress) -> float:
         """Scenes per second since the last row."""
         if self._seen is None or progress.elapsed_s <= self._seen[0]:
             return 0.0
-        return self.config.data.batch * (progress.step - self._seen[1]) / (progress.elapsed_s - self._seen[0])
+        return self.batch * (progress.step - self._seen[1]) / (progress.elapsed_s - self._seen[0])
 
 
 def all_columns(columns: Sequence[str]) -> tuple[str, ...]:

@@ -12,12 +12,19 @@ from ..config import ConfigError, ScoringConfig, override_from_file, setting
 from ..documents import DocumentError, read_yaml
 from ..features import images as features
 from ..files import shown
+from ..model.curve import net as curve_net
+from ..model.curve.net import CurveNetConfig
 from ..model.token.net import TokenNetConfig, base_config, small_config
 
-Config = TypeVar("Config", bound="TrainConfig")
+Config = TypeVar("Config", bound="TrainConfig | DiffusionTrainConfig")
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "small": lambda: small_config(features.WORDS),
     "base": lambda: base_config(features.WORDS),
+}
+
+DENOISERS: Mapping[str, Callable[[], CurveNetConfig]] = {
+    "small": curve_net.small_config,
+    "base": curve_net.base_config,
 }
 
 
@@ -98,6 +105,17 @@ class DeviceConfig:
     threads: int = setting(0, "of each process on a CPU; 0: torch's default", 0, 1024)
 
 
+def check_choices(config: TrainConfig | DiffusionTrainConfig, *named: tuple[str, str, Sequence[str]]) -> None:
+    """Raises ConfigError for a value that is not among the allowed ones, also of the device."""
+    for name, value, allowed in (
+        *named,
+        ("device.accelerator", config.device.accelerator, ("auto", "cpu", "cuda")),
+        ("device.precision", config.device.precision, ("32-true", "bf16-mixed")),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
+
+
 CREDITS = ("rollout", "drafts", "edits")
 BASELINES = ("goal", "scene")
 
@@ -141,13 +159,7 @@ class TrainConfig:
     device: DeviceConfig = field(default_factory=DeviceConfig)
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("network", self.network, tuple(NETWORKS)),
-            ("device.accelerator", self.device.accelerator, ("auto", "cpu", "cuda")),
-            ("device.precision", self.device.precision, ("32-true", "bf16-mixed")),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
+        check_choices(self, ("network", self.network, tuple(NETWORKS)))
         if self.loss.goal_value > 0.0 and self.loss.goal_score == 0.0:
             raise ConfigError("loss.goal_value is above 0 and loss.goal_score is 0: set loss.goal_score above 0")
         if self.loss.aux_perception == 0.0 and self.optimizer.vision_pretrain_fraction > 0.0:
@@ -176,12 +188,7 @@ class RlTrainConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value, allowed in (
-            ("rl.credit", self.rl.credit, CREDITS),
-            ("rl.baseline", self.rl.baseline, BASELINES),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
+        check_choices(self, ("rl.credit", self.rl.credit, CREDITS), ("rl.baseline", self.rl.baseline, BASELINES))
         if self.rl.drafts < 2 and (self.rl.baseline == "goal" or self.rl.goals < 2):
             raise ConfigError(
                 f"rl.drafts is {self.rl.drafts}: a group of one rollout has no advantage, set it to 2 or more"
@@ -198,6 +205,47 @@ class RlTrainConfig(TrainConfig):
             )
         if self.optimizer.vision_pretrain_fraction:
             raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train rl: set it to 0")
+
+
+@dataclass(frozen=True)
+class DiffusionDataConfig:
+    """Order of scenes, and their augmentation."""
+
+    batch: int = setting(128, "scenes per step, of all processes together", 1, 65_536)
+    samples: int = setting(4, "noise samples per scene and step; the scene is encoded once", 1, 64)
+    flip_prob: float = setting(0.5, "share of scenes that are mirrored", 0.0, 1.0)
+    condition_dropout: float = setting(0.1, "share of scenes without any condition but the route", 0.0, 1.0)
+    perturb_prob: float = setting(0.5, "share of recorded starts whose ego is displaced, its future refitted", 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class DiffusionLossConfig:
+    """Weights of the losses; that of the ego's future has 1."""
+
+    neighbours: float = setting(0.3, "of the neighbours' futures", 0.0, 100.0)
+
+
+@dataclass(frozen=True)
+class DiffusionTrainConfig:
+    """All that determines the result of a denoiser's training, besides the sets."""
+
+    network: str = setting("small", "small: 2.5 M parameters, trains on a CPU; base: the published 6 M")
+    seed: int = setting(0, "of weights, order, noise, augmentation", 0, 2**31)
+    data: DiffusionDataConfig = field(default_factory=DiffusionDataConfig)
+    loss: DiffusionLossConfig = field(default_factory=DiffusionLossConfig)
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(vision_pretrain_fraction=0.0, weight_decay=0.02)
+    )
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    checkpointing: CheckpointingConfig = field(
+        default_factory=lambda: CheckpointingConfig(log_steps=50, validation_scenes=300)
+    )
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+
+    def __post_init__(self) -> None:
+        check_choices(self, ("network", self.network, tuple(DENOISERS)))
+        if self.optimizer.vision_pretrain_fraction:
+            raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train diffusion: set it to 0")
 
 
 FORMER = {  # former name of a section or setting -> present name
@@ -261,7 +309,9 @@ RESUMABLE_SECTIONS = (
 )  # may change when a run is resumed; all other settings determine the result
 
 
-def differences(config: TrainConfig, other: Mapping[str, Any], free: Sequence[str] = RESUMABLE_SECTIONS) -> list[str]:
+def differences(
+    config: TrainConfig | DiffusionTrainConfig, other: Mapping[str, Any], free: Sequence[str] = RESUMABLE_SECTIONS
+) -> list[str]:
     """Dotted names of settings that differ in `other`, an `asdict`, without the sections `free`."""
     found = _differences(dataclasses.asdict(config), other, "")
     return [name for name in found if name.split(".")[0] not in free]

@@ -12,15 +12,16 @@ from torch import Tensor
 from ..model.token.net import TokenNet
 from . import schedule, self_drafts, trainer
 from .losses import Batch, Losses
+from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock, Job, Reporter, Trainer
+from .trainer import Clock, Reporter, Trainer
 
 LOSSES = ("loss", "dlm", "goal", "goal_score", "goal_value", "sap", "field", "aux_perception")
 COLUMNS = (*LOSSES, "norm")  # of the log
 
 
 def train(
-    job: Job, fabric: Fabric, reporter: Reporter, stop: Callable[[], bool], clock: Clock = time.monotonic
+    job: TokenJob, fabric: Fabric, reporter: Reporter, stop: Callable[[], bool], clock: Clock = time.monotonic
 ) -> Progress:
     """Trains from the state in `job.out`, or from the start, until the schedule ends or `stop` returns True.
 
@@ -52,6 +53,7 @@ def with_self_drafts(loop: Trainer, batch: Batch, step: int) -> Batch:
     scenes = round(config.data.draft_fraction * len(batch.text))
     temperature = config.data.draft_temperature
     with loop.fabric.autocast():
-        return loop.losses.run_unsharded(
+        drafted: Batch = loop.losses.run_unsharded(
             lambda net: self_drafts.add_self_drafts(net, batch, scenes, temperature, generator)
         )
+    return drafted

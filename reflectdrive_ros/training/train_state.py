@@ -72,7 +72,7 @@ class Progress:
     validations: int = 0
 
 
-def tensors_of(learning: nn.Module, average: TokenNet, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def tensors_of(learning: nn.Module, average: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Tensors of a state; `learning` holds all that the optimizer changes. With shards all processes have to
     call this.
     """
@@ -119,7 +119,7 @@ def read_progress(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
         raise StateError(f"{path} is not a state of a training run ({fault}): remove it to begin again") from None
 
 
-def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: torch.optim.Optimizer) -> None:
+def restore(folder: Path, learning: nn.Module, average: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Loads the state of a folder into the losses and the optimizer. Raises StateError if it is of another network."""
     path = folder / FILE
     parameters = dict(learning.named_parameters())
@@ -139,7 +139,7 @@ def restore(folder: Path, learning: nn.Module, average: TokenNet, optimizer: tor
         raise StateError(f"{path} does not fit this network ({fault}): give another --out") from None
 
 
-def load_pretrained(folder: Path, learning: nn.Module, average: TokenNet) -> list[str]:
+def load_pretrained(folder: Path, learning: nn.Module, average: nn.Module) -> list[str]:
     """Copies the weights of another run into this one, the averaged ones of the network, where names and shapes agree.
 
     The network may be larger: patch embeddings of another size are resized (`vision.resize_patch_embedding`), and

@@ -23,18 +23,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ..data.cache import CachedSet
 from ..errors import UserError
-from ..model import pretrained
-from ..model.token.net import TokenNet, TokenNetConfig
-from ..model.token.rollout import Decoding
-from . import data, fsdp, schedule, train_state, validation
-from .data import Source
-from .goal_scores import GoalScores
-from .losses import Batch, Losses
-from .settings import TrainConfig
+from . import fsdp, schedule, train_state
 from .train_state import Progress
-from .validation import ValidationSet
 
 NONFINITE_BATCH = "bad_batch.npz"
 TABLES = ("camera", "instant", "slot", "route_position", "queries")  # learned tokens that are no nn.Embedding
@@ -45,49 +36,54 @@ class TrainingError(UserError):
     """Training cannot continue; the message names the reason and what to do."""
 
 
-@dataclass(frozen=True)
-class PretrainedPaths:
-    """Folders of public weights that initialise a new run's network."""
-
-    language: Path | None = None  # a Qwen3
-    vision: Path | None = None  # a SigLIP2
-
-    @property
-    def any_given(self) -> bool:
-        return self.language is not None or self.vision is not None
-
-    def fill(self, net: TokenNet) -> None:
-        """Raises CheckpointError for weights of other shapes."""
-        if self.language is not None:
-            pretrained.load_qwen3(net, self.language)
-        if self.vision is not None:
-            pretrained.load_siglip(net, self.vision)
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
+class Job(Protocol):
     """What is trained, on which data, and where it is stored."""
 
-    config: TrainConfig
-    network: TokenNetConfig
-    scenes: CachedSet
-    validation_set: ValidationSet | None
-    out: Path
-    sets: Mapping[str, Any]  # description of the data for the card
-    decoding: Decoding = dataclasses.field(default_factory=Decoding)
-    init_from: Path | None = None  # folder of the run whose weights initialise this one
-    pretrained_paths: PretrainedPaths = PretrainedPaths()
-    goal_scores: GoalScores | None = None  # of goals of the scenes
+    @property
+    def config(self) -> Any:
+        """Settings with seed, data.batch, optimizer, schedule, checkpointing and device."""
+        ...
+
+    @property
+    def out(self) -> Path:
+        """Folder of the run."""
+        ...
+
+    @property
+    def init_from(self) -> Path | None:
+        """Folder of the run whose weights initialise this one."""
+        ...
+
+    @property
+    def sets(self) -> Mapping[str, Any]:
+        """Description of the data for the card."""
+        ...
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a state must have in common with a run that resumes it; also part of the card."""
-        return {
-            "settings": dataclasses.asdict(self.config),
-            "network": dataclasses.asdict(self.network),
-            "scenes": self.scenes.key,
-            "sets": dict(self.sets),
-        }
+        """What a state must have in common with a run that resumes it."""
+        ...
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether `validate` may be called."""
+        ...
+
+    def make_net(self, generator: torch.Generator, fresh: bool) -> nn.Module:
+        """The network with random weights or, if the run is `fresh`, with those of public checkpoints."""
+        ...
+
+    def batches(self, first: int, rank: int, ranks: int) -> Generator[Any]:
+        """The part of one process in the batches from step `first` on."""
+        ...
+
+    def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
+        """Metrics of a network on the validation set."""
+        ...
+
+    def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
+        """Writes weights for driving, with their card."""
+        ...
 
 
 class Reporter(Protocol):
@@ -107,7 +103,7 @@ class Reporter(Protocol):
 
 
 def begin(
-    job: Job, fabric: Fabric, reporter: Reporter, make_losses: Callable[[TokenNet, torch.Generator], Losses]
+    job: Job, fabric: Fabric, reporter: Reporter, make_losses: Callable[[Any, torch.Generator], nn.Module]
 ) -> tuple[Trainer, Progress]:
     """The trainer of a job, from the state in `job.out` or from the start, and how far it is.
 
@@ -116,12 +112,8 @@ def begin(
     public weights are.
     """
     config = job.config
-    net = TokenNet(job.network)
-    net.initialise(torch.Generator().manual_seed(config.seed))
     found = train_state.read_progress(job.out)
-    if found is None:
-        job.pretrained_paths.fill(net)
-    net = net.to(fabric.device)
+    net = job.make_net(torch.Generator().manual_seed(config.seed), found is None).to(fabric.device)
     average = copy.deepcopy(net).requires_grad_(False)
     losses = make_losses(net, torch.Generator().manual_seed(config.seed)).to(fabric.device)
     progress = Progress()
@@ -145,9 +137,9 @@ class Trainer:
 
     job: Job
     fabric: Fabric
-    net: TokenNet
-    losses: Losses  # the network and what only training needs
-    average: TokenNet
+    net: Any
+    losses: Any  # the network and what only training needs
+    average: Any
     model: nn.Module  # `losses`, as Fabric wraps it
     wrapped: Any  # the optimizer, likewise
     optimizer: torch.optim.Optimizer
@@ -161,7 +153,7 @@ class Trainer:
     def run(
         self,
         progress: Progress,
-        step: Callable[[Batch, int, float], Tensor],
+        step: Callable[[Any, int, float], Tensor],
         names: Sequence[str],
         stop: Callable[[], bool],
         clock: Clock = time.monotonic,
@@ -175,7 +167,7 @@ class Trainer:
         began, saved = clock() - progress.elapsed_s, clock()
         sums: list[Tensor] = []
         halted = False
-        with closing(self._batches(progress.step)) as batches:
+        with closing(self.job.batches(progress.step, self.fabric.global_rank, self.fabric.world_size)) as batches:
             for batch in batches:
                 at = schedule.progress(config.schedule, progress.step, progress.elapsed_s)
                 halted = self._agreed(stop())
@@ -200,13 +192,13 @@ class Trainer:
                     self._save(progress)
                     saved = clock()
         last = None
-        if self.job.validation_set is not None and not halted:
+        if self.job.has_validation and not halted:
             last = self._validate(progress)
         self._save(progress)
         self._save_weights(progress, last)
         return progress
 
-    def update(self, losses: Mapping[str, Tensor], batch: Batch, step: int, more: Mapping[str, Tensor]) -> Tensor:
+    def update(self, losses: Mapping[str, Tensor], batch: Any, step: int, more: Mapping[str, Tensor]) -> Tensor:
         """One step of the optimizer and of the average on `losses["loss"]`; the norm of the gradient.
 
         Raises TrainingError when the loss or the norm is not finite; the batch and the tensors `more` are saved.
@@ -223,23 +215,12 @@ class Trainer:
             torch._foreach_lerp_(self.kept, [fsdp.local_tensor(each) for each in self.net.parameters()], 1.0 - kept)
         return norm.detach()
 
-    def _batches(self, first: int) -> Generator[Batch]:
-        job = self.job
-        source = Source(
-            job.scenes,
-            job.config.data,
-            job.network.layout,
-            job.config.seed,
-            job.goal_scores,
-        )
-        return data.batches(source, first, self.fabric.global_rank, self.fabric.world_size)
-
     def generator(self, step: int) -> torch.Generator:
         """The source of randomness of a step on this process."""
         seed = (self.job.config.seed * 1_000_003 + step) * 1024 + self.fabric.global_rank
         return torch.Generator().manual_seed(seed)
 
-    def save_batch(self, batch: Batch, step: int, more: Mapping[str, Tensor]) -> Path:
+    def save_batch(self, batch: Any, step: int, more: Mapping[str, Tensor]) -> Path:
         """Writes the batch of a failed step and the tensors `more`; returns the file."""
         path = self.job.out / NONFINITE_BATCH
         arrays: dict[str, Any] = {
@@ -248,7 +229,7 @@ class Trainer:
         np.savez_compressed(path, step=step, **arrays)
         return path
 
-    def _bad_batch(self, batch: Batch, step: int, found: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> str:
+    def _bad_batch(self, batch: Any, step: int, found: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> str:
         path = self.save_batch(batch, step, more)
         values = ", ".join(f"{name} {value.item():.4g}" for name, value in found.items())
         return (
@@ -259,14 +240,14 @@ class Trainer:
     def _validation_is_due(self, progress: Progress, at: float) -> bool:
         """Validations are spread evenly over the schedule; the last is at its end."""
         wanted = self.job.config.checkpointing.validations
-        return self.job.validation_set is not None and at < 1.0 and at * wanted >= progress.validations + 1
+        return self.job.has_validation and at < 1.0 and at * wanted >= progress.validations + 1
 
     def _validate(self, progress: Progress) -> dict[str, float]:
         found: dict[str, float] = {}
         self._gather()
-        if self.fabric.is_global_zero and self.job.validation_set is not None:
+        if self.fabric.is_global_zero:
             self.average.eval()
-            found = validation.validate(self.average, self.job.validation_set, self.job.decoding, self.fabric.device)
+            found = self.job.validate(self.average, self.fabric.device)
             self.reporter.validated(progress, found)
         self.fabric.barrier()
         return found
@@ -294,7 +275,7 @@ class Trainer:
         }
         if found:
             about["validation"] = {name: round(value, 3) for name, value in found.items()}
-        train_state.save_weights(self.average, self.job.out / train_state.WEIGHTS, about)
+        self.job.save_weights(self.average, self.job.out / train_state.WEIGHTS, about)
 
     def mean_of_processes(self, values: Tensor) -> Tensor:
         """The mean of the values that every process has."""
@@ -305,7 +286,7 @@ class Trainer:
         return self.fabric.broadcast(value) if self.fabric.world_size > 1 else value
 
 
-def _groups(losses: Losses, decay: float) -> Sequence[dict[str, Any]]:
+def _groups(losses: nn.Module, decay: float) -> Sequence[dict[str, Any]]:
     """Matrices with decay; vectors, positions and tables of tokens without."""
     tables = {id(module.weight) for module in losses.modules() if isinstance(module, nn.Embedding)}
     free: list[nn.Parameter] = []

@@ -16,20 +16,12 @@ from typing import Any
 
 import torch
 
-from ...documents import check_fields, flag, number, whole
-from ..card import DENOISER_HEAD, RENDERED, VECTOR_SPEC
+from ...documents import check_fields
+from ..card import CURVE_CONFIG, DENOISER_HEAD, RENDERED
 from ..checkpoint import config_text, network_of, parse_config, read_verified, stored_config, write_weights
 from .net import CurveNet, CurveNetConfig
 
 FORMAT = "reflectdrive.curve_net.1"
-COUNT, WIDTH = whole(1, 256), whole(1, 1 << 14)
-FIELDS = {  # of CurveNetConfig in a weights file
-    "spec": VECTOR_SPEC,
-    **dict.fromkeys(("heads", "encoder_layers", "decoder_layers"), COUNT),
-    **dict.fromkeys(("hidden", "mixer_tokens", "mixer_channels", "route_tokens", "route_channels"), WIDTH),
-    "ego_inputs": flag,
-    "dropout": number(0.0, 1.0),
-}
 
 
 def save(net: CurveNet, path: str | Path, about: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> str:
@@ -56,10 +48,15 @@ def random_net(path: str | Path, seed: int) -> CurveNet:
     In float32 on the CPU, ready for inference. Raises CheckpointError for a file without its configuration.
     """
     path = Path(path)
-    net = CurveNet(_config(path, stored_config(path, FORMAT)))
+    return initialised_net(_config(path, stored_config(path, FORMAT)), seed)
+
+
+def initialised_net(config: CurveNetConfig, seed: int) -> CurveNet:
+    """A network with random weights from a seed, ready for inference."""
+    net = CurveNet(config)
     net.initialise(torch.Generator().manual_seed(seed))
     return net.eval()
 
 
 def _config(path: Path, content: str) -> CurveNetConfig:
-    return parse_config(path, content, CurveNetConfig, FIELDS)
+    return parse_config(path, content, CurveNetConfig, CURVE_CONFIG)

@@ -34,6 +34,7 @@ from ...vector_spec import VectorSpec
 POSE = 4  # x, y, cos, sin of one future step
 AGENT_KINDS, STATIC_ROW = 3, 10
 LIGHTS = 4
+SHORTEST = 1e-12  # of a direction, against division by 0
 LANE_COLUMNS = 8  # of a lane point, without its light
 FREQUENCIES = 256  # of the time embedding
 MAX_PERIOD = 10_000.0
@@ -73,12 +74,19 @@ def base_config() -> CurveNetConfig:
 
 
 def small_config() -> CurveNetConfig:
-    """2 M parameters; trains on a CPU and drives there."""
-    spec = VectorSpec(agents=24, static_objects=5, lanes=40, route_lanes=12, predicted_agents=8, future_steps=40)
+    """1.8 M parameters; trains on a CPU and drives there."""
     return CurveNetConfig(
-        spec, hidden=128, heads=4, encoder_layers=2, decoder_layers=3, mixer_tokens=32, mixer_channels=64,
-        ego_inputs=True, dropout=0.0,
-    )  # fmt: skip
+        VectorSpec(agents=20, lanes=40, route_lanes=12, predicted_agents=6, future_steps=40),
+        hidden=128,
+        heads=4,
+        encoder_layers=2,
+        decoder_layers=3,
+        mixer_tokens=8,
+        mixer_channels=64,
+        route_tokens=16,
+        ego_inputs=True,
+        dropout=0.0,
+    )
 
 
 class VectorTensors(NamedTuple):
@@ -252,8 +260,10 @@ class Encoder(nn.Module):
         limit = torch.where(inputs.lane_has_limit, self.speed_limit(inputs.lane_limits), self.unknown_limit.weight[0])
         pooled = pooled + limit + self.light(inputs.lanes[..., 0, LANE_COLUMNS:])
         middle = rows[..., rows.shape[-2] // 2, :POSE]
-        heading = torch.atan2(middle[..., 3], middle[..., 2])
-        pose = torch.cat([middle[..., :2], heading.cos()[..., None], heading.sin()[..., None]], -1)
+        length = middle[..., 2:].square().sum(-1, keepdim=True).sqrt()  # no arc tangent: TensorRT has none of ONNX's
+        ahead = torch.tensor([1.0, 0.0], device=middle.device)
+        direction = torch.where(length > 0, middle[..., 2:] / length.clamp(min=SHORTEST), ahead)
+        pose = torch.cat([middle[..., :2], direction], -1)
         return self.lane_mixer.project(pooled), (rows != 0).any(-1).any(-1), _place(pose, LANE_TOKEN)
 
 

@@ -1,4 +1,4 @@
-"""A token network in TensorRT, from engines that `reflectdrive engine` built from exported graphs.
+"""Networks in TensorRT, from engines that `reflectdrive engine` built from exported graphs.
 
     network = TrtNetwork(card, "cuda", folder)
 
@@ -27,9 +27,11 @@ import numpy as np
 
 from ...domain import Array
 from ...features.images import ModelInputs, Tokenizer
+from ...features.vectors import VectorInputs
 from ...model.card import CAPABILITIES, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
 from ..graphs import GoalChoice, check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched
+from ..vector_batch import batch, noisy_futures
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
 from .engine_cache import EngineError, EngineKey, Machine
@@ -45,8 +47,13 @@ DTYPES = {
     "BF16": np.uint16,
 }
 ALIGNMENT = 256  # bytes; what cudaMalloc promises, and kernels rely on
-KEYS_VALUES = ("keys_", "values_")
-UNSUPPORTED = frozenset({"guidance"})  # capabilities: the buffers hold the keys and values of one prompt
+CONTEXT = ("keys_", "values_", "condition", "absent")  # names of the tensors of an encoded scene begin so
+CONTEXT_GRAPHS = {  # kind of network -> graph that reads an encoded scene, graphs that write it
+    "token": ("step", ("prefill_goal", "prefill")),
+    "denoiser": ("denoiser", ("encoder",)),
+}
+UNSUPPORTED = frozenset({"guidance"})  # capabilities of token networks: the buffers hold one prompt's keys and values
+UNSUPPORTED_GRAPHS = frozenset(CAPABILITIES[each] for each in UNSUPPORTED)
 
 NO_GUIDANCE = "the TensorRT backend has no guidance: set reflectdrive.guidance to 0, or model.backend to onnxruntime"
 
@@ -68,26 +75,16 @@ class TrtNetwork:
 
         Raises GraphError, CudaError or EngineError, a sentence each.
         """
-        gpu = open_device(device)
-        trt = import_tensorrt(gpu)
         self.layout = card.layout()
         self.capabilities = card.capabilities - UNSUPPORTED
         self._card, self.goal_choice = card, GoalChoice.of(card)
         self.inputs = input_spec(card, tokenizer)
-        self._sequences = sequences_per_step(card)
         self._scene = Scene(0)
-        logger, machine = TrtLogger.of(trt), machine_of(trt, gpu)
-        place, do = engine_folder(card, folder), remedy(card, folder, device)
-        loaded = {
-            name: _load_engine(trt, logger, engine_key(card, name, machine), place, do) for name in engine_graphs(card)
-        }
-        kept = _share_keys_values(gpu, loaded)
-        self._calls = {name: Call(name, engine, gpu, logger, kept) for name, engine in loaded.items()}
+        self._sequences, self._calls, opened = open_calls(card, device, folder)
         self._feature_cache = make_feature_cache(
             card, lambda views: self._calls["vision_encoder"].run({"views": views})["seen"]
         )
-        steps = _warm_up(list(self._calls.values()), capture)
-        self.backend_description = f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}, {steps}"
+        self.backend_description = f"{opened}, {_warm_up(list(self._calls.values()), capture)}"
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         out = self._read("prefill_goal", inputs, self.goal_choice.inputs(self._card))
@@ -109,10 +106,7 @@ class TrtNetwork:
 
     def _step(self, context: Any, actions: Array, limit: int, edit: bool, output: str) -> tuple[Array, Array]:
         """The sequences after a step and one of its other outputs."""
-        if context is not self._scene:
-            raise PlanningError(
-                f"keys and values of {context!s:.20} are gone: {self._scene} was read into their place; prefill again"
-            )
+        self._scene.check(context)
         flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
 
         def call(ids: Array) -> tuple[Array, Array]:
@@ -133,14 +127,43 @@ class TrtNetwork:
         raise PlanningError(NO_GUIDANCE)
 
 
+class TrtDenoiser:
+    """`planning.denoiser.Denoiser` by two engines of a fixed batch. For one thread at a time."""
+
+    def __init__(self, card: GraphCard, device: str = "auto", folder: Path | None = None, capture: bool = True) -> None:
+        """As `TrtNetwork`. Raises GraphError, CudaError or EngineError."""
+        self.spec, self.capabilities = card.vector_spec(), card.capabilities
+        self._scene, self._rows = Scene(0), 1
+        self._batch, self._calls, opened = open_calls(card, device, folder)
+        self.backend_description = f"{opened}, {_warm_up(list(self._calls.values()), capture)}"
+
+    def encode(self, inputs: VectorInputs, with_unconditional: bool) -> Scene:
+        arrays = batch(inputs, with_unconditional, self._batch)
+        self._scene, self._rows = Scene(self._scene.number + 1), 1 + with_unconditional  # first, as in TrtNetwork
+        self._calls["encoder"].run(arrays)
+        return self._scene
+
+    def denoise(self, context: Scene, futures: Array, time: float) -> Array:
+        self._scene.check(context)
+        feeds = {"futures": noisy_futures(futures, self.spec), "time": np.array(time, np.float32)}
+        return np.asarray(self._calls["denoiser"].run(feeds)["clean"][: self._rows], np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Identifies the owner of the KV cache in the buffers."""
+    """Identifies the owner of the keys and values in the buffers."""
 
-    number: int  # of prefills so far
+    number: int  # of encoded scenes so far
 
     def __str__(self) -> str:
         return f"scene {self.number}"
+
+    def check(self, context: Any) -> None:
+        """Raises PlanningError unless `context` is this scene, the last that was encoded."""
+        if context is not self:
+            raise PlanningError(
+                f"keys and values of {context!s:.20} are gone: {self} was read into their place; prefill again"
+            )
 
 
 # --- what there is to run --------------------------------------------------------------------------------------------
@@ -217,13 +240,31 @@ def machine_of(trt: Any, gpu: CudaDevice) -> Machine:
     return Machine(trt.__version__, gpu.name, gpu.capability, gpu.processors, gpu.cuda)
 
 
+def open_calls(card: GraphCard, device: str, folder: Path | None) -> tuple[int, dict[str, Call], str]:
+    """The fixed size of the calls (`fixed_size`), the loaded engines by graph, and a description of the backend.
+
+    Raises CudaError, EngineError.
+    """
+    gpu = open_device(device)
+    trt = import_tensorrt(gpu)
+    size = fixed_size(card)
+    logger, machine = TrtLogger.of(trt), machine_of(trt, gpu)
+    place, do = engine_folder(card, folder), remedy(card, folder, device)
+    loaded = {
+        name: _load_engine(trt, logger, engine_key(card, name, machine), place, do) for name in engine_graphs(card)
+    }
+    kept = _share_context(gpu, loaded, card.kind)
+    calls = {name: Call(name, engine, gpu, logger, kept) for name, engine in loaded.items()}
+    return size, calls, f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}"
+
+
 def engine_key(card: GraphCard, name: str, machine: Machine) -> EngineKey:
     return EngineKey(name, card.sha256[name], card.precision, FLAGS, machine)
 
 
 def engine_graphs(card: GraphCard) -> tuple[str, ...]:
     """The graphs of a card that engines are built of."""
-    return tuple(name for name in card.files if name not in {CAPABILITIES[each] for each in UNSUPPORTED})
+    return tuple(name for name in card.files if name not in UNSUPPORTED_GRAPHS)
 
 
 def engine_folder(card: GraphCard, folder: Path | None) -> Path:
@@ -231,14 +272,21 @@ def engine_folder(card: GraphCard, folder: Path | None) -> Path:
     return folder or card.path.parent / "engines"
 
 
-def sequences_per_step(card: GraphCard) -> int:
-    """Number of action sequences of a step. Raises EngineError if it is free, because engines have one shape, or for
-    int8.
+def fixed_size(card: GraphCard) -> int:
+    """Number of action sequences of a step, or of a denoiser's scenes and conditions per call.
+
+    Raises EngineError if it is free, because engines have one shape, or for int8.
     """
     if card.precision == "int8":
         raise EngineError(
             f"{card.path} is in int8, by an operator of ONNX Runtime: export with --precision fp8 or bf16"
         )
+    if card.kind == "denoiser":
+        if card.batch is None:
+            raise EngineError(
+                f"the graphs of {card.path} take one or two scenes, an engine a fixed number: export with --blocks 2"
+            )
+        return card.batch
     actions = card.model["action_sequences"]
     if actions is None:
         raise EngineError(
@@ -298,13 +346,14 @@ def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, place: Path, do: s
     return Engine(execution, (logger.sink, runtime, engine), inputs, outputs)
 
 
-def _share_keys_values(gpu: CudaDevice, engines: Mapping[str, Engine]) -> dict[str, int]:
-    """Addresses of the keys and values that go from one engine to the other. Raises EngineError, CudaError."""
-    read = {name: tensor for name, tensor in engines["step"].inputs.items() if name.startswith(KEYS_VALUES)}
-    for graph in ("prefill_goal", "prefill"):
-        written = {name: tensor for name, tensor in engines[graph].outputs.items() if name.startswith(KEYS_VALUES)}
+def _share_context(gpu: CudaDevice, engines: Mapping[str, Engine], kind: str) -> dict[str, int]:
+    """Addresses of the tensors that go from one engine to the other. Raises EngineError, CudaError."""
+    reader, writers = CONTEXT_GRAPHS[kind]
+    read = {name: tensor for name, tensor in engines[reader].inputs.items() if name.startswith(CONTEXT)}
+    for graph in writers:
+        written = {name: tensor for name, tensor in engines[graph].outputs.items() if name.startswith(CONTEXT)}
         if written != read:
-            raise EngineError(f"the engines of {graph} and step do not belong together: build both again")
+            raise EngineError(f"the engines of {graph} and {reader} do not belong together: build both again")
     return Buffers(gpu, read).addresses
 
 

@@ -1,0 +1,212 @@
+"""ReflexDiffusion: a plan is denoised; where its confidence is low, a step is taken back and done again.
+
+    encode agents, lanes and the route; start from noise (or from none)
+    for each of ten steps: predict the clean futures, with guidance; step to less noise
+        if the predicted plan has a low confidence: add noise again without guidance, and do the step once more
+    the ego's future is the plan
+
+Every step is a full one. Paper: ReflexDiffusion: Reflection-Enhanced Trajectory Planning for High-lateral-acceleration
+Scenarios in Autonomous Driving. Guidance (equation 5) and reflection (equations 8 and 9) need a network that was
+trained with dropped conditions: capability guidance. Any denoiser can be reflected, whatever its architecture.
+
+The paper computes the confidence of the noisy futures and does not say how often a step is reflected. Here it is that
+of the clean futures which the step predicts; a step is reflected once, the last one never, and a reflection that lowers
+the confidence is undone. The paper's projection onto the centripetal constraint (equation 10) has no defined map to
+futures and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..config import ReflexDiffusionConfig
+from ..domain import Array, Observation, Plan, StepKind, Trajectory
+from ..features.vectors import VectorInputs, vector_inputs
+from ..kinematics import resample
+from ..scoring.safety import SafetyContext, safety_check
+from .confidence import confidence
+from .denoiser import (
+    START_SCALE,
+    Denoiser,
+    Predict,
+    StepResult,
+    ddim_inverse,
+    ddim_step,
+    in_metres,
+    noise_of,
+    poses_of,
+    present_states,
+    sample,
+    with_present,
+)
+from .planner import PlannerContext, PlannerState, PlanningError
+from .postprocess.standstill import without_reversal
+from .postprocess.waypoints import POINT_DT_S, POINTS, trajectories
+from .repair import repair_points
+
+ConfidenceOf = Callable[[Array], float]  # clean futures -> confidence of the ego's
+SEED = 0  # of the noise that a plan starts from: the same in every step, so that plans do not jump
+
+
+@dataclass(frozen=True)
+class Reflection:
+    """One reflected step of the sampler."""
+
+    step: int
+    before: float  # confidence
+    after: float
+    kept: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Report of the last step."""
+
+    notes: tuple[str, ...]
+    full_step_reason: str = ""
+    reflections: tuple[Reflection, ...] = ()
+
+
+def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+    settings = planner_context.config.reflexdiffusion
+    denoiser, inputs = denoiser_inputs(observation, planner_context, settings)
+    known = planner_context.safety_context(observation)
+
+    poses, reflections = sample_plan(denoiser, inputs, known, settings)
+    trajectory = Trajectory(without_reversal(poses), denoiser.spec.future_dt_s)
+    repairs = 0
+    if settings.repair and known.can_check:
+        repaired = repair_points(waypoints(trajectory), known)
+        if repaired.iterations:
+            repairs = repaired.iterations
+            dt_s = denoiser.spec.future_dt_s
+            (trajectory,) = trajectories(repaired.points[None], observation.ego.speed_mps, dt_s, known.road)
+    trajectory = at_interval(trajectory, planner_context.config.output.dt_s)
+    result = Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory, StepKind.FULL)
+    result = replace(result, check=safety_check(result, known, repairs))
+    memory = Memory(inputs.notes, "every step is a full step", reflections)
+    return PlannerState(result, 0, memory), result
+
+
+def denoiser_inputs(
+    observation: Observation, planner_context: PlannerContext, settings: ReflexDiffusionConfig
+) -> tuple[Denoiser, VectorInputs]:
+    """The network and its inputs.
+
+    Raises PlanningError if there is no network, if it lacks the capability guidance that the settings need, or if an
+    input cannot be used.
+    """
+    network = planner_context.network
+    if network is None:
+        raise PlanningError("reflexdiffusion has no network: set model.file and model.sha256 to its weights")
+    if not isinstance(network, Denoiser):
+        raise PlanningError("reflexdiffusion needs a network of the kind denoiser: set model.file to one")
+    if needs_unconditional(settings) and "guidance" not in network.capabilities:
+        raise PlanningError(
+            "reflexdiffusion.guidance and reflexdiffusion.reflection need the capability guidance, which the network "
+            "lacks: set them to 1 and false, or give a network that was trained with dropped conditions"
+        )
+    try:
+        return network, vector_inputs(observation, network.spec)
+    except ValueError as fault:
+        raise PlanningError(str(fault)) from None
+
+
+def needs_unconditional(settings: ReflexDiffusionConfig) -> bool:
+    """Whether the network also has to predict without conditions."""
+    return settings.reflection or settings.guidance != 1.0
+
+
+def sample_plan(
+    denoiser: Denoiser, inputs: VectorInputs, known: SafetyContext, settings: ReflexDiffusionConfig
+) -> tuple[Array, tuple[Reflection, ...]]:
+    """(T, 3) poses of the ego's future in the ego frame, and the steps that were reflected."""
+    spec = denoiser.spec
+    context = denoiser.encode(inputs, needs_unconditional(settings))
+
+    def predict(futures: Array, time: float) -> Array:
+        found = denoiser.denoise(context, futures, time)
+        return guided(found, settings.guidance)
+
+    def explore(futures: Array, time: float) -> Array:
+        return guided(denoiser.denoise(context, futures, time), settings.reflection_guidance)
+
+    def confidence_of(futures: Array) -> float:
+        return confidence(poses_of(in_metres(futures, spec)[0, 1:]), spec.future_dt_s, known).value
+
+    present = present_states(inputs, spec)
+    start = np.zeros((spec.futures, 1 + spec.future_steps, 4))
+    if settings.noise > 0.0:
+        start = settings.noise * START_SCALE * np.random.default_rng(SEED).standard_normal(start.shape)
+    reflector = Reflector(predict, explore, confidence_of, present, settings)
+    correct = reflector if settings.reflection else None
+    clean = sample(predict, start, present, settings.steps, settings.sampler == "ddim", correct)
+    return poses_of(in_metres(clean, spec)[0, 1:]), tuple(reflector.reflections)
+
+
+def guided(predictions: Array, weight: float) -> Array:
+    """u + weight (c - u) of predictions (2, ..): c with all conditions, u with the route only; of (1, ..) it is c.
+
+    A weight of 1 gives c exactly, 0 gives u exactly.
+    """
+    if len(predictions) == 1 or weight == 1.0:
+        return np.asarray(predictions[0])
+    conditional, unconditional = predictions
+    return np.asarray(unconditional + weight * (conditional - unconditional)) if weight else np.asarray(unconditional)
+
+
+@dataclass(eq=False)
+class Reflector:
+    """Corrects a step of the sampler: `denoiser.sample` calls it after each."""
+
+    predict: Predict  # with guidance
+    explore: Predict  # with the guidance of reflection
+    confidence_of: ConfidenceOf
+    present: Array  # (P, 4)
+    settings: ReflexDiffusionConfig
+    reflections: list[Reflection] = field(default_factory=list)
+
+    def __call__(self, step: StepResult, number: int) -> StepResult:
+        settings = self.settings
+        if number == settings.steps - 1 or len(self.reflections) == settings.reflections_max:
+            return step
+        before = self.confidence_of(step.clean)
+        if before >= settings.confidence_min:
+            return step
+        again = reflect(step, self.predict, self.explore, self.present)
+        after = self.confidence_of(again.clean)
+        kept = after >= before
+        self.reflections.append(Reflection(number, before, after, kept))
+        return again if kept else step
+
+
+def reflect(step: StepResult, predict: Predict, explore: Predict, present: Array) -> StepResult:
+    """The step taken back and done again (equations 8 and 7).
+
+    The noise is that of `explore` at the futures after the step, evaluated at the time before it.
+    """
+    noise = noise_of(step.futures, explore(step.futures, step.time), step.time)
+    back = with_present(ddim_inverse(step.futures, noise, step.time, step.after), present)
+    clean = predict(back, step.time)
+    return StepResult(
+        step.time, step.after, clean, with_present(ddim_step(back, clean, step.time, step.after), present)
+    )
+
+
+# --- the trajectory --------------------------------------------------------------------------------------------------
+
+
+def waypoints(trajectory: Trajectory) -> Array:
+    """(8, 2) points at 0.5 .. 4 s."""
+    return resample(trajectory, POINT_DT_S * np.arange(1, POINTS + 1))[:, :2]
+
+
+def at_interval(trajectory: Trajectory, dt_s: float) -> Trajectory:
+    """The trajectory with poses every `dt_s`."""
+    if dt_s == trajectory.dt_s:
+        return trajectory
+    steps = int(trajectory.horizon_s / dt_s + 1e-6)
+    return Trajectory(resample(trajectory, dt_s * np.arange(1, steps + 1)), dt_s)

@@ -1,0 +1,230 @@
+"""Training of the denoiser on lanes and agents (ReflexDiffusion, section 4.1; Diffusion-Planner)."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from ..data import shards
+from ..data.scene import DrivingScene
+from ..data.shards import SetError
+from ..domain import Array
+from ..features.vectors import VectorInputs, vector_inputs
+from ..model.curve import checkpoint
+from ..model.curve.net import CurveNet, CurveNetConfig, VectorTensors
+from ..planning import denoiser
+from ..scoring.scorer import SUB_SCORES, WAYPOINTS, score
+from ..vector_spec import VectorSpec
+from . import diffusion_losses, trainer, vector_data
+from .diffusion_losses import DiffusionLosses, VectorBatch
+from .ego_perturbation import perturb_ego
+from .settings import DiffusionTrainConfig
+from .train_state import Progress
+from .trainer import Clock, Reporter
+from .vector_data import VectorSet
+
+COLUMNS = (*diffusion_losses.METRICS, "norm")  # of the log
+PREFETCHED_BATCHES = 2  # batches in the making
+SAMPLER_STEPS = 10
+VALIDATION_BATCH = 100  # scenes
+WAYPOINT_S = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class VectorValidation:
+    """The scenes used in validation, and the network's inputs of them."""
+
+    scenes: tuple[DrivingScene, ...]
+    inputs: tuple[VectorInputs, ...]
+
+
+def load_validation(folder: Path, spec: VectorSpec, limit: int, on_damage: Callable[[str], None]) -> VectorValidation:
+    """The first `limit` scenes of a set. Raises SetError if there is none."""
+    scenes, inputs = [], []
+    for scene in shards.read(folder, images=False, limit=limit, on_damage=on_damage):
+        try:
+            inputs.append(vector_inputs(scene.observation(vectors=True), spec))
+        except ValueError as fault:
+            on_damage(f"{folder}: scene {scene.name} is left out: {fault}")
+            continue
+        scenes.append(scene)
+    if not scenes:
+        raise SetError(f"{folder} holds no scene that can be read: make the set again")
+    return VectorValidation(tuple(scenes), tuple(inputs))
+
+
+@dataclass(frozen=True, eq=False)
+class DiffusionJob:
+    """`trainer.Job` of a denoiser."""
+
+    config: DiffusionTrainConfig
+    network: CurveNetConfig
+    scenes: VectorSet
+    validation: VectorValidation | None
+    out: Path
+    sets: Mapping[str, Any]  # description of the data for the card
+    init_from: Path | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {
+            "settings": dataclasses.asdict(self.config),
+            "network": dataclasses.asdict(self.network),
+            "scenes": self.scenes.key,
+            "sets": dict(self.sets),
+        }
+
+    @property
+    def has_validation(self) -> bool:
+        return self.validation is not None
+
+    def make_net(self, generator: torch.Generator, fresh: bool) -> CurveNet:
+        net = CurveNet(self.network)
+        net.initialise(generator)
+        return net
+
+    def batches(self, first: int, rank: int, ranks: int) -> Generator[VectorBatch]:
+        """The batches from step `first` on, made ahead by threads."""
+        with ThreadPoolExecutor(PREFETCHED_BATCHES) as pool:
+            coming: list[Future[VectorBatch]] = []
+            step = first
+            try:
+                while True:
+                    while len(coming) < PREFETCHED_BATCHES:
+                        coming.append(pool.submit(self.batch, step, rank, ranks))
+                        step += 1
+                    yield coming.pop(0).result()
+            finally:
+                for future in coming:
+                    future.cancel()
+
+    def batch(self, step: int, rank: int = 0, ranks: int = 1) -> VectorBatch:
+        """The scenes of one process in a step; it depends on the seed and the number of the step only."""
+        config, seed = self.config.data, self.config.seed
+        rng = np.random.default_rng([seed, 2, step])
+        places = self.places(step)
+        arrays = self.scenes.arrays(places)
+        displaced = self.scenes.recorded[places] & (rng.random(len(places)) < config.perturb_prob)
+        if displaced.any():
+            arrays = perturb_ego(arrays, displaced, rng, self.network.spec.future_dt_s)
+        arrays = vector_data.mirror(arrays, rng.random(len(places)) < config.flip_prob)
+        return VectorBatch.of(arrays, config.condition_dropout, config.samples, rng, slice(rank, None, ranks))
+
+    def places(self, step: int) -> Array:
+        """(batch,) samples of a step. One set: every sample once per epoch, in a new order each epoch. Several sets:
+        drawn by their weights."""
+        size, count = self.config.data.batch, len(self.scenes)
+        if np.ptp(self.scenes.weights) > 0.0:
+            return np.random.default_rng([self.config.seed, 1, step]).choice(count, size, p=self.scenes.weights)
+        wanted = np.arange(step * size, (step + 1) * size)
+        orders = {
+            epoch: np.random.default_rng([self.config.seed, 1, epoch]).permutation(count)
+            for epoch in range(wanted[0] // count, wanted[-1] // count + 1)
+        }
+        return np.array([orders[at // count][at % count] for at in wanted.tolist()])
+
+    def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
+        assert self.validation is not None
+        return validate(cast(CurveNet, net), self.validation, device)
+
+    def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
+        """Stored as float32: positions are outputs, and bfloat16 has 8 bits."""
+        guided = ["guidance"] if self.config.data.condition_dropout > 0.0 else []
+        checkpoint.save(cast(CurveNet, net), path, {"capabilities": guided, **about}, torch.float32)
+
+
+def train(
+    job: DiffusionJob, fabric: Fabric, reporter: Reporter, stop: Callable[[], bool], clock: Clock = time.monotonic
+) -> Progress:
+    """Trains from the state in `job.out`, or from the start, until the schedule ends or `stop` returns True.
+
+    Raises TrainingError when a loss or gradient is not finite, StateError when the state is another network's, OSError
+    naming a file that cannot be written.
+    """
+
+    def make_losses(net: CurveNet, generator: torch.Generator) -> DiffusionLosses:
+        return DiffusionLosses(net, job.config.loss)
+
+    loop, progress = trainer.begin(job, fabric, reporter, make_losses)
+
+    def step(batch: VectorBatch, number: int, at: float) -> Tensor:
+        losses = loop.model(batch)
+        norm = loop.update(losses, batch, number, {})
+        return torch.stack([*(losses[name].detach().float() for name in diffusion_losses.METRICS), norm])
+
+    return loop.run(progress, step, COLUMNS, stop, clock)
+
+
+# --- validation ------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def validate(net: CurveNet, dataset: VectorValidation, device: torch.device) -> dict[str, float]:
+    """Means over the scenes of plans that are sampled without noise, guidance and reflection: PDMS and its sub-scores
+    in percent, errors in metres.
+    """
+    spec = net.config.spec
+    rows: dict[str, list[float]] = {}
+    for begin in range(0, len(dataset.scenes), VALIDATION_BATCH):
+        some = slice(begin, begin + VALIDATION_BATCH)
+        inputs, scenes = dataset.inputs[some], dataset.scenes[some]
+        plans = sample_plans(net, inputs, device)
+        waypoints = plans[:, waypoint_places(spec)]
+        for scene, plan in zip(scenes, waypoints, strict=True):
+            card = score(scene.scored(), plan[None])
+            error = np.hypot(*(plan - scene.expert)[:, :2].T)
+            row = {
+                "pdms": 100.0 * card.score[0],
+                **{name: 100.0 * getattr(card, name)[0] for name in SUB_SCORES},
+                "ade_m": error.mean(),
+                "fde_m": error[-1],
+            }
+            for name, value in row.items():
+                rows.setdefault(name, []).append(float(value))
+    return {name: float(np.mean(values)) for name, values in rows.items()}
+
+
+def waypoint_places(spec: VectorSpec) -> Array:
+    """(8,) indices of 0.5, 1.0, .. 4 s in a future."""
+    return np.asarray(np.rint(WAYPOINT_S / spec.future_dt_s * np.arange(1, WAYPOINTS + 1)).astype(int) - 1)
+
+
+def sample_plans(net: CurveNet, inputs: tuple[VectorInputs, ...], device: torch.device) -> Array:
+    """(N, T, 3) poses of the ego for N scenes at once, from a start without noise."""
+    spec = net.config.spec
+    names = VectorTensors._fields
+    tensors = VectorTensors(
+        *(torch.from_numpy(np.stack([getattr(each, name) for each in inputs])).to(device) for name in names)
+    )
+    context = net.encode(tensors)
+    present = np.stack([denoiser.present_states(each, spec) for each in inputs])
+    count, futures = present.shape[:2]
+
+    def predict(noisy: Array, at: float) -> Array:
+        x = torch.as_tensor(noisy, dtype=torch.float32, device=device).reshape(count, 1, futures, -1, 4)
+        times = torch.full((count, 1), at, device=device)
+        return np.asarray(net.denoise(x, times, context).double().cpu().numpy()).reshape(noisy.shape)
+
+    flat = present.reshape(count * futures, 4)
+    start = np.zeros((len(flat), 1 + spec.future_steps, 4))
+    clean = denoiser.sample(predict, start, flat, SAMPLER_STEPS).reshape(count, futures, -1, 4)
+    norm = spec.normalization
+    ego = clean[:, 0, 1:] * np.array(norm.ego_future_std) + np.array(norm.ego_future_mean)
+    heading = np.arctan2(ego[..., 3:], ego[..., 2:3])
+    return np.concatenate([ego[..., :2], heading], axis=-1)
+
+
+def summary(found: Mapping[str, float]) -> str:
+    """One line for a person."""
+    parts = " ".join(f"{name.upper()} {found[name]:.1f}" for name in SUB_SCORES)
+    return f"PDMS {found['pdms']:.1f} ({parts}), distance to the expert {found['ade_m']:.2f} m"

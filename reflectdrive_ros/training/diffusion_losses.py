@@ -1,0 +1,117 @@
+"""Training loss of the denoiser: squared error of the predicted clean futures, ego and neighbours.
+
+    L = L_ego + neighbours L_neighbours
+
+Each scene is noised `samples` times, at times drawn uniformly, and encoded once. A share of the scenes loses its whole
+condition except the route (ReflexDiffusion section 4.1), which classifier-free guidance needs. Source of the loss:
+Diffusion-Planner (Zheng et al., ICLR 2025), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..domain import Array
+from ..model.curve.net import POSE, CurveNet, VectorTensors, without_conditions
+from ..planning.denoiser import END_TIME, alpha_sigma
+from .settings import DiffusionLossConfig
+
+METRICS = ("loss", "ego", "neighbours", "ego_error_m")
+
+
+@dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
+class VectorBatch:
+    """B scenes with their futures, K noise samples of each."""
+
+    ego: Tensor  # (B, 10); this and the next six as `model.curve.net.VectorTensors`
+    agents: Tensor
+    static_objects: Tensor
+    lanes: Tensor
+    lane_limits: Tensor
+    lane_has_limit: Tensor
+    route_lanes: Tensor
+    ego_future: Tensor  # (B, T, 3) poses
+    agent_futures: Tensor  # (B, N, T, 3) poses
+    agent_valid: Tensor  # (B, N, T) bool
+    dropped: Tensor  # (B,) bool, scenes without conditions
+    times: Tensor  # (B, K) of the diffusion process
+    noise: Tensor  # (B, K, 1 + N, T, 4)
+
+    @staticmethod
+    def of(
+        arrays: Mapping[str, Array], dropout: float, samples: int, rng: np.random.Generator, mine: slice
+    ) -> VectorBatch:
+        """The scenes `mine` of a batch of arrays (B, ..); all randomness is drawn for the whole batch."""
+        count, others, steps, _ = arrays["agent_futures"].shape
+        drawn: dict[str, Any] = {
+            "dropped": rng.random(count) < dropout,
+            "times": (END_TIME + (1.0 - END_TIME) * rng.random((count, samples))).astype(np.float32),
+            "noise": rng.standard_normal((count, samples, 1 + others, steps, POSE), np.float32),
+        }
+        whole: dict[str, Any] = {**arrays, **drawn}
+        for name in ("lane_has_limit", "agent_valid"):
+            whole[name] = whole[name] > 0
+        return VectorBatch(**{name: torch.from_numpy(np.ascontiguousarray(each[mine])) for name, each in whole.items()})
+
+    @property
+    def inputs(self) -> VectorTensors:
+        """The network's inputs; dropped scenes have only their route."""
+        full = VectorTensors(**{name: getattr(self, name) for name in VectorTensors._fields})
+        bare = without_conditions(full)
+        kept = []
+        for present, absent in zip(full, bare, strict=True):
+            shape = (-1, *(1,) * (present.dim() - 1))
+            kept.append(torch.where(self.dropped.reshape(shape), absent, present))
+        return VectorTensors(*kept)
+
+    def to(self, device: torch.device) -> VectorBatch:
+        return VectorBatch(**{name: value.to(device, non_blocking=True) for name, value in vars(self).items()})
+
+
+class DiffusionLosses(nn.Module):
+    """The network with its loss: one forward pass per step, as data-parallel training requires."""
+
+    def __init__(self, net: CurveNet, weights: DiffusionLossConfig) -> None:
+        super().__init__()
+        self.net, self.weights = net, weights
+        self.mean: Tensor
+        self.std: Tensor
+        norm, others = net.config.spec.normalization, net.config.spec.predicted_agents
+        for name in ("mean", "std"):
+            rows = [getattr(norm, f"ego_future_{name}"), *others * (getattr(norm, f"agent_future_{name}"),)]
+            self.register_buffer(name, torch.tensor(rows)[:, None], persistent=False)
+
+    def forward(self, batch: VectorBatch) -> dict[str, Tensor]:
+        """Scalars METRICS; `ego_error_m` is the mean distance to the expert's future in metres."""
+        inputs = batch.inputs
+        clean, valid = self.targets(batch)
+        alpha, sigma = (
+            torch.from_numpy(each.astype(np.float32)).to(clean.device)[..., None, None, None]
+            for each in alpha_sigma(batch.times.cpu().numpy())
+        )
+        noisy = alpha * clean[:, None] + sigma * batch.noise
+        present = self.net.present_states(inputs)[:, None, :, None].expand(-1, noisy.shape[1], -1, -1, -1)
+        found = self.net.denoise(torch.cat([present, noisy], 3), batch.times, self.net.encode(inputs))[..., 1:, :]
+        error = (found.float() - clean[:, None]).square()
+        squared = error.sum(-1)  # (B, K, 1 + N, T)
+        ego = squared[:, :, 0].mean()
+        counted = valid[:, None].expand(-1, squared.shape[1], -1, -1)
+        neighbours = (squared[:, :, 1:] * counted).sum() / counted.sum().clamp(min=1)
+        distance = (error[:, :, 0, :, :2] * self.std[0, :, :2].square()).sum(-1).sqrt().mean()
+        loss = ego + self.weights.neighbours * neighbours
+        return {"loss": loss, "ego": ego.detach(), "neighbours": neighbours.detach(), "ego_error_m": distance.detach()}
+
+    def targets(self, batch: VectorBatch) -> tuple[Tensor, Tensor]:
+        """(B, 1 + N, T, 4) normalised futures, 0 where unknown, and (B, N, T) bool, which neighbours' are known."""
+        futures = torch.cat([batch.ego_future[:, None], batch.agent_futures], 1)
+        heading = futures[..., 2:]
+        scaled = (torch.cat([futures[..., :2], heading.cos(), heading.sin()], -1) - self.mean) / self.std
+        valid = batch.agent_valid & ~batch.dropped[:, None, None]
+        known = torch.cat([torch.ones_like(valid[:, :1]), valid], 1)
+        return scaled * known[..., None], valid

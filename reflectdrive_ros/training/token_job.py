@@ -1,0 +1,90 @@
+"""Training jobs of token networks: supervised and by reward."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from ..data.cache import CachedSet
+from ..model import pretrained
+from ..model.token.net import TokenNet, TokenNetConfig
+from ..model.token.rollout import Decoding
+from . import data, train_state, validation
+from .data import Source
+from .goal_scores import GoalScores
+from .losses import Batch
+from .settings import TrainConfig
+from .validation import ValidationSet
+
+
+@dataclass(frozen=True)
+class PretrainedPaths:
+    """Folders of public weights that initialise a new run's network."""
+
+    language: Path | None = None  # a Qwen3
+    vision: Path | None = None  # a SigLIP2
+
+    @property
+    def any_given(self) -> bool:
+        return self.language is not None or self.vision is not None
+
+    def fill(self, net: TokenNet) -> None:
+        """Raises CheckpointError for weights of other shapes."""
+        if self.language is not None:
+            pretrained.load_qwen3(net, self.language)
+        if self.vision is not None:
+            pretrained.load_siglip(net, self.vision)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenJob:
+    """`trainer.Job` of a token network."""
+
+    config: TrainConfig
+    network: TokenNetConfig
+    scenes: CachedSet
+    validation_set: ValidationSet | None
+    out: Path
+    sets: Mapping[str, Any]  # description of the data for the card
+    decoding: Decoding = dataclasses.field(default_factory=Decoding)
+    init_from: Path | None = None  # folder of the run whose weights initialise this one
+    pretrained_paths: PretrainedPaths = PretrainedPaths()
+    goal_scores: GoalScores | None = None  # of goals of the scenes
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a state must have in common with a run that resumes it; also part of the card."""
+        return {
+            "settings": dataclasses.asdict(self.config),
+            "network": dataclasses.asdict(self.network),
+            "scenes": self.scenes.key,
+            "sets": dict(self.sets),
+        }
+
+    @property
+    def has_validation(self) -> bool:
+        return self.validation_set is not None
+
+    def make_net(self, generator: torch.Generator, fresh: bool) -> TokenNet:
+        net = TokenNet(self.network)
+        net.initialise(generator)
+        if fresh:
+            self.pretrained_paths.fill(net)
+        return net
+
+    def batches(self, first: int, rank: int, ranks: int) -> Generator[Batch]:
+        source = Source(self.scenes, self.config.data, self.network.layout, self.config.seed, self.goal_scores)
+        return data.batches(source, first, rank, ranks)
+
+    def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
+        assert self.validation_set is not None
+        return validation.validate(cast(TokenNet, net), self.validation_set, self.decoding, device)
+
+    def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
+        train_state.save_weights(cast(TokenNet, net), path, about)

@@ -1,0 +1,210 @@
+"""Training samples of the denoiser: vector inputs and futures of each scene, computed once and memory-mapped.
+
+    train/ train-00000.tar ..     train.vectors-1a2b3c4d/ train-00000-<hash>.npy ..
+
+A sample is one row of float32: the arrays of `features.vectors.VectorInputs`, then the futures of the ego and of the
+first neighbours, one after the other. The ego's future is the expert's plan, or the recorded drive. A shard's file
+appears complete or not at all, and its name carries the hash of the shard, so that stale files are never read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..data import shards
+from ..data.cache import cache_file, map_processes, write_array
+from ..data.scene import NOW, DrivingScene
+from ..data.shards import SetError, ShardNote
+from ..domain import Array
+from ..features.vectors import agent_order, vector_inputs
+from ..planning.postprocess.waypoints import interpolate
+from ..vector_spec import VectorSpec
+
+FORMAT = 1
+FUTURES = ("ego_future", "agent_futures", "agent_valid")
+# columns that change their sign in the mirrored scene
+MIRRORED = {
+    "ego": (1, 3, 5, 7, 8, 9),
+    "agents": (1, 3, 5),
+    "static_objects": (1, 3),
+    "lanes": (1, 3, 5, 7),
+    "route_lanes": (1, 3, 5, 7),
+    "ego_future": (1, 2),
+    "agent_futures": (1, 2),
+}
+LEFT_EDGE, RIGHT_EDGE = slice(4, 6), slice(6, 8)  # of lanes
+
+
+def sample_shapes(spec: VectorSpec) -> dict[str, tuple[int, ...]]:
+    """Shapes of the arrays of a sample, in the order of its row."""
+    points, steps, others = spec.lane_points, spec.future_steps, spec.predicted_agents
+    return {
+        "ego": (10,),
+        "agents": (spec.agents, spec.history_steps, 11),
+        "static_objects": (spec.static_objects, 10),
+        "lanes": (spec.lanes, points, 12),
+        "lane_limits": (spec.lanes, 1),
+        "lane_has_limit": (spec.lanes, 1),
+        "route_lanes": (spec.route_lanes, points, 12),
+        "ego_future": (steps, 3),  # poses at dt, 2 dt, ..
+        "agent_futures": (others, steps, 3),  # 0 where not valid
+        "agent_valid": (others, steps),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class VectorSet:
+    """N samples of one or more sets; rows are read from disk on access."""
+
+    rows: tuple[Array, ...]  # per shard (n, columns) float32
+    location: Array  # (N, 2) shard, row
+    recorded: Array  # (N,) bool, recorded traffic: its ego starts are not perturbed
+    weights: Array  # (N,) relative frequency of each sample
+    spec: VectorSpec
+    key: str  # of the samples
+
+    def __len__(self) -> int:
+        return len(self.location)
+
+    def arrays(self, places: Array) -> dict[str, Array]:
+        """Samples (B,) as arrays by name, with a leading axis."""
+        table = np.stack([self.rows[shard][row] for shard, row in self.location[places].tolist()])
+        found, at = {}, 0
+        for name, shape in sample_shapes(self.spec).items():
+            size = math.prod(shape)
+            found[name] = table[:, at : at + size].reshape(-1, *shape)
+            at += size
+        return found
+
+
+def merge(sets: Sequence[VectorSet], weights: Sequence[float]) -> VectorSet:
+    """Sets as one, each drawn with a share that is proportional to its weight."""
+    shifts = np.cumsum([0, *(len(each.rows) for each in sets[:-1])])
+    locations = [each.location + np.array([shift, 0]) for each, shift in zip(sets, shifts.tolist(), strict=True)]
+    keys = "".join(each.key + str(weight) for each, weight in zip(sets, weights, strict=True))
+    return VectorSet(
+        tuple(rows for each in sets for rows in each.rows),
+        np.concatenate(locations),
+        np.concatenate([each.recorded for each in sets]),
+        np.concatenate([np.full(len(each), weight / len(each)) for each, weight in zip(sets, weights, strict=True)]),
+        sets[0].spec,
+        hashlib.sha256(keys.encode()).hexdigest(),
+    )
+
+
+def build_vector_set(
+    folder: Path,
+    spec: VectorSpec,
+    workers: int,
+    on_damage: Callable[[str], None],
+    progress: Callable[[int, int], None],
+) -> VectorSet:
+    """The samples of a scene set; missing ones are computed first.
+
+    `progress` gets the number of finished shards and of all shards, `on_damage` a sentence for each shard or scene that
+    is left out. Raises SetError if the folder holds no set or no readable scene, OSError naming a file.
+    """
+    index = shards.index_of(folder)
+    key = _key(spec)
+    home = folder.resolve().with_name(f"{folder.resolve().name}.vectors-{key}")
+    home.mkdir(parents=True, exist_ok=True)
+    todo = [note for note in index.shards if note.scenes and not cache_file(home, note, "npy").exists()]
+    done = len(index.shards) - len(todo)
+    progress(done, len(index.shards))
+    for sentences in map_processes(_write_shard, [(folder, home, note, spec) for note in todo], folder, workers):
+        done += 1
+        progress(done, len(index.shards))
+        for sentence in sentences:
+            on_damage(sentence)
+    notes = [note for note in index.shards if cache_file(home, note, "npy").exists()]
+    if not notes:
+        raise SetError(f"{folder} holds no scene that can be read: make the set again")
+    rows = tuple(np.load(cache_file(home, note, "npy"), mmap_mode="r", allow_pickle=False) for note in notes)
+    return set_of_rows(rows, spec, "".join([key, *(note.sha256 for note in notes)]), recorded=False)
+
+
+def set_of_rows(rows: tuple[Array, ...], spec: VectorSpec, key: str, recorded: bool) -> VectorSet:
+    """A set of tables (n, columns); all samples are drawn equally often."""
+    places = [np.stack([np.full(len(each), k), np.arange(len(each))], axis=1) for k, each in enumerate(rows)]
+    location = np.concatenate(places)
+    count = len(location)
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return VectorSet(rows, location, np.full(count, recorded), np.full(count, 1.0 / count), spec, digest)
+
+
+def _key(spec: VectorSpec) -> str:
+    text = json.dumps([FORMAT, dataclasses.asdict(dataclasses.replace(spec, normalization=type(spec.normalization)()))])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _write_shard(arguments: tuple[Path, Path, ShardNote, VectorSpec]) -> list[str]:
+    """Writes the samples of one shard; returns sentences on what was left out."""
+    folder, home, note, spec = arguments
+    sentences: list[str] = []
+    rows = []
+    for scene in shards.read_shard(folder, note, images=False, on_damage=sentences.append):
+        try:
+            rows.append(flat_row(scene_sample(scene, spec)))
+        except ValueError as fault:
+            sentences.append(f"{folder / note.file}: scene {scene.name} is left out: {fault}")
+    if rows:
+        write_array(cache_file(home, note, "npy"), np.stack(rows))
+    return sentences
+
+
+def flat_row(sample: Mapping[str, Array]) -> Array:
+    """A sample as one row of float32."""
+    return np.concatenate([np.asarray(each, np.float32).ravel() for each in sample.values()])
+
+
+def scene_sample(scene: DrivingScene, spec: VectorSpec) -> dict[str, Array]:
+    """The sample of a scene: what the planner observes under the privilege `objects`, the expert's plan, and the logged
+    futures of the neighbours. Raises ValueError for a scene that cannot be used."""
+    observation = scene.observation(vectors=True)
+    inputs = vector_inputs(observation, spec)
+    seen = np.flatnonzero(scene.tracks.present[:, NOW])[agent_order(scene.agents, spec)][: spec.predicted_agents]
+    later = slice(NOW + 1, NOW + 1 + spec.future_steps)
+    future = interpolate(scene.expert[None], scene.ego.speed_mps, spec.future_dt_s)[0, : spec.future_steps]
+    return {
+        **inputs.arrays,
+        **futures(future, scene.tracks.poses[seen, later], scene.tracks.present[seen, later], spec),
+    }
+
+
+def futures(ego: Array, agents: Array, valid: Array, spec: VectorSpec) -> dict[str, Array]:
+    """The targets of a sample: poses (T, 3), (N, T, 3) and valid (N, T), padded to the predicted agents.
+
+    Raises ValueError for futures that are shorter than the network's.
+    """
+    if len(ego) != spec.future_steps or agents.shape[1] != spec.future_steps:
+        raise ValueError(f"its futures have {len(ego)} and {agents.shape[1]} steps, expected {spec.future_steps}")
+    padded = np.zeros((spec.predicted_agents, spec.future_steps, 3), np.float32)
+    known = np.zeros(padded.shape[:2], np.float32)
+    padded[: len(agents)], known[: len(agents)] = np.where(valid[..., None], agents, 0.0), valid
+    return {"ego_future": ego, "agent_futures": padded, "agent_valid": known}
+
+
+def mirror(arrays: Mapping[str, Array], which: Array) -> dict[str, Array]:
+    """Samples (B,) of which those `which` (B,) bool are mirrored: left becomes right."""
+    mirrored: dict[str, Array] = {}
+    for name, values in arrays.items():
+        changed: Array = np.array(values)
+        if name in MIRRORED:
+            signs = np.ones(values.shape[-1], np.float32)
+            signs[list(MIRRORED[name])] = -1.0
+            changed[which] *= signs
+            if name in ("lanes", "route_lanes"):
+                left = changed[which][..., LEFT_EDGE]
+                swapped = changed[which]
+                swapped[..., LEFT_EDGE], swapped[..., RIGHT_EDGE] = swapped[..., RIGHT_EDGE].copy(), left
+                changed[which] = swapped
+        mirrored[name] = changed
+    return mirrored
