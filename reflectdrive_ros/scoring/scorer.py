@@ -283,10 +283,12 @@ class DrivenStates:
     def of(self, places: Array) -> DrivenStates:
         """These (K,) trajectories alone."""
         areas = [getattr(self.areas, entry.name)[places] for entry in fields(self.areas)]
-        rest = [getattr(self, entry.name) for entry in fields(self)]
-        found = [metrics.EgoAreas(*areas) if part is self.areas else part[places] for part in rest]
-        found[0].flags.writeable = False
-        return DrivenStates(*found)
+        rest = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        found: dict[str, Any] = {
+            name: metrics.EgoAreas(*areas) if part is self.areas else part[places] for name, part in rest.items()
+        }
+        found["states"].flags.writeable = False
+        return DrivenStates(**found)
 
 
 def judge_alone(

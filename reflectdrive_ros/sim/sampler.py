@@ -151,7 +151,7 @@ class Shard:
             rows, columns = places[: CANDIDATES_PER_SCENE * quota].T
             parked = np.full(len(rows), -1) if scripted_rows is None else scripted_rows[rows, columns]
             steps, egos = candidates.steps[rows], candidates.egos[columns]
-            moments = [Moment(*each) for each in np.stack([steps, egos, parked], axis=1).tolist()]
+            moments: Sequence[Moment] = [Moment(*each) for each in np.stack([steps, egos, parked], axis=1).tolist()]
             while moments and quota:
                 group, moments = _split_group(moments, taken, quota)
                 sure = [moment for k, moment in enumerate(group) if not any(map(moment.excludes, group[:k]))]
