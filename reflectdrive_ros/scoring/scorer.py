@@ -282,11 +282,11 @@ class DrivenStates:
 
     def of(self, places: Array) -> DrivenStates:
         """These (K,) trajectories alone."""
-        areas = [getattr(self.areas, entry.name)[places] for entry in fields(self.areas)]
-        rest = [getattr(self, entry.name) for entry in fields(self)]
-        found = [metrics.EgoAreas(*areas) if part is self.areas else part[places] for part in rest]
-        found[0].flags.writeable = False
-        return DrivenStates(*found)
+        found: dict[str, Any] = {}
+        for entry in fields(self):
+            part = getattr(self, entry.name)
+            found[entry.name] = part.of(places) if isinstance(part, metrics.EgoAreas) else part[places]
+        return DrivenStates(**found)
 
 
 def judge_alone(
