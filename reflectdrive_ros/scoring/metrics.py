@@ -55,6 +55,12 @@ class EgoAreas:
     off_route: Array  # the centre is in no lane of the route
     in_intersection: Array  # the centre
 
+    def of(self, places: Array) -> EgoAreas:
+        """The flags of these (K,) trajectories."""
+        return EgoAreas(
+            self.multiple_lanes[places], self.off_road[places], self.off_route[places], self.in_intersection[places]
+        )
+
 
 def ego_areas(center: Array, size: Array, areas: MapAreas | None, grid: DrivableGrid | None) -> EgoAreas:
     """Flags of boxes (length, width) at poses (N, 41, 3). Unknown flags are False; `off_road` comes from a grid if

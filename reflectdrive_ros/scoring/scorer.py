@@ -282,12 +282,10 @@ class DrivenStates:
 
     def of(self, places: Array) -> DrivenStates:
         """These (K,) trajectories alone."""
-        areas = [getattr(self.areas, entry.name)[places] for entry in fields(self.areas)]
-        rest = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        found: dict[str, Any] = {
-            name: metrics.EgoAreas(*areas) if part is self.areas else part[places] for name, part in rest.items()
-        }
-        found["states"].flags.writeable = False
+        found: dict[str, Any] = {}
+        for entry in fields(self):
+            part = getattr(self, entry.name)
+            found[entry.name] = part.of(places) if isinstance(part, metrics.EgoAreas) else part[places]
         return DrivenStates(**found)
 
 
