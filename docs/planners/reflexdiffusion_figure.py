@@ -151,9 +151,8 @@ def graph(name: str, rows: list[Array], top: float, limits: tuple[float, float] 
         x = left + GRAPH_W * np.arange(1, len(row) + 1) / len(row)
         y = top + GRAPH_H * (high - row) / (high - low)
         line = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
-        out.append(
-            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-dasharray="{dash}"/>'
-        )
+        style = f'stroke="{colour}" stroke-width="{width}" stroke-dasharray="{dash}"'
+        out.append(f'<polyline points="{line}" fill="none" {style}/>')
     end = len(rows[0]) * DT_S
     out.append(f'<text x="{left + GRAPH_W}" y="{top + GRAPH_H + 14}" text-anchor="end" fill="{INK}">{end:.0f} s</text>')
     return out
