@@ -75,8 +75,8 @@ class Engine:
         self._begun = clock()  # of the step
         self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
         self._prefetcher: Prefetcher | None = None
-        prefetchable = network is not None and getattr(network, "concurrent", False)
-        if prefetch_scenes and prefetchable and not isinstance(network, Denoiser):
+        concurrent = prefetch_scenes and getattr(network, "concurrent", False)
+        if concurrent and network is not None and not isinstance(network, Denoiser):
             draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
             self._prefetcher = ahead = Prefetcher(
                 network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
