@@ -131,7 +131,7 @@ DENOISER_FIELDS = {
     "model": {
         **DENOISER_HEAD,
         "weights_sha256": WEIGHTS_SHA256,
-        "precision": choice("fp32", "int8"),
+        "precision": choice("fp32"),
         "inputs": VECTOR_SPEC,
         "batch": maybe(whole(1, 2)),
         "config": CURVE_CONFIG,

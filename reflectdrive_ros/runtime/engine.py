@@ -18,14 +18,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeGuard
 
 from ..config import Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
 from ..kinematics import carry_forward, path_ahead
 from ..planning import CAMERA_FREE, LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard
 from ..planning.denoiser import Denoiser
-from ..planning.planner import AnyNetwork, Network, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
+from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
 from ..scoring.safety import SafetyContext, safety_check
 from .network import load_network
@@ -76,7 +75,8 @@ class Engine:
         self._begun = clock()  # of the step
         self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
         self._prefetcher: Prefetcher | None = None
-        if prefetch_scenes and is_prefetchable(network):
+        concurrent = prefetch_scenes and getattr(network, "concurrent", False)
+        if concurrent and network is not None and not isinstance(network, Denoiser):
             draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
             self._prefetcher = ahead = Prefetcher(
                 network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
@@ -239,11 +239,6 @@ def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:
 def network_kind_of(planner: str) -> str:
     """The kind of network that a learned planner uses: those without cameras use a denoiser."""
     return "denoiser" if planner in CAMERA_FREE else "token"
-
-
-def is_prefetchable(network: AnyNetwork | None) -> TypeGuard[Network]:
-    """Whether a scene may be encoded while steps run on another."""
-    return not isinstance(network, Denoiser) and getattr(network, "concurrent", False)
 
 
 def check_network(config: Config, network: AnyNetwork | None) -> None:
