@@ -13,7 +13,6 @@ from scenes import Clock, config
 from tiny_denoiser import SPEC, tiny_denoiser
 from tiny_graphs import as_set, rewrite, unknown_to_tensorrt
 
-from reflectdrive_ros import planning
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import ConfigError, DecodingConfig, ModelConfig
 from reflectdrive_ros.deploy import engines
@@ -242,7 +241,7 @@ def test_a_card_that_does_not_describe_a_denoiser_is_refused(card, tmp_path, cha
         GraphCard.read(beside / "card.json")
 
 
-def test_a_planner_refuses_a_network_of_another_kind_by_name(card, monkeypatch):
+def test_a_planner_refuses_a_network_of_another_kind_by_name(card):
     model = config_of(card.path)
     settings = replace(config(planner="reflectdrive2"), model=model)
     with pytest.raises(ConfigError, match=r"planner reflectdrive2 needs a network of kind token, but .* denoiser"):
@@ -250,8 +249,7 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card, monkeypatch):
     denoiser = opened(card.path)
     with pytest.raises(PlanningError, match="needs a network of kind token"):
         token_network("reflectdrive2", PlannerContext(settings, denoiser))
-    monkeypatch.setattr(engine, "CAMERA_FREE", (*planning.CAMERA_FREE, "reflexdiffusion"))
-    own = replace(settings, planner="reflexdiffusion", cameras=replace(settings.cameras, required=False))
+    own = replace(settings, planner="reflexdiffusion")
     engine.check_network(own, denoiser)  # it needs no camera
     assert engine.image_size(denoiser) is None
     with pytest.raises(ConfigError, match=r"planner reflexdiffusion needs a network of kind denoiser, but .* token"):
