@@ -88,7 +88,8 @@ class InputsConfig:
     route_type: str = setting("path", "path (nav_msgs/Path) or lanelet (autoware_planning_msgs/LaneletRoute)")
     lanelet_map: str = setting(
         "",
-        "the map's .osm file, for routes of type lanelet and drivable space of type map; empty: Autoware's map topic",
+        "the map's .osm file, for routes of type lanelet, drivable space of type map, and the lanes that "
+        "reflexdiffusion reads; empty: Autoware's map topic, for routes and drivable space",
     )
     lanelet_origin_lat: float = setting(
         0.0, "degrees; origin of the map frame (UTM) of the file; 0, 0: use its tags local_x, local_y", -90.0, 90.0
@@ -418,6 +419,12 @@ class Config:
             raise ConfigError("model.file and model.sha256 go together: give both or neither")
         self._set_for_planner()
 
+    @property
+    def needs_map(self) -> bool:
+        """Whether a map is used: by the inputs, or a file of it for the lanes that the planner reads."""
+        reads_lanes = self.planner in DENOISER_PLANNERS and bool(self.inputs.lanelet_map)
+        return self.inputs.needs_map or reads_lanes
+
     def _set_for_planner(self) -> None:
         shipped = SHIPPED_MODELS.get(self.planner)
         if shipped is not None and self.model.is_shipped:
@@ -436,7 +443,9 @@ def load(path: str | Path, base: Config | None = None) -> Config:
     path = Path(path)
     config: Config = override_from_file(base or Config(), path)
     beside = path.parent.absolute() / config.model.file
-    if config.model.file and not config.model.is_shipped and os.path.isfile(beside):  # Path.is_file raises for some names
+    if (
+        config.model.file and not config.model.is_shipped and os.path.isfile(beside)
+    ):  # Path.is_file raises for some names
         return dataclasses.replace(config, model=dataclasses.replace(config.model, file=str(beside)))
     return config
 

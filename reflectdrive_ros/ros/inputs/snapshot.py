@@ -196,7 +196,7 @@ class Inputs(MessageStore):
 
     def _newest_lane_segments(self) -> LaneSegments | None:
         """Those of the newest map, made in the background; None without a map and until they are made."""
-        if not self._config.inputs.needs_map:
+        if not self._config.needs_map:
             return None
         try:
             lanelets = self._newest_map()
