@@ -1,5 +1,6 @@
 """The planner reflexdiffusion on a vehicle: its model and cameras by default, its inputs from topics, and bad input."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -26,9 +27,11 @@ from reflectdrive_ros.lanes import Lane, LaneSegments
 from reflectdrive_ros.model.curve import checkpoint
 from reflectdrive_ros.planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
 from reflectdrive_ros.planning.denoiser import normalized
+from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.runtime.cli_args import network_for, weights_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
@@ -195,6 +198,35 @@ def test_the_lanes_are_those_of_the_configured_map(route_type):
     of_line = "the lanes of the route are unknown: its line is read instead"
     assert (of_line in report.notes) == (route_type == "path")
     assert not any("lanes are unknown: the" in note for note in report.notes)
+
+
+@pytest.mark.dds
+def test_the_real_node_publishes_plans_without_cameras(tmp_path):
+    weights = tmp_path / "weights.safetensors"
+    sha256 = checkpoint.save(tiny_denoiser(), weights, {"capabilities": ["guidance"]})
+    late = {"engine__deadline_ms": 2000.0, "engine__watchdog_ms": 400.0}
+    settings = config(planner=NAME, model__file=str(weights), model__sha256=sha256, **late)
+    outputs = ("trajectory", "status", "diagnostics")
+    harness, log = Harness(settings, ["route", "odometry", "objects"], outputs), tmp_path / "node.log"
+    try:
+        with running_node(settings, {}, log, sim_time=False) as process:
+            harness.wait_for_node(process, log)
+            harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 200)]))
+            deadline, notes = time.perf_counter() + 60.0, ""
+            while "lanes are unknown" not in notes and time.perf_counter() < deadline:
+                now_s = harness.node.get_clock().now().nanoseconds * 1e-9
+                harness.inputs["objects"].publish(predicted_objects(now_s, (50.0, 8.0, 0.0, 0.0, 4.5)))
+                harness.inputs["odometry"].publish(odometry(now_s))
+                time.sleep(0.1)
+                for _, message in harness.received["diagnostics"]:
+                    notes = next((line.message for line in message.status if line.name.endswith("planner")), notes)
+            assert "lanes are unknown: the network plans by its route alone" in notes, log.read_text()
+            assert harness.received["status"][-1][1].planner == NAME
+            assert len(harness.received["trajectory"][-1][1].points) >= 10
+            assert process.poll() is None
+    finally:
+        harness.close()
+    assert "Traceback" not in log.read_text()
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
