@@ -25,14 +25,14 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_table, track_progress
-from ..config import Config
+from ..config import Config, ConfigError
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
 from ..evaluation import closed_loop, driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES, Scores
 from ..evaluation.privilege import PRIVILEGES
-from ..planning import LEARNED, PLANNERS, VECTOR_PLANNERS
-from ..planning.planner import Planner, PlannerContext, PlanningError
+from ..planning import CAMERA_FREE, LEARNED, PLANNERS, VECTOR_PLANNERS
+from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
 
@@ -76,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "objects (also the drivable area, and objects with their present velocities), logged (also their recorded "
         "futures); several give one row each",
     )
-    made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
+    parser.add_argument(
+        "--families", nargs="+", metavar="NAME", help=f"only {', '.join(FAMILIES)}; of recordings: only these sites"
+    )
     made.add_argument(
         "--workers",
         type=arguments.process_count(),
@@ -95,17 +97,22 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     if args.closed_loop:
         return closed_loop.run_closed_loop(args, config, console, errors)
     if not _are_recordings(args.scenes):
+        if unknown := sorted(set(args.families or ()) - set(FAMILIES)):
+            raise ConfigError(f"--families names {', '.join(unknown)}, expected some of {', '.join(FAMILIES)}")
         return open_loop.run(args, config, console, errors)
-    if args.limit is not None or args.families is not None:
+    if args.limit is not None:
         raise real_tracks.TracksError(
-            f"{REAL_TRACKS} is scored whole: --limit and --families are for sets of the proving ground, as test"
+            f"{REAL_TRACKS} is scored whole: --limit is for sets of the proving ground, as test"
         )
-    if learned := sorted(set(args.planner) & set(LEARNED)):
+    if learned := sorted(set(args.planner) & set(LEARNED) - set(CAMERA_FREE)):
         raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(learned)}: use --scenes test")
-    planners = {name: PLANNERS[name] for name in args.planner}
+    if args.random_weights:
+        raise real_tracks.TracksError("--random-weights is for sets of the proving ground, as test")
+    planners = {name: {**PLANNERS, **LEARNED}[name] for name in args.planner}
     folder = default_tracks_folder() if args.scenes == REAL_TRACKS else Path(args.scenes)
-    result = evaluate(folder, planners, errors, config)
-    write_numbers(args.json, {"set": REAL_TRACKS, **numbers(result)})
+    result = evaluate(folder, planners, errors, config, args.families)
+    weights = cli_args.weights_of(config, args.planner)
+    write_numbers(args.json, {"set": REAL_TRACKS, **numbers(result)}, weights_sha256=weights)
     console.print(_table(result))
     for note in _notes(result):
         console.print(note)
@@ -138,21 +145,37 @@ class Result(Scores):
     skipped: int = 0  # starts where the recorded car is off the mapped road
 
 
-def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, config: Config | None = None) -> Result:
-    """The recorded human and planners on every start of a set. Raises TracksError if there is nothing to score."""
+def evaluate(
+    folder: Path,
+    planners: Mapping[str, Planner],
+    console: Console,
+    config: Config | None = None,
+    sites: Sequence[str] | None = None,
+) -> Result:
+    """The recorded human and planners on every start of a set, or of some sites. Raises TracksError if there is nothing
+    to score."""
     config = config or Config()
     paths = real_tracks.recordings_in(folder)
     result = Result(scores={driver: [] for driver in (HUMAN, *planners)})
+    networks = {name: cli_args.network_for(config, name, False) for name in planners if name in LEARNED}
+    found = set[str]()
     for path in track_progress(paths, "scoring", console):
         recording = real_tracks.load(path)
+        found.add(recording.family)
+        if sites is not None and recording.family not in sites:
+            continue
         if not recording.lanes:
             result.left_out.append(recording.name)
             continue
         begun = len(result.families)
         for start in real_tracks.starts(recording, vectors=bool(VECTOR_PLANNERS & set(planners))):
-            _score_start(start, planners, config, result)
+            _score_start(start, planners, networks, config, result)
         result.recordings += 1
         result.skipped += len(real_tracks.start_steps(recording)) - (len(result.families) - begun)
+    if unknown := sorted(set(sites or ()) - found):
+        raise real_tracks.TracksError(
+            f"--families names {', '.join(unknown)}; {folder} holds the sites {', '.join(sorted(found))}"
+        )
     if not result.families:
         raise real_tracks.TracksError(
             f"{folder} holds no recording with a map and {real_tracks.FUTURE_S:.0f} s of driving"
@@ -160,12 +183,19 @@ def evaluate(folder: Path, planners: Mapping[str, Planner], console: Console, co
     return result
 
 
-def _score_start(start: real_tracks.Start, planners: Mapping[str, Planner], config: Config, result: Result) -> None:
+def _score_start(
+    start: real_tracks.Start,
+    planners: Mapping[str, Planner],
+    networks: Mapping[str, AnyNetwork | None],
+    config: Config,
+    result: Result,
+) -> None:
     plans = {HUMAN: start.human}
     config = replace(config, vehicle=start.vehicle)
     for name, planner in planners.items():
         try:
-            plan = driving_scores.plan_once(planner, start.observation, PlannerContext(config))
+            asked = PlannerContext(replace(config, planner=name), networks.get(name))
+            plan = driving_scores.plan_once(planner, start.observation, asked)
             plans[name] = driving_scores.plan_waypoints(plan)[0]
         except PlanningError as fault:
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")
