@@ -25,7 +25,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_table, track_progress
-from ..config import Config
+from ..config import Config, ConfigError
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
 from ..evaluation import closed_loop, driving_scores, open_loop, privilege
@@ -77,7 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "objects (also the drivable area, and objects with their present velocities), logged (also their recorded "
         "futures); several give one row each",
     )
-    made.add_argument("--families", nargs="+", choices=FAMILIES, metavar="NAME", help=f"only {', '.join(FAMILIES)}")
+    parser.add_argument(
+        "--families", nargs="+", metavar="NAME", help=f"only {', '.join(FAMILIES)}; of recordings: only these sites"
+    )
     made.add_argument(
         "--workers",
         type=arguments.process_count(),
@@ -96,10 +98,12 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     if args.closed_loop:
         return closed_loop.run_closed_loop(args, config, console, errors)
     if not _are_recordings(args.scenes):
+        if unknown := sorted(set(args.families or ()) - set(FAMILIES)):
+            raise ConfigError(f"--families names {', '.join(unknown)}, expected some of {', '.join(FAMILIES)}")
         return open_loop.run(args, config, console, errors)
-    if args.limit is not None or args.families is not None:
+    if args.limit is not None:
         raise real_tracks.TracksError(
-            f"{REAL_TRACKS} is scored whole: --limit and --families are for sets of the proving ground, as test"
+            f"{REAL_TRACKS} is scored whole: --limit is for sets of the proving ground, as test"
         )
     if seeing := sorted(set(args.planner) & set(LEARNED) - set(CAMERA_FREE)):
         raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(seeing)}: use --scenes test")
@@ -107,7 +111,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     planners = {name: {**PLANNERS, **LEARNED}[driver.planner] for name, driver in drivers.items()}
     networks = {name: _network(config, driver) for name, driver in drivers.items() if driver.planner in LEARNED}
     folder = default_tracks_folder() if args.scenes == REAL_TRACKS else Path(args.scenes)
-    result = evaluate(folder, planners, errors, config, networks)
+    result = evaluate(folder, planners, errors, config, networks, args.families)
     content = {"set": REAL_TRACKS, **numbers(result)}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(result))
@@ -155,16 +159,22 @@ def evaluate(
     console: Console,
     config: Config | None = None,
     networks: Mapping[str, AnyNetwork | None] | None = None,
+    sites: Sequence[str] | None = None,
 ) -> Result:
-    """The recorded human and planners on every start of a set; `networks` are those of learned planners.
+    """The recorded human and planners on every start of a set, or of some sites; `networks` are those of learned
+    planners.
 
     Raises TracksError if there is nothing to score.
     """
     config, networks = config or Config(), networks or {}
     paths = real_tracks.recordings_in(folder)
     result = Result(scores={driver: [] for driver in (HUMAN, *planners)})
+    found = set[str]()
     for path in track_progress(paths, "scoring", console):
         recording = real_tracks.load(path)
+        found.add(recording.family)
+        if sites is not None and recording.family not in sites:
+            continue
         if not recording.lanes:
             result.left_out.append(recording.name)
             continue
@@ -173,6 +183,10 @@ def evaluate(
             _score_start(start, planners, networks, config, result)
         result.recordings += 1
         result.skipped += len(real_tracks.start_steps(recording)) - (len(result.families) - begun)
+    if unknown := sorted(set(sites or ()) - found):
+        raise real_tracks.TracksError(
+            f"--families names {', '.join(unknown)}; {folder} holds the sites {', '.join(sorted(found))}"
+        )
     if not result.families:
         raise real_tracks.TracksError(
             f"{folder} holds no recording with a map and {real_tracks.FUTURE_S:.0f} s of driving"

@@ -13,7 +13,7 @@ log.csv and tensorboard/.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,18 @@ from ..model.token.net import TokenNetConfig
 from ..provenance import provenance
 from ..runtime import cli_args
 from ..stopping import defer_signals, exit_code, print_stop
-from ..training import average, diffusion, rewards, rl, settings, sft, train_state, validation, vector_data
+from ..training import (
+    average,
+    diffusion,
+    recorded_samples,
+    rewards,
+    rl,
+    settings,
+    sft,
+    train_state,
+    validation,
+    vector_data,
+)
 from ..training import goal_scores as goal_scores_of
 from ..training.data import shape_of
 from ..training.diffusion import DiffusionJob
@@ -45,9 +56,12 @@ from ..training.settings import DiffusionTrainConfig, RlTrainConfig, TrainConfig
 from ..training.token_job import PretrainedPaths, TokenJob
 from ..training.train_state import Progress as Done
 from ..training.train_state import StateError
+from ..training.vector_data import VectorSet
+from ..vector_spec import VectorSpec
+from .eval import REAL_TRACKS, default_tracks_folder
 
 AnyConfig = TypeVar("AnyConfig", TrainConfig, DiffusionTrainConfig)
-RECORDED = "real_tracks"  # recorded traffic, in place of a folder of scenes
+RECORDED = REAL_TRACKS  # recorded traffic, in place of a folder of scenes; real_tracks:DIR is that of a folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +111,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diffusion_parser.add_argument(
         "--init-from", type=Path, metavar="DIR", help="run, or folder of weights, that initialises this one"
     )
+    diffusion_parser.add_argument(
+        "--hold-out",
+        action="append",
+        default=[],
+        metavar="SITE",
+        help="leave out the recordings of a site of real_tracks; may be repeated",
+    )
     diffusion_parser.set_defaults(defaults=DiffusionTrainConfig(), run=run_diffusion)
     mean_parser = kinds.add_parser("mean", help="averages the weights of runs", description=average.__doc__)
     mean_parser.formatter_class = HelpFormatter
@@ -109,7 +130,11 @@ def _add_run_arguments(parser: argparse.ArgumentParser, several: bool = False) -
     parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
     if several:
         parser.add_argument(
-            "--train", nargs="+", required=True, metavar="DIR", help="training sets; one may be real_tracks"
+            "--train",
+            nargs="+",
+            required=True,
+            metavar="DIR",
+            help="training sets; or real_tracks, real_tracks:DIR",
         )
     else:
         parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
@@ -259,8 +284,10 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
     weights = args.weights or [1.0] * len(args.train)
     if len(weights) != len(args.train):
         raise ConfigError(f"--weights has {len(weights)} numbers for {len(args.train)} sets: give one per --train")
-    for folder in filter(None, (*(each for each in args.train if each != RECORDED), args.val)):
+    for folder in filter(None, (*(each for each in args.train if tracks_folder(each) is None), args.val)):
         shards.index_of(Path(folder))
+    if args.hold_out and all(tracks_folder(each) is None for each in args.train):
+        raise ConfigError(f"--hold-out leaves out recordings, but --train names none: add {RECORDED}")
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
     network = settings.DENOISERS[config.network]()
     fabric = launch_fabric(config)
@@ -271,10 +298,8 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
 
     with lock_folder(args.out) if fabric.is_global_zero else nullcontext():
         with fabric.rank_zero_first(), _preparing(errors) as progress:
-            found = [
-                vector_data.build_vector_set(Path(folder), network.spec, args.workers, on_damage, progress)
-                for folder in args.train
-            ]
+            made = [_training_set(each, network.spec, args, on_damage, progress) for each in args.train]
+        found = [samples for samples, _ in made]
         scenes = found[0] if len(found) == 1 else vector_data.merge(found, weights)
         if len(scenes) < config.data.batch:
             raise ConfigError(
@@ -284,8 +309,8 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
         known = diffusion.load_validation(args.val, network.spec, limit, on_damage) if args.val else None
         about: dict[str, Any] = {
             "train": [
-                {**_set(Path(folder)), "used": len(each), "weight": weight}
-                for folder, each, weight in zip(args.train, found, weights, strict=True)
+                {**described, "used": len(each), "weight": weight}
+                for (each, described), weight in zip(made, weights, strict=True)
             ],
             **provenance(),
         }
@@ -297,6 +322,30 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
         with defer_signals() as request, log as report:
             done = diffusion.train(job, fabric, report, lambda: request.number is not None)
     return _finish(args, fabric, request.number, done, console)
+
+
+def tracks_folder(name: str) -> Path | None:
+    """The folder of recordings that a value of --train names; None where it is a folder of scenes."""
+    recorded, colon, folder = name.partition(":")
+    if recorded != RECORDED:
+        return None
+    return Path(folder) if colon else default_tracks_folder()
+
+
+def _training_set(
+    name: str,
+    spec: VectorSpec,
+    args: argparse.Namespace,
+    on_damage: Callable[[str], None],
+    progress: Callable[[int, int], None],
+) -> tuple[VectorSet, dict[str, Any]]:
+    """The samples of one value of --train, and their description for the card."""
+    recordings = tracks_folder(name)
+    if recordings is not None:
+        samples, about = recorded_samples.recorded_set(recordings, spec, args.hold_out, progress)
+        return samples, {"folder": recordings.name, **about}
+    folder = Path(name)
+    return vector_data.build_vector_set(folder, spec, args.workers, on_damage, progress), _set(folder)
 
 
 run_diffusion = command(lambda args: _resumption(args.out), "{}: {}")(run_diffusion_command)

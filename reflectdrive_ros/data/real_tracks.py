@@ -283,37 +283,15 @@ def starts(recording: Recording, vectors: bool = False) -> Iterator[Start]:
 
 def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
     """The start at a step with FUTURE_STEPS after it. Recordings have no lights and no stop lines."""
-    map_from_ego = recording.ego_poses[step]
+    observation, lanes = observation_at(recording, step, vectors)
+    ego, agents, map_from_ego = observation.ego, observation.agents, recording.ego_poses[step]
+    assert agents is not None
     ego_from_map = geometry.invert(map_from_ego)
-    lanes, line = route(recording, step)
-    limit = recording.lanes[lanes[0]].speed_limit_mps
-    limit = limit or (MOTORWAY_LIMIT_MPS if recording.motorway else STREET_LIMIT_MPS)
-    ego = EgoState(step * round(STEP_S * 1e9), map_from_ego, float(recording.ego_speeds_mps[step]))
-    centerline = geometry.transform_points(ego_from_map, line)
-    seen = np.isfinite(recording.agent_centers[:, step, 0])
-    agents = Agents(
-        poses=geometry.compose(ego_from_map, recording.agent_centers[seen, step]),
-        velocities_mps=geometry.rotate(recording.agent_velocities_mps[seen, step], -map_from_ego[2]),
-        sizes=recording.agent_sizes[seen],
-        kinds=recording.agent_kinds[seen],
-    )
+    centerline, limit = observation.route[:, :2], observation.speed_limit_mps
     polygons = [_transform(ego_from_map, polygon) for polygon in recording.drivable_polygons]
-    observation = Observation(
-        stamp_ns=ego.stamp_ns,
-        ego=ego,
-        route=np.column_stack([centerline, geometry.headings_along(centerline)]),
-        speed_limit_mps=limit,
-        agents=agents,
-        drivable=drivable.grid_around_ego(drivable.union_polygons(polygons, "Observation.drivable")),
-    )
+    space = drivable.grid_around_ego(drivable.union_polygons(polygons, "Observation.drivable"))
+    observation = replace(observation, drivable=space)
     on_route = same_road(recording.lanes, lanes)
-    if vectors:
-        observation = replace(
-            observation,
-            lanes=recording.lane_segments.near(map_from_ego),
-            route_lanes=recording.lane_segments.along(observation.route, on_route, map_from_ego),
-            history=_history(recording, step, seen, ego_from_map),
-        )
     drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
     believed = Scene(
         motion=motion_of(ego),
@@ -338,6 +316,41 @@ def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
         scene=replace(came_true, reference=reference.reference_of_plan(came_true, plan)),
         human=geometry.compose(ego_from_map, recording.ego_poses[step + WAYPOINT_STEPS]),
     )
+
+
+def observation_at(recording: Recording, step: int, vectors: bool = False) -> tuple[Observation, list[int]]:
+    """What is observed at a step, without drivable space, and the lanes of the route. Raises TracksError when the ego
+    is on no lane."""
+    map_from_ego = recording.ego_poses[step]
+    ego_from_map = geometry.invert(map_from_ego)
+    lanes, line = route(recording, step)
+    limit = recording.lanes[lanes[0]].speed_limit_mps
+    limit = limit or (MOTORWAY_LIMIT_MPS if recording.motorway else STREET_LIMIT_MPS)
+    centerline = geometry.transform_points(ego_from_map, line)
+    seen = np.isfinite(recording.agent_centers[:, step, 0])
+    agents = Agents(
+        poses=geometry.compose(ego_from_map, recording.agent_centers[seen, step]),
+        velocities_mps=geometry.rotate(recording.agent_velocities_mps[seen, step], -map_from_ego[2]),
+        sizes=recording.agent_sizes[seen],
+        kinds=recording.agent_kinds[seen],
+    )
+    stamp_ns = step * round(STEP_S * 1e9)
+    observation = Observation(
+        stamp_ns=stamp_ns,
+        ego=EgoState(stamp_ns, map_from_ego, float(recording.ego_speeds_mps[step])),
+        route=np.column_stack([centerline, geometry.headings_along(centerline)]),
+        speed_limit_mps=limit,
+        agents=agents,
+    )
+    if vectors:
+        on_route = same_road(recording.lanes, lanes)
+        observation = replace(
+            observation,
+            lanes=recording.lane_segments.near(map_from_ego),
+            route_lanes=recording.lane_segments.along(observation.route, on_route, map_from_ego),
+            history=_history(recording, step, seen, ego_from_map),
+        )
+    return observation, lanes
 
 
 def _history(recording: Recording, step: int, seen: Array, ego_from_map: Array) -> AgentHistory:

@@ -114,7 +114,7 @@ def build_vector_set(
     is left out. Raises SetError if the folder holds no set or no readable scene, OSError naming a file.
     """
     index = shards.index_of(folder)
-    key = _key(spec)
+    key = format_key(spec)
     home = folder.resolve().with_name(f"{folder.resolve().name}.vectors-{key}")
     home.mkdir(parents=True, exist_ok=True)
     todo = [note for note in index.shards if note.scenes and not cache_file(home, note, "npy").exists()]
@@ -141,7 +141,8 @@ def set_of_rows(rows: tuple[Array, ...], spec: VectorSpec, key: str, recorded: b
     return VectorSet(rows, location, np.full(count, recorded), np.full(count, 1.0 / count), spec, digest)
 
 
-def _key(spec: VectorSpec) -> str:
+def format_key(spec: VectorSpec) -> str:
+    """Hash of the input format; normalisation is no part of it."""
     text = json.dumps([FORMAT, dataclasses.asdict(dataclasses.replace(spec, normalization=type(spec.normalization)()))])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -191,6 +192,11 @@ def futures(ego: Array, agents: Array, valid: Array, spec: VectorSpec) -> dict[s
     known = np.zeros(padded.shape[:2], np.float32)
     padded[: len(agents)], known[: len(agents)] = np.where(valid[..., None], agents, 0.0), valid
     return {"ego_future": ego, "agent_futures": padded, "agent_valid": known}
+
+
+def row_size(spec: VectorSpec) -> int:
+    """Columns of a row."""
+    return sum(math.prod(shape) for shape in sample_shapes(spec).values())
 
 
 def mirror(arrays: Mapping[str, Array], which: Array) -> dict[str, Array]:

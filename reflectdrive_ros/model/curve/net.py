@@ -86,9 +86,7 @@ def small_config() -> CurveNetConfig:
             route_line_rows=3,
             predicted_agents=6,
             future_steps=40,
-            normalization=Normalization(
-                ego_future_mean=(20.0, 0.0, 0.0, 0.0), ego_future_std=(12.0, 6.0, 1.0, 1.0)
-            ),
+            normalization=Normalization(ego_future_mean=(20.0, 0.0, 0.0, 0.0), ego_future_std=(12.0, 6.0, 1.0, 1.0)),
         ),
         hidden=128,
         heads=4,
