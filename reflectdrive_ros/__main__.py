@@ -38,6 +38,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     ),
     "ablations": ("bench.ablations", "the effect of the losses L_field and L_SAP at equal budgets"),
     "decoding": ("bench.decoding", "the effect of each part of ReflectDrive-2's decoding"),
+    "reflection": ("bench.reflection", "the effect of guidance and reflection on the plans of reflexdiffusion"),
     "editing": ("bench.editing", "the effect of AutoEdit and of the plan value, by training"),
     "rollouts": ("training.rollout_bench", "the time of each part of a step of train rl"),
     "repair": ("bench.repair", "effect and cost of goals, repair, its iterations and its search radius"),

@@ -23,6 +23,16 @@ from .config_fields import ConfigError, Setting, override, override_dotted, over
 
 __all__ = ("ConfigError", "Setting", "override", "override_dotted", "override_from_file", "setting", "settings")
 MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
+TOKEN_MODEL = (
+    "models/reflectdrive2_small/onnx/card.json",
+    "92e97495b022b4a578d0acb250ea17f3dc4cab4dae4e44e1dc61b89fbaaddf52",
+)
+SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with the package
+    "reflectdrive2": TOKEN_MODEL,
+    "reflectdrive": TOKEN_MODEL,
+    "reflexdiffusion": ("models/reflexdiffusion_small/onnx/card.json", 64 * "0"),
+}
+DENOISER_PLANNERS = frozenset({"reflexdiffusion"})  # their network reads lanes and agents, no images
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,11 @@ class CamerasConfig:
     frozen_after: int = setting(
         10, "number of identical consecutive images after which the camera counts as frozen", 2, 1000
     )
-    required: bool = setting(True, "stop if the cameras are missing; false for planners that use no camera")
+    required: bool = setting(
+        True,
+        "stop if the cameras are missing; set it to false for constant_velocity and route_follower where there are no "
+        "cameras. With reflexdiffusion it is always false",
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,8 @@ class InputsConfig:
     route_type: str = setting("path", "path (nav_msgs/Path) or lanelet (autoware_planning_msgs/LaneletRoute)")
     lanelet_map: str = setting(
         "",
-        "the map's .osm file, for routes of type lanelet and drivable space of type map; empty: Autoware's map topic",
+        "the map's .osm file, for routes of type lanelet, drivable space of type map, and the lanes that "
+        "reflexdiffusion reads; empty: Autoware's map topic, for routes and drivable space",
     )
     lanelet_origin_lat: float = setting(
         0.0, "degrees; origin of the map frame (UTM) of the file; 0, 0: use its tags local_x, local_y", -90.0, 90.0
@@ -212,15 +227,12 @@ class ModelConfig:
     """The weights of learned planners."""
 
     file: str = setting(
-        "models/reflectdrive2_small/onnx/card.json",
-        "weights (.safetensors) or the card.json of exported graphs; empty for planners without a model. A relative "
-        "path is searched beside the configuration file, in the working directory, then in the package's share folder "
-        "or checkout",
+        TOKEN_MODEL[0],
+        "weights (.safetensors) or the card.json of exported graphs; empty for planners without a model. A shipped "
+        "model is replaced by that of the planner. A relative path is searched beside the configuration file (not that "
+        "of a shipped model), in the working directory, then in the package's share folder or checkout",
     )
-    sha256: str = setting(
-        "92e97495b022b4a578d0acb250ea17f3dc4cab4dae4e44e1dc61b89fbaaddf52",
-        "expected hash of that file; a file with another hash is refused",
-    )
+    sha256: str = setting(TOKEN_MODEL[1], "expected hash of that file; a file with another hash is refused")
     backend: str = setting(
         "auto",
         "inference backend: auto (the fastest installed one that reads the file), torch (weights), onnxruntime "
@@ -241,6 +253,11 @@ class ModelConfig:
             raise ConfigError(f"model.backend is '{self.backend}', expected one of {', '.join(MODEL_BACKENDS)}")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"model.device is '{self.device}', expected auto, cpu, cuda or cuda:<number>")
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether it is a model that comes with the package, under its own path."""
+        return (self.file, self.sha256.lower()) in SHIPPED_MODELS.values()
 
 
 @dataclass(frozen=True)
@@ -352,7 +369,11 @@ class RepairConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings."""
+    """All settings.
+
+    The planner determines two of them: a shipped model becomes that of the planner, and `cameras.required` becomes
+    false for planners whose network reads no images.
+    """
 
     planner: str = setting(
         "reflectdrive2",
@@ -396,17 +417,35 @@ class Config:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
         if bool(self.model.file) != bool(self.model.sha256):
             raise ConfigError("model.file and model.sha256 go together: give both or neither")
+        self._set_for_planner()
+
+    @property
+    def needs_map(self) -> bool:
+        """Whether a map is used: by the inputs, or a file of it for the lanes that the planner reads."""
+        reads_lanes = self.planner in DENOISER_PLANNERS and bool(self.inputs.lanelet_map)
+        return self.inputs.needs_map or reads_lanes
+
+    def _set_for_planner(self) -> None:
+        shipped = SHIPPED_MODELS.get(self.planner)
+        if shipped is not None and self.model.is_shipped:
+            file, sha256 = shipped
+            object.__setattr__(self, "model", dataclasses.replace(self.model, file=file, sha256=sha256))
+        if self.planner in DENOISER_PLANNERS and self.cameras.required:
+            object.__setattr__(self, "cameras", dataclasses.replace(self.cameras, required=False))
 
 
 def load(path: str | Path, base: Config | None = None) -> Config:
     """`base` (the defaults) overridden by a YAML file; the path of a model file beside that file becomes absolute.
 
-    Raises ConfigError for a file that cannot be used.
+    The path of a shipped model stays as it is, so that the model still follows the planner. Raises ConfigError for a
+    file that cannot be used.
     """
     path = Path(path)
     config: Config = override_from_file(base or Config(), path)
     beside = path.parent.absolute() / config.model.file
-    if config.model.file and os.path.isfile(beside):  # Path.is_file raises for some names
+    if (
+        config.model.file and not config.model.is_shipped and os.path.isfile(beside)
+    ):  # Path.is_file raises for some names
         return dataclasses.replace(config, model=dataclasses.replace(config.model, file=str(beside)))
     return config
 

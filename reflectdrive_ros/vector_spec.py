@@ -44,6 +44,7 @@ class VectorSpec:
     lanes: int = 70
     lane_points: int = LANE_POINTS
     route_lanes: int = 25
+    route_line_rows: int = 0  # first rows of the route lanes that hold the line of the route itself; published: none
     predicted_agents: int = 10  # neighbours whose futures are predicted: the first of `agents`
     future_steps: int = 80
     future_dt_s: float = 0.1

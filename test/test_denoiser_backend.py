@@ -8,14 +8,20 @@ import numpy as np
 import pytest
 import torch
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 from scenes import Clock, config
+from test_default_planner import SCENES
+from test_roofline import counted
 from tiny_denoiser import SPEC, tiny_denoiser
 from tiny_graphs import as_set, rewrite, unknown_to_tensorrt
 
-from reflectdrive_ros import planning
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.bench import denoiser as bench
+from reflectdrive_ros.bench.parity import read_scenes
+from reflectdrive_ros.bench.roofline import denoiser_costs
 from reflectdrive_ros.config import ConfigError, DecodingConfig, ModelConfig
+from reflectdrive_ros.data.shards import SetError
 from reflectdrive_ros.deploy import engines
 from reflectdrive_ros.deploy.export_denoiser import export_denoiser
 from reflectdrive_ros.features.vectors import without_conditions
@@ -242,7 +248,7 @@ def test_a_card_that_does_not_describe_a_denoiser_is_refused(card, tmp_path, cha
         GraphCard.read(beside / "card.json")
 
 
-def test_a_planner_refuses_a_network_of_another_kind_by_name(card, monkeypatch):
+def test_a_planner_refuses_a_network_of_another_kind_by_name(card):
     model = config_of(card.path)
     settings = replace(config(planner="reflectdrive2"), model=model)
     with pytest.raises(ConfigError, match=r"planner reflectdrive2 needs a network of kind token, but .* denoiser"):
@@ -250,7 +256,6 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card, monkeypatch):
     denoiser = opened(card.path)
     with pytest.raises(PlanningError, match="needs a network of kind token"):
         token_network("reflectdrive2", PlannerContext(settings, denoiser))
-    monkeypatch.setattr(engine, "CAMERA_FREE", (*planning.CAMERA_FREE, "reflexdiffusion"))
     own = replace(settings, planner="reflexdiffusion", cameras=replace(settings.cameras, required=False))
     engine.check_network(own, denoiser)  # it needs no camera
     assert engine.image_size(denoiser) is None
@@ -258,7 +263,9 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card, monkeypatch):
         engine.check_network(own, object())
 
 
-@pytest.mark.parametrize("option", [["--precision", "int8", "--gate", "."], ["--camera", "64x64"], ["--blocks", "3"]])
+@pytest.mark.parametrize(
+    "option", [["--precision", "int8", "--gate", "."], ["--camera", "64x64"], ["--guidance"], ["--blocks", "3"]]
+)
 def test_options_of_token_networks_are_refused(weights, tmp_path, capsys, option, monkeypatch):
     monkeypatch.setattr("reflectdrive_ros.cli.export.check_options", lambda args: None)
     assert main(["export", str(weights), "--out", str(tmp_path / "out"), *option]) == 2
@@ -270,3 +277,39 @@ def test_futures_of_another_shape_are_refused(card):
     graphs = OrtDenoiser(card)
     with pytest.raises(PlanningError, match=r"noisy futures are \(2, 9, 4\), expected \(4, 9, 4\)"):
         graphs.denoise(graphs.encode(INPUTS, False), noise()[:2], 0.5)
+
+
+# --- benches ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_bench_times_each_part_at_both_batches(net, eager, monkeypatch):
+    monkeypatch.setattr(bench, "measure_peaks", lambda *_: (1e10, 1e10))
+    numbers = bench.figures(eager, net, "cpu", 1, 2, Console(quiet=True))
+    for part in bench.PARTS:
+        for batch in ("1", "2"):
+            assert 0 < numbers[f"{part}_ms_p50"][batch] <= numbers[f"{part}_ms_p99"][batch]
+            assert numbers[f"eager_{part}_ms_p50"][batch] > 0
+        assert 0 < numbers[f"roofline_{part}_ms"]["1"] < numbers[f"roofline_{part}_ms"]["2"]
+    (table,) = bench.tables({**numbers, "config": "tiny", "backend_description": "torch", "steps": 2})
+    assert table.row_count == 6
+    monkeypatch.setattr(bench, "BATCHES", (1,))
+    assert bench.figures(eager, net, None, 1, 1, Console(quiet=True))["roofline_plan_ms"] is None
+
+
+def test_plans_of_equal_networks_are_equal_and_those_of_others_are_not(eager):
+    other = TorchDenoiser(tiny_denoiser(1), capabilities=["guidance"])
+    scenes = list(read_scenes(SCENES, 2, Console(quiet=True), images=False))
+    same, different = (bench.compare(eager, each, scenes) for each in (eager, other))
+    assert (same["scenes"], same["difference_m_max"]) == (2, 0.0)
+    assert different["difference_m_max"] >= different["ego_difference_m_max"] > 0.1
+    with pytest.raises(SetError, match="no scene to compare on"):
+        bench.compare(eager, other, [])
+
+
+def test_the_counted_products_are_those_that_torch_counts(net, eager):
+    tensors = eager.tensors(INPUTS, True)
+    context = net.encode(tensors)
+    noisy, times = torch.zeros(2, 1, *noise().shape), torch.full((2, 1), 0.5)
+    costs = denoiser_costs(net.config, 2)
+    assert costs["encode"].flop == pytest.approx(counted(lambda: net.encode(tensors)), rel=0.001)
+    assert costs["denoise"].flop == pytest.approx(counted(lambda: net.denoise(noisy, times, context)), rel=0.001)

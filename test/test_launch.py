@@ -20,6 +20,7 @@ import yaml
 
 from reflectdrive_ros.config import Config, InputsConfig, load
 from reflectdrive_ros.demo import world_messages
+from reflectdrive_ros.planning import LEARNED
 from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.bag import BagWriter
 
@@ -77,6 +78,19 @@ def test_every_remapped_input_is_one_of_the_nodes():
     known = {topic.name for inputs in asked for topic in topics.inputs(Config(inputs=inputs))}
     cameras = {name for name in known if name.startswith("~/input/camera/")}  # these are settings
     assert known - cameras - {"/tf_static"} == set(table("INPUTS"))
+
+
+def test_the_planners_to_choose_from_are_all_that_there_are():
+    (row,) = (row for row in ast.walk(ast.parse(FILE.read_text())) if argument_name(row) == "planner")
+    assert ast.unparse(row.args[3]) == "['', *PLANNERS, *LEARNED]"
+    assert "reflexdiffusion" in LEARNED
+
+
+def argument_name(node):
+    """The name that a call `argument(NAME, ..)` declares; empty for any other node."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != "argument":
+        return ""
+    return getattr(node.args[0], "value", "")
 
 
 def test_every_remapped_output_is_one_of_the_nodes():

@@ -212,11 +212,11 @@ def test_a_light_is_one_hot_in_its_column_at_every_point(light, column):
         assert (rows[:, 8:].sum(axis=1) == 1.0).all()
 
 
-def test_a_limit_is_known_or_zero():
+def test_a_lane_without_a_limit_of_its_own_has_that_of_the_road():
     both = lanes((0.0, 0.0, 20.0, 3.5, 8.3, 0), (0.0, 4.0, 20.0, 3.5, 0.0, 0))
-    found = vector_inputs(full(lanes=both), SPEC)
-    np.testing.assert_allclose(found.lane_limits[:3, 0], [8.3, 0.0, 0.0], rtol=1e-6)
-    assert found.lane_has_limit[:3, 0].tolist() == [True, False, False]
+    found = vector_inputs(full(lanes=both, speed_limit_mps=16.7), SPEC)
+    np.testing.assert_allclose(found.lane_limits[:3, 0], [8.3, 16.7, 0.0], rtol=1e-6)
+    assert found.lane_has_limit[:3, 0].tolist() == [True, True, False]
 
 
 def test_lanes_keep_their_order_and_the_first_are_read():

@@ -282,7 +282,7 @@ def test_who_is_told_less_gets_none_of_it(stored):
 def test_without_being_asked_nobody_makes_any(stored, driven):
     assert given(stored[0].observation()) == []
     assert given(driven[0].observation()) == []
-    assert not planning.VECTOR_PLANNERS
+    assert sorted(planning.VECTOR_PLANNERS) == ["reflexdiffusion"]
 
 
 # --- the node --------------------------------------------------------------------------------------------------------

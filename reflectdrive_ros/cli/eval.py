@@ -29,12 +29,13 @@ from ..config import Config, ConfigError
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
 from ..evaluation import closed_loop, driving_scores, open_loop, privilege
-from ..evaluation.driving_scores import MEASURES, Scores
+from ..evaluation.driving_scores import MEASURES, Driver, Scores
 from ..evaluation.privilege import PRIVILEGES
 from ..planning import CAMERA_FREE, LEARNED, PLANNERS, VECTOR_PLANNERS
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
+from ..runtime.engine import check_network
 
 HUMAN = "human"
 BASELINES = ("constant_velocity", "route_follower")
@@ -104,19 +105,26 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         raise real_tracks.TracksError(
             f"{REAL_TRACKS} is scored whole: --limit is for sets of the proving ground, as test"
         )
-    if learned := sorted(set(args.planner) & set(LEARNED) - set(CAMERA_FREE)):
-        raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(learned)}: use --scenes test")
-    if args.random_weights:
-        raise real_tracks.TracksError("--random-weights is for sets of the proving ground, as test")
-    planners = {name: {**PLANNERS, **LEARNED}[name] for name in args.planner}
+    if seeing := sorted(set(args.planner) & set(LEARNED) - set(CAMERA_FREE)):
+        raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(seeing)}: use --scenes test")
+    drivers = driving_scores.make_drivers(args.planner, ("",), args.random_weights)
+    planners = {name: {**PLANNERS, **LEARNED}[driver.planner] for name, driver in drivers.items()}
+    networks = {name: _network(config, driver) for name, driver in drivers.items() if driver.planner in LEARNED}
     folder = default_tracks_folder() if args.scenes == REAL_TRACKS else Path(args.scenes)
-    result = evaluate(folder, planners, errors, config, args.families)
-    weights = cli_args.weights_of(config, args.planner)
-    write_numbers(args.json, {"set": REAL_TRACKS, **numbers(result)}, weights_sha256=weights)
+    result = evaluate(folder, planners, errors, config, networks, args.families)
+    content = {"set": REAL_TRACKS, **numbers(result)}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(result))
     for note in _notes(result):
         console.print(note)
     return 0
+
+
+def _network(config: Config, driver: Driver) -> AnyNetwork | None:
+    """The network of a learned planner. Raises ModelFileError, or ConfigError for one of another kind."""
+    network = cli_args.network_for(config, driver.planner, driver.random_weights)
+    check_network(replace(config, planner=driver.planner), network)
+    return network
 
 
 def _are_recordings(scenes: str) -> bool:
@@ -150,14 +158,17 @@ def evaluate(
     planners: Mapping[str, Planner],
     console: Console,
     config: Config | None = None,
+    networks: Mapping[str, AnyNetwork | None] | None = None,
     sites: Sequence[str] | None = None,
 ) -> Result:
-    """The recorded human and planners on every start of a set, or of some sites. Raises TracksError if there is nothing
-    to score."""
-    config = config or Config()
+    """The recorded human and planners on every start of a set, or of some sites; `networks` are those of learned
+    planners.
+
+    Raises TracksError if there is nothing to score.
+    """
+    config, networks = config or Config(), networks or {}
     paths = real_tracks.recordings_in(folder)
     result = Result(scores={driver: [] for driver in (HUMAN, *planners)})
-    networks = {name: cli_args.network_for(config, name, False) for name in planners if name in LEARNED}
     found = set[str]()
     for path in track_progress(paths, "scoring", console):
         recording = real_tracks.load(path)
@@ -194,8 +205,7 @@ def _score_start(
     config = replace(config, vehicle=start.vehicle)
     for name, planner in planners.items():
         try:
-            asked = PlannerContext(replace(config, planner=name), networks.get(name))
-            plan = driving_scores.plan_once(planner, start.observation, asked)
+            plan = driving_scores.plan_once(planner, start.observation, PlannerContext(config, networks.get(name)))
             plans[name] = driving_scores.plan_waypoints(plan)[0]
         except PlanningError as fault:
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")

@@ -146,8 +146,12 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 def write_denoiser(args: argparse.Namespace, source: Mapping[str, Any], weights_sha256: str, errors: Console) -> str:
     """Exports a denoiser; returns the SHA-256 of its card. Raises CheckpointError, ConfigError."""
-    if args.precision != "fp32" or args.camera is not None:
-        option = "--camera" if args.camera is not None else f"--precision {args.precision}"
+    asked = {
+        f"--precision {args.precision}": args.precision != "fp32",
+        "--camera": args.camera is not None,
+        "--guidance": args.guidance,
+    }
+    if option := next((name for name, given in asked.items() if given), ""):
         raise ConfigError(f"{option} is for token networks, but {args.checkpoint} is a denoiser: leave it out")
     if args.blocks is not None and args.blocks > LARGEST_BATCH:
         raise ConfigError(f"--blocks is {args.blocks}, but a denoiser takes at most {LARGEST_BATCH} scenes per call")

@@ -160,7 +160,8 @@ def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mappi
     points = _unpack(arrays["ring_points"], (2, -1), differences=2).T
     rings = np.split(points, np.cumsum(arrays["ring_lengths"][:-1], dtype=int)) if len(points) else []
     groups = {name: [rings.pop(0) for _ in range(meta["rings"][name])] for name in (*AREAS, CONNECTORS)}
-    on_route = np.unpackbits(arrays["lane_on_route"], count=len(groups["lanes"]))
+    lanes, roadblocks, intersections, carparks = (tuple(groups[name]) for name in AREAS)
+    on_route = np.unpackbits(arrays["lane_on_route"], count=len(lanes))
     return DrivingScene(
         **{name: meta[name] for name in TEXTS},
         ego=EgoState(**meta["ego"]),
@@ -168,8 +169,7 @@ def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mappi
         command=Command[meta["command"]],
         route=_unpack(arrays["route"], (3, -1), differences=2).T,
         areas=MapAreas(
-            **{name: tuple(groups[name]) for name in AREAS},
-            lane_on_route=tuple(map(bool, on_route)),
+            lanes, tuple(map(bool, on_route)), roadblocks=roadblocks, intersections=intersections, carparks=carparks
         ),
         red_lights=RedLights(
             tuple(groups[CONNECTORS]), np.unpackbits(arrays["red"], axis=1, count=STEPS + 1).astype(bool)

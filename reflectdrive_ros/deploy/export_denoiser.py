@@ -125,7 +125,7 @@ def example_vectors(config: CurveNetConfig, batch: int) -> VectorTensors:
 def _trace_encoder(net: CurveNet, batch: int | None) -> ir.Model:
     inputs = example_vectors(net.config, batch or LARGEST_BATCH)
     free = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
-    shapes = None if batch else {"inputs": VectorTensors(*[free] * len(inputs))}
+    shapes = None if batch else {"inputs": VectorTensors._make([free] * len(inputs))}
     outputs = ["condition", "absent", *_keys_values_names(net.config)]
     return trace(EncodeVectors(net), (inputs,), list(inputs._fields), outputs, shapes)
 

@@ -66,7 +66,8 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
         args.privilege,
         args.random_weights,
     )
-    model = {"model_sha256": config.model.sha256} if result.best else {}
+    models = [replace(config, planner=planner).model.sha256 for planner in args.planner if planner in LEARNED]
+    model = {"model_sha256": models[0]} if models else {}
     options = {"privileges": args.privilege, "random_weights": args.random_weights, **model}
     content = {"set": set_name, "folder": folder.name, **options, **numbers(result)}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
@@ -145,15 +146,16 @@ def evaluate(
     """
     learned = [name for name in planners if name in LEARNED]
     for name in learned:  # report a fault of the model once, not from every worker
+        asked = replace(config, planner=name)
         network = cli_args.network_for(config, name, random_weights=False)
         if random_weights:
             cli_args.network_for(config, name, random_weights=True)
-        check_network(replace(config, planner=name), network)
+        check_network(asked, network)
         if network is None or isinstance(network, Denoiser):
             continue
         if network.inputs.instants != len(INSTANTS_S):
             raise ConfigError(
-                f"{config.model.file} takes images of {network.inputs.instants} instants, the scenes of a set have "
+                f"{asked.model.file} takes images of {network.inputs.instants} instants, the scenes of a set have "
                 f"{len(INSTANTS_S)}: give a model for {len(INSTANTS_S)}"
             )
     index = shards.index_of(folder)

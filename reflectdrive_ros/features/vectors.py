@@ -83,9 +83,7 @@ def vector_inputs(observation: Observation, spec: VectorSpec) -> VectorInputs:
         known = observation.lanes.speed_limits_mps[observation.lanes.valid, None]
         # a lane without a limit of its own has that of the road
         limits = _fit(np.where(known > 0.0, known, observation.speed_limit_mps), spec.lanes)
-    route_lanes = observation.route_lanes
-    if route_lanes is None or not route_lanes.valid.any():
-        route_lanes = _route_as_lanes(observation.route, spec, notes)
+    route_rows = _route_rows(observation, spec, notes)
     return VectorInputs(
         ego_row(observation.ego),
         agents,
@@ -93,7 +91,7 @@ def vector_inputs(observation: Observation, spec: VectorSpec) -> VectorInputs:
         lanes,
         limits,
         limits > 0.0,
-        _lane_rows(route_lanes, "route_lanes", spec.route_lanes, spec),
+        route_rows,
         tuple(notes),
     )
 
@@ -223,15 +221,32 @@ def _lane_rows(lanes: LanePolylines, name: str, count: int, spec: VectorSpec) ->
     return _fit(np.concatenate(columns, axis=-1), count)
 
 
-def _route_as_lanes(route: Array, spec: VectorSpec, notes: list[str]) -> LanePolylines:
-    """The line of a route (L, 3) as lanes, for a car that has no map. Raises ValueError if there is no usable route."""
+def _route_rows(observation: Observation, spec: VectorSpec, notes: list[str]) -> Array:
+    """(R, P, 12) the line of the route in `spec.route_line_rows` rows, then the lanes of its roads; the line alone
+    where these are unknown. Raises ValueError if there is no usable route."""
+    lanes = observation.route_lanes
+    known = lanes is not None and bool(lanes.valid.any())
+    line = None if known and spec.route_line_rows == 0 else _route_as_lanes(observation.route, spec)
+    if line is not None and not known:
+        notes.append("the lanes of the route are unknown: its line is read instead")
+        return _lane_rows(line, "route", spec.route_lanes, spec)
+    assert lanes is not None
+    rows = _lane_rows(lanes, "route_lanes", spec.route_lanes, spec)
+    if line is None:
+        return rows
+    first = _lane_rows(line, "route", spec.route_line_rows, spec)
+    return np.concatenate([first, rows[: spec.route_lanes - spec.route_line_rows]])
+
+
+def _route_as_lanes(route: Array, spec: VectorSpec) -> LanePolylines:
+    """The line of a route (L, 3) ahead of the vehicle as lanes of SEGMENT_M. Raises ValueError if there is no usable
+    route."""
     line = geometry.distinct_points(route)
     if len(line) < 2:
         raise ValueError("Observation.route is empty: send a route with at least two different points")
     start, offset_m = geometry.ego_on_route(line)
     if abs(offset_m) > OFF_ROUTE_M:
         raise ValueError(f"Observation.route is {abs(offset_m):.0f} m away: send a route that passes the vehicle")
-    notes.append("the lanes of the route are unknown: its line is read instead")
     end = min(geometry.arc_lengths(line)[-1], start + ROUTE_AHEAD_M)
     begins = start + SEGMENT_M * np.arange(max(int(np.ceil((end - start) / SEGMENT_M)), 1))
     at = np.linspace(begins, np.minimum(begins + SEGMENT_M, max(end, start + 1.0)), spec.lane_points, axis=1)

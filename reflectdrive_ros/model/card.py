@@ -89,7 +89,7 @@ FUTURE_COLUMNS = {"ego_future": 4, "agent_future": 4}
 VECTOR_SPEC = {  # of vector_spec.VectorSpec
     **dict.fromkeys(("agents", "static_objects", "lanes", "route_lanes"), COUNT),
     **dict.fromkeys(("history_steps", "lane_points", "future_steps"), COUNT),
-    "predicted_agents": whole(0, 4096),
+    **dict.fromkeys(("route_line_rows", "predicted_agents"), whole(0, 4096)),
     "future_dt_s": number(1e-3, 10.0),
     "normalization": {
         f"{name}_{part}": array(number(*limits), columns, columns)
@@ -103,6 +103,7 @@ CURVE_CONFIG = {  # of model.curve.net.CurveNetConfig
     **dict.fromkeys(("heads", "encoder_layers", "decoder_layers"), LAYERS),
     **dict.fromkeys(("hidden", "mixer_tokens", "mixer_channels", "route_tokens", "route_channels"), WIDTH),
     "ego_inputs": flag,
+    "residual": flag,
     "dropout": number(0.0, 1.0),
 }
 ROW = {"file": FILE_NAME, "sha256": SHA256}
@@ -130,7 +131,7 @@ DENOISER_FIELDS = {
     "model": {
         **DENOISER_HEAD,
         "weights_sha256": WEIGHTS_SHA256,
-        "precision": choice("fp32", "int8"),
+        "precision": choice("fp32"),
         "inputs": VECTOR_SPEC,
         "batch": maybe(whole(1, 2)),
         "config": CURVE_CONFIG,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from ..config import Config, ConfigError, DecodingConfig
+from ..config import DENOISER_PLANNERS, Config, ConfigError, DecodingConfig
 from ..domain import Observation, Trajectory
 from . import constant_velocity, reflectdrive, reflectdrive2, reflexdiffusion, route_follower
 from .planner import Planner, PlannerContext
@@ -14,12 +14,8 @@ PLANNERS: dict[str, Planner] = {
     "constant_velocity": constant_velocity.plan,
     "route_follower": route_follower.plan,
 }
-CAMERA_FREE = (
-    "constant_velocity",
-    "route_follower",
-    "reflexdiffusion",
-)  # they use no images, so none need be rendered or read
-VECTOR_PLANNERS = frozenset({"reflexdiffusion"})  # they read lanes, history, lights and stop lines; others pay nothing
+CAMERA_FREE = (*PLANNERS, *sorted(DENOISER_PLANNERS))  # they use no images, so none need be rendered or read
+VECTOR_PLANNERS = DENOISER_PLANNERS  # they read lanes, history, lights and stop lines; others pay nothing
 LEARNED: dict[str, Planner] = {  # they need the weights of a network
     "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,

@@ -81,13 +81,14 @@ def network_for(config: Config, planner: str, random_weights: bool) -> AnyNetwor
 
     Raises ModelFileError.
     """
-    decoding = decoding_config(replace(config, planner=planner))
-    return (random_network if random_weights else worker_network)(config.model, decoding)
+    asked = replace(config, planner=planner)
+    return (random_network if random_weights else worker_network)(asked.model, decoding_config(asked))
 
 
 def weights_of(config: Config, planners: Sequence[str]) -> str:
-    """Hash of the weights in use, or empty if none of these planners has a network."""
-    return weights_sha256(config.model) if set(planners) & set(LEARNED) else ""
+    """Hash of the weights in use, empty if none of these planners has a network; several are separated by commas."""
+    models = (replace(config, planner=planner).model for planner in planners if planner in LEARNED)
+    return ", ".join(dict.fromkeys(map(weights_sha256, models)))
 
 
 def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None = None) -> Config:
@@ -113,9 +114,10 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
             f"--random-weights is given, but {', '.join(planners)} has no weights: name one of {', '.join(LEARNED)}"
         )
     for name in planners:
-        get_planner(replace(config, planner=name))
+        asked = replace(config, planner=name)
+        get_planner(asked)
         if name in LEARNED:
-            verified_sha256(config.model)
+            verified_sha256(asked.model)
     return config
 
 

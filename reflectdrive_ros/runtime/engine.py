@@ -19,10 +19,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ..config import Config, ConfigError
+from ..config import DENOISER_PLANNERS, Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
 from ..kinematics import carry_forward, path_ahead
-from ..planning import CAMERA_FREE, LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard
+from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard
 from ..planning.denoiser import Denoiser
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
@@ -75,8 +75,8 @@ class Engine:
         self._begun = clock()  # of the step
         self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
         self._prefetcher: Prefetcher | None = None
-        prefetchable = network is not None and getattr(network, "concurrent", False)
-        if prefetch_scenes and prefetchable and not isinstance(network, Denoiser):
+        concurrent = prefetch_scenes and getattr(network, "concurrent", False)
+        if concurrent and network is not None and not isinstance(network, Denoiser):
             draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
             self._prefetcher = ahead = Prefetcher(
                 network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
@@ -237,8 +237,8 @@ def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:
 
 
 def network_kind_of(planner: str) -> str:
-    """The kind of network that a learned planner uses: those without cameras use a denoiser."""
-    return "denoiser" if planner in CAMERA_FREE else "token"
+    """The kind of network that a learned planner uses."""
+    return "denoiser" if planner in DENOISER_PLANNERS else "token"
 
 
 def check_network(config: Config, network: AnyNetwork | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
 
 import numpy as np
 import torch
@@ -39,4 +38,4 @@ class TorchDenoiser:
         scenes = len(context.condition)
         times = torch.full((scenes, 1), time, device=self._device)
         clean = self._net.denoise(noisy.expand(scenes, 1, *noisy.shape), times, context)[:, 0]
-        return cast(Array, clean.cpu().numpy().astype(np.float64))
+        return np.asarray(clean.cpu().numpy(), np.float64)

@@ -67,6 +67,7 @@ class MapAreas:
     roadblocks: tuple[Array, ...] = ()
     intersections: tuple[Array, ...] = ()
     carparks: tuple[Array, ...] = ()
+    reach_m: float = REACH_M  # of the index; a small one is built sooner, and answers slowly beyond
 
     def __post_init__(self) -> None:
         for name in ("lanes", "roadblocks", "intersections", "carparks"):
@@ -78,7 +79,7 @@ class MapAreas:
     @cached_property
     def index(self) -> AreaIndex:
         """Built at the first query and kept for the life of the scene."""
-        return AreaIndex((*self.lanes, *self.roadblocks, *self.intersections, *self.carparks))
+        return AreaIndex((*self.lanes, *self.roadblocks, *self.intersections, *self.carparks), self.reach_m)
 
     @cached_property
     def lane_bits(self) -> Array:
@@ -101,13 +102,12 @@ class MapAreas:
 class AreaIndex:
     """Polygons prepared for `bits`, the set of polygons that contain a point, as words of 64 bits."""
 
-    def __init__(self, rings: Sequence[Array]) -> None:
+    def __init__(self, rings: Sequence[Array], reach_m: float = REACH_M) -> None:
         self.count = len(rings)
         self.words = max(1, -(-self.count // 64))
         if not self.count:
             return
-        self._polygons = polygons_of(rings)
-        shapely.prepare(self._polygons)
+        self._rings = rings
         start = np.concatenate(rings)
         lengths = np.array([len(ring) for ring in rings])
         ends = np.cumsum(lengths)
@@ -117,8 +117,9 @@ class AreaIndex:
         owner = self._bit(np.repeat(np.arange(self.count), lengths))
         low, high = start.min(axis=0), start.max(axis=0)
         start, stop, owner = _joined(start, stop, owner)
-        self._cut = bool((low < -REACH_M).any() or (high > REACH_M).any())
-        self._grid = _Grid.over(np.clip(low, -REACH_M, REACH_M), np.clip(high, -REACH_M, REACH_M))
+        self._reach_m = reach_m
+        self._cut = bool((low < -reach_m).any() or (high > reach_m).any())
+        self._grid = _Grid.over(np.clip(low, -reach_m, reach_m), np.clip(high, -reach_m, reach_m))
         self._draw(start, stop, owner)
         edge, cell, self._first = self._grid.cells_of(start, stop, 0.0)
         references = self._grid.references(cell)
@@ -126,6 +127,13 @@ class AreaIndex:
         bx, by = (stop[edge] - references).T
         self._pairs = np.stack([ax, ay, bx, by, ax * by - ay * bx, CLOSE_M * np.hypot(bx - ax, by - ay)])
         self._pair_bits = np.ascontiguousarray(owner[edge].T)  # (words, pairs)
+
+    @cached_property
+    def _polygons(self) -> Array:
+        """For points that the grid does not decide, which are rare."""
+        polygons = polygons_of(self._rings)
+        shapely.prepare(polygons)
+        return polygons
 
     def mask(self, polygons: Array) -> Array:
         """(words,) with the bits of the given polygons."""
@@ -181,7 +189,7 @@ class AreaIndex:
                 point = near[np.unique(np.repeat(np.arange(len(near)), edges)[doubtful])]
                 bits[:, point] = self._exact(x[point], y[point])
         if self._cut:
-            beyond = np.flatnonzero(np.maximum(np.abs(x), np.abs(y)) > REACH_M)
+            beyond = np.flatnonzero(np.maximum(np.abs(x), np.abs(y)) > self._reach_m)
             if len(beyond):
                 bits[:, beyond] = self._exact(x[beyond], y[beyond])
         return bits

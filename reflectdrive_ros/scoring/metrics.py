@@ -55,6 +55,12 @@ class EgoAreas:
     off_route: Array  # the centre is in no lane of the route
     in_intersection: Array  # the centre
 
+    def of(self, places: Array) -> EgoAreas:
+        """The flags of these (K,) trajectories."""
+        return EgoAreas(
+            self.multiple_lanes[places], self.off_road[places], self.off_route[places], self.in_intersection[places]
+        )
+
 
 def ego_areas(center: Array, size: Array, areas: MapAreas | None, grid: DrivableGrid | None) -> EgoAreas:
     """Flags of boxes (length, width) at poses (N, 41, 3). Unknown flags are False; `off_road` comes from a grid if
@@ -181,16 +187,32 @@ def driving_direction(center: Array, areas: EgoAreas, spare_intersections: bool)
 def traffic_lights(center: Array, vehicle: VehicleConfig, connectors: tuple[Array, ...], red: Array) -> Array:
     """TLC (N,): 0 where the box touches a connector (ring) while it is red, (R, 41) bool (section 7)."""
     score = np.ones(len(center))
+    if not len(connectors):
+        return score
     size = np.array([vehicle.length_m, vehicle.width_m])
     radius = 0.5 * float(np.hypot(*size))
+    x, y = center[..., 0], center[..., 1]
+    low, high = np.array([x.min(), y.min()]) - radius, np.array([x.max(), y.max()]) + radius
     for ring, when in zip(connectors, red, strict=True):
-        place = center[:, :, :2]
-        near = ((place >= ring.min(axis=0) - radius) & (place <= ring.max(axis=0) + radius)).all(axis=2) & when
+        left, bottom = ring.min(axis=0)
+        right, top = ring.max(axis=0)
+        if left > high[0] or bottom > high[1] or right < low[0] or top < low[1]:
+            continue
+        near = (x >= left - radius) & (x <= right + radius) & (y >= bottom - radius) & (y <= top + radius) & when
         near &= score[:, None] > 0
         candidate, instant = np.nonzero(near)
-        boxes = shapely.polygons(geometry.box_corners(center[candidate, instant], size))
+        if not len(candidate):
+            continue
         polygon = shapely.Polygon(ring)
         shapely.prepare(polygon)
+        # Boxes are expensive to make: only those whose centre is outside, and not too far.
+        score[candidate[shapely.intersects_xy(polygon, x[candidate, instant], y[candidate, instant])]] = 0.0
+        left_over = np.flatnonzero(score[candidate])
+        candidate, instant = candidate[left_over], instant[left_over]
+        points = shapely.points(x[candidate, instant], y[candidate, instant])
+        close = shapely.dwithin(polygon, points, radius + 1e-6)
+        candidate, instant = candidate[close], instant[close]
+        boxes = shapely.polygons(geometry.box_corners(center[candidate, instant], size))
         score[candidate[shapely.intersects(polygon, boxes)]] = 0.0
     return score
 

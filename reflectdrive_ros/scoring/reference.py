@@ -17,7 +17,7 @@ from ..config import ScoringConfig
 from ..domain import Array
 from . import metrics
 from .contacts import AgentTracks
-from .scorer import Reference, Scene, ScoreCard, score, score_states, total
+from .scorer import DrivenStates, Reference, Scene, ScoreCard, judge_alone, judge_among_agents, score, total
 from .simulate import DT_S, STEPS, simulate
 
 OFFSETS_M = (0.0, -1.0, 1.0)
@@ -38,8 +38,16 @@ def reference_progress(believed: Scene, came_true: Scene, speed_limit_mps: float
 
     Equals `reference_plan(believed, ..)` followed by its measurement in the other scene, but simulates the plan once.
     """
-    states, best = _driven(believed, proposals(believed, speed_limit_mps))
-    return _reference(score_states(replace(came_true, reference=None), states[best : best + 1]))
+    plans = proposals(believed, speed_limit_mps)
+    states = simulate(plans, believed.motion, believed.vehicle, believed.start_us)
+    return measured_progress(believed, came_true, states)
+
+
+def measured_progress(believed: Scene, came_true: Scene, states: Array) -> Reference:
+    """The second part of `reference_progress`: states (P, 41, 11) are those of the `proposals` of the first scene."""
+    driven = judge_alone(believed, states, lane_keeping=False)
+    best = _best(replace(believed, reference=None), driven)
+    return _reference(judge_among_agents(replace(came_true, reference=None), driven.of(np.array([best]))))
 
 
 def reference_of_plan(scene: Scene, plan: Array) -> Reference:
@@ -59,17 +67,17 @@ def reference_plan(scene: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Ar
     positive.
     """
     plans = proposals(scene, speed_limit_mps)
-    _, best = _driven(scene, plans)
+    states = simulate(plans, scene.motion, scene.vehicle, scene.start_us)
+    best = _best(replace(scene, reference=None), judge_alone(scene, states, lane_keeping=False))
     return np.asarray(plans[best])
 
 
-def _driven(scene: Scene, plans: Array) -> tuple[Array, int]:
-    """What cars do that follow plans (P, 40, 3), states (P, 41, 11), and which does best."""
-    states = simulate(plans, scene.motion, scene.vehicle, scene.start_us)
-    card = score_states(replace(scene, reference=None), states)
+def _best(scene: Scene, driven: DrivenStates) -> int:
+    """Which of the proposals does best among the agents of a scene, which has no reference."""
+    card = judge_among_agents(scene, driven)
     farthest = float((card.progress_m * card.multiplier).max())
     shared = replace(card, ep=metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True))
-    return states, int(np.argmax(total(shared, ScoringConfig())))
+    return int(np.argmax(total(shared, ScoringConfig())))
 
 
 def proposals(scene: Scene, speed_limit_mps: float) -> Array:
@@ -137,17 +145,21 @@ def _others(
 
 def _drive(speed: float, desired: Array, front_m: float, rear: Array, lead_speed: Array, in_way: Array) -> Array:
     """Metres (P, 40) travelled at 0.1 .. 4 s by P proposals; `in_way` (P, A, 41): an agent blocks a proposal."""
+    blocking = in_way.any(axis=(0, 2))
+    rear, lead_speed, in_way = rear[blocking], lead_speed[blocking], in_way[:, blocking]
     distance, speeds = np.zeros(len(desired)), np.full(len(desired), speed)
     travelled = np.empty((len(desired), STEPS))
+    gaps = np.full((len(desired), len(rear) + 1), np.inf)  # the last is the free road
+    leads = np.concatenate([lead_speed, np.zeros((1, lead_speed.shape[1]))])
     for k in range(STEPS):
-        gap = rear[:, k] - (distance[:, None] + front_m)
         # an agent whose rear is behind our axle is beside or behind us
         ahead = in_way[:, :, k] & (rear[:, k] > distance[:, None])
+        gaps[:, :-1] = np.where(ahead, rear[:, k] - (distance[:, None] + front_m), np.inf)
         wanted = kinematics.idm_acceleration(
             speeds[:, None],
             desired[:, None],
-            np.concatenate([np.where(ahead, gap, np.inf), np.full((len(desired), 1), np.inf)], axis=1),
-            np.concatenate([np.broadcast_to(lead_speed[:, k], gap.shape), np.zeros((len(desired), 1))], axis=1),
+            gaps,
+            leads[:, k],
             max_acceleration_mps2=MAX_ACCELERATION_MPS2,
             comfortable_braking_mps2=COMFORTABLE_BRAKING_MPS2,
             headway_s=HEADWAY_S,

@@ -263,18 +263,79 @@ def score_states(
 ) -> ScoreCard:
     """As `score`, of trajectories that are driven already: states (N, 41, 11) of `simulate`, from the ego's place."""
     config = config or ScoringConfig()
+    driven = judge_alone(scene, states, config, official=official)
+    return judge_among_agents(scene, driven, config, official=official, previous_states=previous_states)
+
+
+@dataclass(frozen=True, eq=False)
+class DrivenStates:
+    """What of the scores of N driven trajectories is the same whatever the other agents do."""
+
+    states: Array  # (N, 41, 11)
+    center: Array  # (N, 41, 3) poses of the box centre
+    areas: metrics.EgoAreas
+    ddc: Array
+    tlc: Array
+    comfort: Array
+    lk: Array
+    progress_m: Array
+
+    def of(self, places: Array) -> DrivenStates:
+        """These (K,) trajectories alone."""
+        found: dict[str, Any] = {}
+        for entry in fields(self):
+            part = getattr(self, entry.name)
+            found[entry.name] = part.of(places) if isinstance(part, metrics.EgoAreas) else part[places]
+        return DrivenStates(**found)
+
+
+def judge_alone(
+    scene: Scene,
+    states: Array,
+    config: ScoringConfig | None = None,
+    *,
+    official: bool = False,
+    lane_keeping: bool = True,
+) -> DrivenStates:
+    """The first part of `score_states`. Without `lane_keeping`, which PDMS does not contain, LK is 1."""
+    config = config or ScoringConfig()
     states = check_array("judge", "states", states, (None, STEPS + 1, STATE_SIZE))
     second = config.form == "epdms"
+    vehicle = scene.vehicle
+    center = metrics.centers(states, vehicle)
+    areas = metrics.ego_areas(center, np.array([vehicle.length_m, vehicle.width_m]), scene.areas, scene.grid)
+    official_rule = metrics.COMFORT_V2 if second else metrics.COMFORT_V1
+    rule = official_rule if official else metrics.COMFORT_SANE
+    return DrivenStates(
+        states=states,
+        center=center,
+        areas=areas,
+        ddc=metrics.driving_direction(center, areas, spare_intersections=second or not official),
+        tlc=metrics.traffic_lights(center, vehicle, scene.red_lights.connectors, scene.red_lights.red),
+        comfort=_comfort(scene, states, rule, with_history=second),
+        lk=metrics.lane_keeping(center, scene.line, areas) if lane_keeping else np.ones(len(states)),
+        progress_m=metrics.progress(center, scene.centerline),
+    )
+
+
+def judge_among_agents(
+    scene: Scene,
+    driven: DrivenStates,
+    config: ScoringConfig | None = None,
+    *,
+    official: bool = False,
+    previous_states: Array | None = None,
+) -> ScoreCard:
+    """The second part of `score_states`; the scene of the first part may differ in its agents and its reference."""
+    config = config or ScoringConfig()
+    second = config.form == "epdms"
+    states, center, areas, tlc, ddc = driven.states, driven.center, driven.areas, driven.tlc, driven.ddc
     vehicle, agents = scene.vehicle, scene.agents
     size = np.array([vehicle.length_m, vehicle.width_m])
-    center = metrics.centers(states, vehicle)
-    areas = metrics.ego_areas(center, size, scene.areas, scene.grid)
 
     nc_by_step = metrics.no_collision(states, center, vehicle, agents, areas, official)
     dac_by_step = metrics.drivable_area(areas)
     nc, dac = nc_by_step.min(axis=1), dac_by_step.min(axis=1)
-    ddc = metrics.driving_direction(center, areas, spare_intersections=second or not official)
-    tlc = metrics.traffic_lights(center, vehicle, scene.red_lights.connectors, scene.red_lights.red)
     multiplier = nc * dac
     if second:
         multiplier = multiplier * ddc
@@ -283,12 +344,8 @@ def score_states(
 
     last_step = STEPS - int(metrics.TTC_STEPS[-1]) if second else STEPS
     ttc = metrics.time_to_collision(states, center, vehicle, agents, areas, scene.areas, last_step, official)
-    progress_m = metrics.progress(center, scene.centerline)
     reference_m = scene.reference.progress_m * scene.reference.multiplier if scene.reference else 0.0
-    ep = metrics.ego_progress(progress_m, multiplier, reference_m, masked=not (second and official))
-
-    official_rule = metrics.COMFORT_V2 if second else metrics.COMFORT_V1
-    rule = official_rule if official else metrics.COMFORT_SANE
+    ep = metrics.ego_progress(driven.progress_m, multiplier, reference_m, masked=not (second and official))
     card = ScoreCard(
         nc=nc,
         dac=dac,
@@ -296,12 +353,12 @@ def score_states(
         tlc=tlc,
         ep=ep,
         ttc=ttc,
-        comfort=_comfort(scene, states, rule, with_history=second),
-        lk=metrics.lane_keeping(center, scene.line, areas),
+        comfort=driven.comfort,
+        lk=driven.lk,
         ec=None if previous_states is None else metrics.extended_comfort(states, _previous(previous_states, states)),
         multiplier=multiplier,
         score=multiplier,
-        progress_m=progress_m,
+        progress_m=driven.progress_m,
         clearance_m=_clearances(center, size, agents, config.clearance_max_m),
         waypoint_safety=_around_waypoints(nc_by_step * dac_by_step),
         states=states,

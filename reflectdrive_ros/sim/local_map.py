@@ -14,7 +14,7 @@ import shapely
 from .. import geometry
 from ..domain import Array, LanePolylines, LightState, StopLines, TrafficLights
 from ..lanes import LANE_RADIUS_M, LaneSegments
-from ..scoring.areas import MapAreas
+from ..scoring.areas import REACH_M, MapAreas
 from ..scoring.scorer import RedLights
 from ..scoring.simulate import STEPS
 from .network.navigation import lanes_by_edge
@@ -38,8 +38,14 @@ class _Layers:
     junctions_from: int
 
 
-def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], radius_m: float = RADIUS_M) -> MapAreas:
-    """The map's areas within `radius_m` of a pose (3,), in the ego frame.
+def areas(
+    road_map: RoadMap,
+    map_from_ego: Array,
+    route_lanes: Collection[int],
+    radius_m: float = RADIUS_M,
+    reach_m: float = REACH_M,
+) -> MapAreas:
+    """The map's areas within `radius_m` of a pose (3,), in the ego frame, with an index of `reach_m`.
 
     `route_lanes` and their neighbours in the same direction count as on the route. Takes some milliseconds.
     """
@@ -58,6 +64,7 @@ def areas(road_map: RoadMap, map_from_ego: Array, route_lanes: Collection[int], 
         lane_on_route=tuple(int(layers.lane_keys[index]) in on_route for index in lanes),
         roadblocks=road_rings,
         intersections=junction_rings,
+        reach_m=reach_m,
     )
 
 
@@ -101,11 +108,10 @@ def red_lights(
     ego_from_map = geometry.invert(map_from_ego)
     on_route = route_with_neighbours(road_map, route_lanes)
     rings, red = [], []
-    for index, signal in enumerate(road_map.signals):
-        shown = lamps[: STEPS + 1, index] == Lamp.RED
-        if not shown.any():
-            continue
-        for key in signal.connectors:
+    all_shown = lamps[: STEPS + 1] == Lamp.RED
+    for index in np.flatnonzero(all_shown.any(axis=0)).tolist():
+        shown = all_shown[:, index]
+        for key in road_map.signals[index].connectors:
             if key in on_route:
                 for ring in (ring for part in road_map.lanes[key].lane.polygons for ring in _simple_rings(part)):
                     rings.append(geometry.transform_points(ego_from_map, ring))

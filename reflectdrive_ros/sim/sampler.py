@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from ..config import VehicleConfig
 from ..data.scene import FAMILIES, INSTANTS_S, NOW, DrivingScene
 from ..domain import CameraFrame, ForecastSource
 from ..scoring import reference
+from ..scoring.scorer import Reference
+from ..scoring.simulate import simulate_each
 from .expert import sampling_planner, scenario_tags, scene_extraction
 from .network import towns
 from .network.roads import RoadError
@@ -32,6 +34,7 @@ from .traffic.traffic_log import TrafficLog
 
 STEP_S = 0.1
 STEP_NS = 100_000_000
+GROUP = 16  # moments that are made into scenes together
 MAX_SCENES_PER_TOWN = 100  # of one town, at most
 TOWNS_MAX = 8  # for one shard of 250; families that are rare in one town are searched in the next
 WARM_UP_S, RECORDED_S = 15.0, 55.0
@@ -66,6 +69,37 @@ def quotas(size: int) -> dict[str, int]:
     for family in rest[: size - sum(whole.values())]:
         whole[family] += 1
     return whole
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A step of a log and the actor that is the ego."""
+
+    step: int
+    ego: int
+    parked: int  # the actor that opens its door or pulls out, -1: none
+
+    def excludes(self, other: Moment) -> bool:
+        """Whether the two are too close to each other."""
+        return self.ego == other.ego and abs(self.step - other.step) < MIN_STEPS_APART
+
+    def excluded_by(self, taken: Mapping[int, Sequence[int]]) -> bool:
+        """Whether it is too close to one of the taken steps of its ego."""
+        return any(abs(self.step - step) < MIN_STEPS_APART for step in taken.get(self.ego, ()))
+
+
+def _split_group(
+    moments: list[Moment], taken: Mapping[int, Sequence[int]], quota: int
+) -> tuple[list[Moment], list[Moment]]:
+    """The next moments that are not excluded by those taken, at most `quota`, and the rest."""
+    group: list[Moment] = []
+    for place, moment in enumerate(moments):
+        if moment.excluded_by(taken):
+            continue
+        if len(group) == min(quota, GROUP):
+            return group, moments[place:]
+        group.append(moment)
+    return group, []
 
 
 class Shard:
@@ -114,45 +148,86 @@ class Shard:
             scripted_rows = candidates.scripted.get(family)
             if scripted_rows is not None:  # recorded events take precedence
                 places = places[np.argsort(scripted_rows[tuple(places.T)] >= 0, kind="stable")]
-            for row, column in places[: CANDIDATES_PER_SCENE * quota]:
-                step, ego = int(candidates.steps[row]), int(candidates.egos[column])
-                if quota == 0 or any(abs(step - other) < MIN_STEPS_APART for other in taken.get(ego, ())):
-                    continue
-                parked = -1 if scripted_rows is None else int(scripted_rows[row, column])
-                seed = seed_of(town, step, ego)
-                try:
-                    extracted = scene_extraction.extract_scene(log, step, ego, family, seed, self._vehicle, parked)
-                    scene = self._add_expert(extracted, np.random.default_rng(seed_of(seed, "easy")))
-                except scene_extraction.NoScene as reason:
-                    self.counts[str(reason)] += 1
-                    continue
-                if static is not None:
-                    scene = replace(
-                        scene, cameras=self._render_images(log, static, scene, extracted.scripted, step, ego)
-                    )
-                taken.setdefault(ego, []).append(step)
-                wanted[family] -= 1
-                quota -= 1
-                left -= 1
-                yield scene
+            rows, columns = places[: CANDIDATES_PER_SCENE * quota].T
+            parked = np.full(len(rows), -1) if scripted_rows is None else scripted_rows[rows, columns]
+            steps, egos = candidates.steps[rows], candidates.egos[columns]
+            moments: Sequence[Moment] = [Moment(*each) for each in np.stack([steps, egos, parked], axis=1).tolist()]
+            while moments and quota:
+                group, moments = _split_group(moments, taken, quota)
+                sure = [moment for k, moment in enumerate(group) if not any(map(moment.excludes, group[:k]))]
+                made = self._make_group(log, family, sure)
+                for moment in group:
+                    if moment.excluded_by(taken):
+                        continue
+                    if moment not in sure:  # what excluded it makes no scene
+                        made |= self._make_group(log, family, [moment])
+                    if moment not in made:
+                        continue
+                    extracted, scene = made[moment]
+                    if static is not None:
+                        images = self._render_images(log, static, scene, extracted.scripted, moment.step, moment.ego)
+                        scene = replace(scene, cameras=images)
+                    taken.setdefault(moment.ego, []).append(moment.step)
+                    wanted[family] -= 1
+                    quota -= 1
+                    left -= 1
+                    yield scene
 
-    def _add_expert(self, extracted: scene_extraction.ExtractedScene, generator: np.random.Generator) -> DrivingScene:
-        """The scene with its reference progress and its expert. Raises NoScene if too easy or not drivable."""
-        scene = extracted.scene
-        came_true = scene.scored()
-        easy = sampling_planner.straight_ahead_score(came_true)
-        if easy > EASY_SCORE and generator.random() > EASY_KEPT_SHARE:
-            raise scene_extraction.NoScene("too_easy")
-        believed = replace(came_true, agents=scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
-        yardstick = reference.reference_progress(believed, came_true, scene.speed_limit_mps)
-        lateral = LATERAL_MPS2.get(scene.family, sampling_planner.LATERAL_MPS2)
-        came_true = replace(came_true, reference=yardstick)
-        plan = sampling_planner.plan_expert(came_true, scene.speed_limit_mps, extracted.stop_m, lateral)
-        if plan.score < MIN_EXPERT_SCORE or plan.nc < 1.0 or plan.dac < 1.0:
-            self.counts[f"expert_failed_{scene.family}"] += 1
-            raise scene_extraction.NoScene("expert_failed")
-        notes = {"expert_pdms": round(plan.score, 4), "straight_on_pdms": round(easy, 4)}
-        return replace(scene, reference=yardstick, expert=plan.waypoints, notes=notes)
+    def _make_group(
+        self, log: TrafficLog, family: str, group: Sequence[Moment]
+    ) -> dict[Moment, tuple[scene_extraction.ExtractedScene, DrivingScene]]:
+        """The moments that make scenes, with these. Moments that are too easy or not drivable are counted."""
+        chosen: list[tuple[Moment, scene_extraction.ExtractedScene, float]] = []
+        for moment in group:
+            seed = seed_of(log.road_map.name, moment.step, moment.ego)
+            try:
+                extracted = scene_extraction.extract_scene(
+                    log, moment.step, moment.ego, family, seed, self._vehicle, moment.parked
+                )
+            except scene_extraction.NoScene as reason:
+                self.counts[str(reason)] += 1
+                continue
+            easy = sampling_planner.straight_ahead_score(extracted.scored)
+            generator = np.random.default_rng(seed_of(seed, "easy"))
+            if easy > EASY_SCORE and generator.random() > EASY_KEPT_SHARE:
+                self.counts["too_easy"] += 1
+            else:
+                chosen.append((moment, extracted, easy))
+        made = {}
+        experts = self._plan_experts([extracted for _, extracted, _ in chosen])
+        for (moment, extracted, easy), (yardstick, plan) in zip(chosen, experts, strict=True):
+            if plan.score < MIN_EXPERT_SCORE or plan.nc < 1.0 or plan.dac < 1.0:
+                self.counts[f"expert_failed_{family}"] += 1
+                self.counts["expert_failed"] += 1
+                continue
+            notes = {"expert_pdms": round(plan.score, 4), "straight_on_pdms": round(easy, 4)}
+            scene = replace(extracted.scene, reference=yardstick, expert=plan.waypoints, notes=notes)
+            made[moment] = extracted, scene
+        return made
+
+    def _plan_experts(
+        self, group: Sequence[scene_extraction.ExtractedScene]
+    ) -> list[tuple[Reference, sampling_planner.ExpertPlan]]:
+        """The reference progress and the expert's plan of each scene; all their cars are simulated together."""
+        came_true = [extracted.scored for extracted in group]
+        believed = [
+            replace(scored, agents=extracted.scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
+            for scored, extracted in zip(came_true, group, strict=True)
+        ]
+        limits_mps = [extracted.scene.speed_limit_mps for extracted in group]
+        proposals = [reference.proposals(*each) for each in zip(believed, limits_mps, strict=True)]
+        states = simulate_each(proposals, [scored.motion for scored in came_true], self._vehicle)
+        yardsticks = [reference.measured_progress(*each) for each in zip(believed, came_true, states, strict=True)]
+        situations = [
+            sampling_planner.Situation(
+                replace(scored, reference=yardstick),
+                extracted.scene.speed_limit_mps,
+                extracted.stop_m,
+                LATERAL_MPS2.get(extracted.scene.family, sampling_planner.LATERAL_MPS2),
+            )
+            for scored, yardstick, extracted in zip(came_true, yardsticks, group, strict=True)
+        ]
+        return list(zip(yardsticks, sampling_planner.plan_experts(situations), strict=True))
 
     def _render_images(
         self,

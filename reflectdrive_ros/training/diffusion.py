@@ -118,7 +118,7 @@ class DiffusionJob:
         if displaced.any():
             arrays = perturb_ego(arrays, displaced, rng, self.network.spec.future_dt_s)
         arrays = vector_data.mirror(arrays, rng.random(len(places)) < config.flip_prob)
-        return VectorBatch.of(arrays, config.condition_dropout, config.samples, rng, slice(rank, None, ranks))
+        return VectorBatch.of(arrays, config, rng, slice(rank, None, ranks))
 
     def places(self, step: int) -> Array:
         """(batch,) samples of a step. One set: every sample once per epoch, in a new order each epoch. Several sets:

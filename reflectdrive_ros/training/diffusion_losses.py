@@ -2,7 +2,7 @@
 
     L = L_ego + neighbours L_neighbours
 
-Each scene is noised `samples` times, at times drawn uniformly, and encoded once. A share of the scenes loses its whole
+Each scene is noised `samples` times and encoded once. A share of the scenes loses its whole
 condition except the route (ReflexDiffusion section 4.1), which classifier-free guidance needs. Source of the loss:
 Diffusion-Planner (Zheng et al., ICLR 2025), section 3.
 """
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..domain import Array
 from ..model.curve.net import POSE, CurveNet, VectorTensors, without_conditions
 from ..planning.denoiser import END_TIME, alpha_sigma
-from .settings import DiffusionLossConfig
+from .settings import DiffusionDataConfig, DiffusionLossConfig
 
 METRICS = ("loss", "ego", "neighbours", "ego_error_m")
 
@@ -45,13 +45,14 @@ class VectorBatch:
 
     @staticmethod
     def of(
-        arrays: Mapping[str, Array], dropout: float, samples: int, rng: np.random.Generator, mine: slice
+        arrays: Mapping[str, Array], config: DiffusionDataConfig, rng: np.random.Generator, mine: slice
     ) -> VectorBatch:
         """The scenes `mine` of a batch of arrays (B, ..); all randomness is drawn for the whole batch."""
+        samples = config.samples
         count, others, steps, _ = arrays["agent_futures"].shape
         drawn: dict[str, Any] = {
-            "dropped": rng.random(count) < dropout,
-            "times": (END_TIME + (1.0 - END_TIME) * rng.random((count, samples))).astype(np.float32),
+            "dropped": rng.random(count) < config.condition_dropout,
+            "times": np.maximum(rng.random((count, samples)) ** config.time_power, END_TIME).astype(np.float32),
             "noise": rng.standard_normal((count, samples, 1 + others, steps, POSE), np.float32),
         }
         whole: dict[str, Any] = {**arrays, **drawn}

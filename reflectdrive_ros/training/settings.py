@@ -213,6 +213,9 @@ class DiffusionDataConfig:
 
     batch: int = setting(128, "scenes per step, of all processes together", 1, 65_536)
     samples: int = setting(4, "noise samples per scene and step; the scene is encoded once", 1, 64)
+    time_power: float = setting(
+        0.5, "diffusion times are uniform numbers to this power: below 1, more noise; published: 1", 0.1, 10.0
+    )
     flip_prob: float = setting(0.5, "share of scenes that are mirrored", 0.0, 1.0)
     condition_dropout: float = setting(0.1, "share of scenes without any condition but the route", 0.0, 1.0)
     perturb_prob: float = setting(0.5, "share of recorded starts whose ego is displaced, its future refitted", 0.0, 1.0)

@@ -90,11 +90,12 @@ def merge(sets: Sequence[VectorSet], weights: Sequence[float]) -> VectorSet:
     shifts = np.cumsum([0, *(len(each.rows) for each in sets[:-1])])
     locations = [each.location + np.array([shift, 0]) for each, shift in zip(sets, shifts.tolist(), strict=True)]
     keys = "".join(each.key + str(weight) for each, weight in zip(sets, weights, strict=True))
+    shares = [weight / sum(weights) for weight in weights]
     return VectorSet(
         tuple(rows for each in sets for rows in each.rows),
         np.concatenate(locations),
         np.concatenate([each.recorded for each in sets]),
-        np.concatenate([np.full(len(each), weight / len(each)) for each, weight in zip(sets, weights, strict=True)]),
+        np.concatenate([np.full(len(each), share / len(each)) for each, share in zip(sets, shares, strict=True)]),
         sets[0].spec,
         hashlib.sha256(keys.encode()).hexdigest(),
     )

@@ -14,8 +14,10 @@ are whole futures. It predicts the clean futures. Facts of the published code th
 - the first element is never masked, so that attention over an empty scene is defined;
 - the first pose of each future is the present one, which the sampler keeps.
 
-Two extensions of the published network are off in its configuration: `ego_inputs` (speed, acceleration, steering and
-yaw rate of the ego condition the decoder), and free widths of the mixers.
+Extensions of the published network are off in its configuration: `ego_inputs` (speed, acceleration, steering and yaw
+rate of the ego condition the decoder), `residual` (without it, all that the decoder knows of the noisy futures, the
+ego's state and the route passes through the weights of the cross-attention), the line of the route among the route
+lanes (`VectorSpec.route_line_rows`), and free widths of the mixers.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...vector_spec import VectorSpec
+from ...vector_spec import Normalization, VectorSpec
 
 POSE = 4  # x, y, cos, sin of one future step
 AGENT_KINDS, STATIC_ROW = 3, 10
@@ -56,6 +58,7 @@ class CurveNetConfig:
     route_tokens: int = 32
     route_channels: int = 64
     ego_inputs: bool = False
+    residual: bool = False  # of the decoder's cross-attention and of the MLP after it
     dropout: float = 0.1  # in training only
 
     def __post_init__(self) -> None:
@@ -76,7 +79,15 @@ def base_config() -> CurveNetConfig:
 def small_config() -> CurveNetConfig:
     """1.8 M parameters; trains on a CPU and drives there."""
     return CurveNetConfig(
-        VectorSpec(agents=20, lanes=40, route_lanes=12, predicted_agents=6, future_steps=40),
+        VectorSpec(
+            agents=20,
+            lanes=40,
+            route_lanes=12,
+            route_line_rows=3,
+            predicted_agents=6,
+            future_steps=40,
+            normalization=Normalization(ego_future_mean=(20.0, 0.0, 0.0, 0.0), ego_future_std=(12.0, 6.0, 1.0, 1.0)),
+        ),
         hidden=128,
         heads=4,
         encoder_layers=2,
@@ -85,6 +96,7 @@ def small_config() -> CurveNetConfig:
         mixer_channels=64,
         route_tokens=16,
         ego_inputs=True,
+        residual=True,
         dropout=0.0,
     )
 
@@ -274,8 +286,9 @@ def _place(pose: Tensor, kind: int) -> Tensor:
 
 
 class DecoderLayer(nn.Module):
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, residual: bool) -> None:
         super().__init__()
+        self.residual = residual
         self.norm1, self.norm2, self.norm3, self.norm4 = (nn.LayerNorm(width) for _ in range(4))
         self.attn, self.cross_attn = Attention(width, heads, dropout), Attention(width, heads, dropout)
         self.mlp1, self.mlp2 = Mlp(width, 4 * width, width, tanh=True), Mlp(width, 4 * width, width, tanh=True)
@@ -291,8 +304,9 @@ class DecoderLayer(nn.Module):
         scenes = keys_values[0].shape[0]
         together = self.norm3(x).reshape(scenes, -1, x.shape[-1])  # the samples of a scene share its keys and values
         crossed = self.cross_attn.attend(self.cross_attn.queries(together), *keys_values)
-        found: Tensor = self.mlp2(self.norm4(crossed.reshape(x.shape)))
-        return found
+        kept = float(self.residual)
+        x = kept * x + crossed.reshape(x.shape)
+        return kept * x + self.mlp2(self.norm4(x))  # type: ignore[no-any-return]
 
 
 class FinalLayer(nn.Module):
@@ -323,7 +337,7 @@ class Decoder(nn.Module):
         self.future_mlp = Mlp(future, FUTURE_HIDDEN, hidden)
         self.time1, self.time2 = nn.Linear(FREQUENCIES, hidden), nn.Linear(hidden, hidden)
         self.layers = nn.ModuleList(
-            DecoderLayer(hidden, config.heads, config.dropout) for _ in range(config.decoder_layers)
+            DecoderLayer(hidden, config.heads, config.dropout, config.residual) for _ in range(config.decoder_layers)
         )
         self.final = FinalLayer(hidden, future)
         self.ego_mlp = Mlp(len(spec.normalization.ego_mean) - POSE, hidden, hidden) if config.ego_inputs else None

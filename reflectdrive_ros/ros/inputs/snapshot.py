@@ -196,7 +196,7 @@ class Inputs(MessageStore):
 
     def _newest_lane_segments(self) -> LaneSegments | None:
         """Those of the newest map, made in the background; None without a map and until they are made."""
-        if not self._config.inputs.needs_map:
+        if not self._config.needs_map:
             return None
         try:
             lanelets = self._newest_map()
@@ -304,9 +304,11 @@ class Inputs(MessageStore):
         """Frames of both instants, oldest first. Without usable images: () if cameras are optional, else None."""
         faults: list[str] = []
         current = self._current_instant(image_ns, images, now_ns, faults)
+        if current is None and not self._config.cameras.required:
+            return ()  # the diagnostics of the images have the faults
         if current is None:
             problems.extend(faults)
-            return None if self._config.cameras.required else ()
+            return None
         assert image_ns is not None
         settings = self._config.cameras
         target = image_ns - settings.pair_interval_s * 1e9

@@ -62,7 +62,7 @@ class MessageStore:
         if limits.map_by_topic:
             import_lanelet2(limits)  # needed by the map reader process: a missing package is reported at the start
             self._vector_map = VectorMap(config.output.map_frame, ThreadPoolExecutor(1, "vector_map"))
-        elif limits.needs_map:
+        elif config.needs_map:
             self._file_map = load_map(limits)
         needed = cameras.required
         self._images = {

@@ -9,16 +9,18 @@ Paths along the route are tried first, paths further to the side only if none of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ... import geometry
+from ...config import ScoringConfig
 from ...domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
-from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, score, score_states
-from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X
+from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge_alone, judge_among_agents
+from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X, simulate_each
 
 DECISION_STEP_S = 0.25  # in which a driver changes his mind
 DECISIONS = round(HORIZON_S / DECISION_STEP_S)
@@ -56,6 +58,9 @@ EDGE_MARGIN_M = (
 )
 EDGE_WEIGHT = 1.5
 LATERAL_MPS2 = 2.4
+LIKELY_CANDIDATES = 16  # scored first
+ROUNDING = 1e-9
+ROAD_SAMPLES = (10, 20, 30, 40)  # instants at which the road is tested first
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +81,36 @@ def plan_expert(
     `stop_m` is the distance from the rear axle to a red stop line on the route. `lateral_mps2` is the lateral
     acceleration that the driver accepts in curves.
     """
-    route = geometry.distinct_points(scene.centerline[:, :2], 0.05)
-    found: list[_Selection] = []
+    return plan_experts([Situation(scene, speed_limit_mps, stop_m, lateral_mps2)])[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """The arguments of `plan_expert`."""
+
+    scene: Scene
+    speed_limit_mps: float
+    stop_m: float | None = None
+    lateral_mps2: float = LATERAL_MPS2
+
+
+def plan_experts(situations: Sequence[Situation]) -> list[ExpertPlan]:
+    """As `plan_expert` in each of several situations of one vehicle, whose candidates are simulated together."""
+    routes = [geometry.distinct_points(situation.scene.centerline[:, :2], 0.05) for situation in situations]
+    found: list[list[_Selection]] = [[] for _ in situations]
+    searching = list(range(len(situations)))
     for offsets_m in OFFSET_ROUNDS_M:
-        found.append(
-            _select_best(scene, _sample_candidates(scene, route, offsets_m, speed_limit_mps, stop_m, lateral_mps2))
-        )
-        if found[-1].plan.score >= GOOD_SCORE:
+        if not searching:
             break
-    return max(found, key=lambda choice: choice.utility).plan
+        scenes = [situations[index].scene for index in searching]
+        ways = [_sample_candidates(situations[index], routes[index], offsets_m) for index in searching]
+        states = simulate_each(
+            [each.poses for each in ways], [scene.motion for scene in scenes], situations[0].scene.vehicle
+        )
+        for index, scene, candidates, driven in zip(searching, scenes, ways, states, strict=True):
+            found[index].append(_select_best(scene, candidates, driven))
+        searching = [index for index in searching if found[index][-1].plan.score < GOOD_SCORE]
+    return [max(choices, key=lambda choice: choice.utility).plan for choices in found]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +121,10 @@ class _Candidates:
     offsets_m: Array  # (N,) final lateral offset from the route
     accelerations: Array  # (N, LOOKS) m/s^2 along the path
 
+    def of(self, some: Array) -> _Candidates:
+        """The candidates of indices (K,)."""
+        return _Candidates(self.poses[some], self.offsets_m[some], self.accelerations[some])
+
 
 @dataclass(frozen=True, eq=False)
 class _Selection:
@@ -102,25 +132,59 @@ class _Selection:
     utility: float  # the score less the price of discomfort
 
 
-def _select_best(scene: Scene, ways: _Candidates) -> _Selection:
-    """The best candidate."""
-    card = score(scene, ways.poses)
-    utility = card.score - DISCOMFORT_WEIGHT * _discomfort(ways, card)
+def _select_best(scene: Scene, ways: _Candidates, states: Array) -> _Selection:
+    """The best candidate; states (N, 41, 11) are the candidates as they are driven.
+
+    Scores are expensive: they are computed for the candidates with the highest bounds of utility, then for those whose
+    bound is above the best utility so far.
+    """
+    bounds = _score_bounds(scene, states) - DISCOMFORT_WEIGHT * _discomfort(ways, np.zeros(len(states))) + ROUNDING
+    likely = np.sort(np.argsort(-bounds, kind="stable")[:LIKELY_CANDIDATES])
+    best = _best_of(scene, ways, states, likely)
+    bounds[likely] = -np.inf
+    rest = np.flatnonzero(bounds >= best[1].utility)
+    if len(rest):
+        other = _best_of(scene, ways, states, rest)
+        # of equals the first
+        best = max(best, other, key=lambda choice: (choice[1].utility, -choice[0]))
+    return best[1]
+
+
+def _best_of(scene: Scene, ways: _Candidates, states: Array, some: Array) -> tuple[int, _Selection]:
+    """The index of the best of the candidates of indices (K,), and the selection of it."""
+    card = judge_among_agents(scene, judge_alone(scene, states[some], lane_keeping=False))
+    narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
+    utility = card.score - DISCOMFORT_WEIGHT * _discomfort(ways.of(some), narrow)
     # Clearance to the kerb is expensive: compute it only for candidates that would win with full clearance.
     first = int(np.argmax(utility))
     least = utility[first] - DISCOMFORT_WEIGHT * _edge_penalty(scene, card, np.array([first]))[0]
     rivals = np.flatnonzero(utility >= least)
     utility[rivals] -= DISCOMFORT_WEIGHT * _edge_penalty(scene, card, rivals)
     k = int(rivals[np.argmax(utility[rivals])])
-    plan = ExpertPlan(ways.poses[k], float(card.score[k]), float(card.nc[k]), float(card.dac[k]))
-    return _Selection(plan, float(utility[k]))
+    plan = ExpertPlan(ways.poses[some[k]], float(card.score[k]), float(card.nc[k]), float(card.dac[k]))
+    return int(some[k]), _Selection(plan, float(utility[k]))
 
 
-def _discomfort(ways: _Candidates, card: ScoreCard) -> Array:
+def _score_bounds(scene: Scene, states: Array) -> Array:
+    """(N,) the score of each candidate if it meets no agent and no light, and leaves the road at no other instants."""
+    config = ScoringConfig()
+    center, size = metrics.centers(states, scene.vehicle), np.array([scene.vehicle.length_m, scene.vehicle.width_m])
+    off_road = metrics.ego_areas(center[:, ROAD_SAMPLES], size, scene.areas, scene.grid).off_road.any(axis=1)
+    comfort = metrics.comfort_flags(states, scene.vehicle, metrics.COMFORT_SANE).all(axis=1)
+    reference_m = scene.reference.progress_m * scene.reference.multiplier if scene.reference else 0.0
+    progress_m = metrics.progress(center, scene.centerline)
+    share = np.ones(len(states))
+    if reference_m > metrics.LEAST_PROGRESS_M:
+        share = np.minimum(progress_m / reference_m, 1.0)
+    earned = config.progress_weight * share + config.ttc_weight + config.comfort_weight * comfort
+    weight = config.progress_weight + config.ttc_weight + config.comfort_weight
+    return np.where(off_road, 0.0, earned / weight)
+
+
+def _discomfort(ways: _Candidates, narrow: Array) -> Array:
     """(N,) discomfort: about 0 for a smooth drive in the middle of a free lane, about 1 for an unacceptable one."""
     rough = np.sqrt((ways.accelerations**2).mean(axis=1)) / 3.0
     jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (DECISION_STEP_S * 8.0)
-    narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
     return np.asarray(0.4 * rough + 0.2 * jerk + 0.8 * narrow + 0.15 * np.abs(ways.offsets_m))
 
 
@@ -131,18 +195,12 @@ def _edge_penalty(scene: Scene, card: ScoreCard, some: Array) -> Array:
     return np.asarray(EDGE_WEIGHT * (wide.off_road.mean(axis=1) + 0.3 * wide.off_road.any(axis=1)))
 
 
-def _sample_candidates(
-    scene: Scene,
-    route: Array,
-    offsets_m: tuple[float, ...],
-    limit_mps: float,
-    stop_m: float | None,
-    lateral_mps2: float,
-) -> _Candidates:
+def _sample_candidates(situation: Situation, route: Array, offsets_m: tuple[float, ...]) -> _Candidates:
+    scene, limit_mps = situation.scene, situation.speed_limit_mps
     speed = max(float(scene.motion[0]), 0.0)
     reach = max(speed * 4.5, 0.5 * (speed + limit_mps) * 4.5) + 15.0
     paths = _sample_paths(route, offsets_m, speed, reach)
-    travelled, accelerations = _simulate_policies(scene, paths, limit_mps, stop_m, lateral_mps2)
+    travelled, accelerations = _simulate_policies(scene, paths, limit_mps, situation.stop_m, situation.lateral_mps2)
     per_waypoint = DECISIONS // WAYPOINTS
     at = travelled[..., per_waypoint - 1 :: per_waypoint]
     poses = np.stack([_interpolate(paths[..., axis], at) for axis in range(3)], axis=-1)
@@ -306,4 +364,4 @@ def straight_ahead_score(scene: Scene) -> float:
     states = np.zeros((1, STEPS + 1, STATE_SIZE))
     states[..., VX] = float(scene.motion[0])
     states[..., X] = states[..., VX] * DT_S * np.arange(STEPS + 1)
-    return float(score_states(scene, states).score[0])
+    return float(judge_among_agents(scene, judge_alone(scene, states, lane_keeping=False)).score[0])

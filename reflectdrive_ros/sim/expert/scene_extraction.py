@@ -7,6 +7,7 @@ and a slightly different speed, and its last two seconds are consistent with tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from ...config import VehicleConfig
 from ...data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, DrivingScene, Tracks
 from ...domain import Array, Command, EgoState
 from ...kinematics import steering_from_curvature
+from ...scoring import areas as areas_of_map
 from ...scoring.areas import MapAreas
-from ...scoring.scorer import Reference
+from ...scoring.scorer import Reference, Scene
 from ...scoring.simulate import STEPS
 from .. import instructions, local_map
 from ..network import routing, towns
@@ -34,6 +36,7 @@ MIN_ROUTE_EDGES = 4  # a route that ends sooner is drawn on
 MIN_ROUTE_AHEAD_M = 60.0  # of route that a scene needs at least
 TAG_COMMANDS = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
 MATCH_STEPS = 150  # steps of the log ahead that determine which lap of its route a car is on
+REACHED_S, REACHED_M = 4.0, 30.0  # a plan reaches about the distance at the present speed and that of accelerating
 DIFFERENCE_STEPS = 3  # over which rates are taken
 
 
@@ -48,6 +51,11 @@ class ExtractedScene:
     scene: DrivingScene  # without expert, yardstick and images
     stop_m: float | None  # from the rear axle along the route to a red light's stop line
     scripted: ScriptedActor | None  # an agent that is not in the log
+
+    @cached_property
+    def scored(self) -> Scene:
+        """The scene for the scorer, with the agents' recorded future."""
+        return self.scene.scored()
 
 
 def extract_scene(
@@ -78,7 +86,8 @@ def extract_scene(
         family in TAG_COMMANDS and instruction.startswith("turn back")
     ):
         raise NoScene("turn_not_commanded")  # at a corner with a single continuation there is no turn command
-    areas = local_map.areas(log.road_map, map_from_ego, keys)  # last: preparing it costs most
+    reach_m = min(REACHED_S * abs(state.speed_mps) + REACHED_M, areas_of_map.REACH_M)
+    areas = local_map.areas(log.road_map, map_from_ego, keys, reach_m=reach_m)  # last: preparing it costs most
     if off_road(areas, geometry.box_corners(box, size)):
         raise NoScene("off_road_start")
     lanes = [log.road_map.lanes[key] for key in keys]
@@ -238,9 +247,10 @@ def _red_light_distance(log: TrafficLog, step: int, keys: list[int], line: Array
     on_route = set(keys)
     (here,), _ = geometry.project(line, map_from_ego[None, :2])
     ways = []
-    for index, signal in enumerate(log.road_map.signals):
-        red = log.lamps[step, index] == Lamp.RED or log.lamps[step + 10, index] == Lamp.RED
-        if red and signal.lane in on_route and on_route.intersection(signal.connectors):
+    red = (log.lamps[[step, step + 10]] == Lamp.RED).any(axis=0)
+    for index in np.flatnonzero(red).tolist():
+        signal = log.road_map.signals[index]
+        if signal.lane in on_route and on_route.intersection(signal.connectors):
             (there,), _ = geometry.project(line, signal.stop_line.mean(axis=0)[None])
             ways.append(float(there - here))
     return min((way for way in ways if way > 0.0), default=None)

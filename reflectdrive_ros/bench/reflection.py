@@ -1,0 +1,227 @@
+"""`reflectdrive bench reflection --scenes val`: the effect of guidance and reflection on the plans of reflexdiffusion.
+
+One row per variant: `base` samples with all conditions, `guidance` with classifier-free guidance, `reflection` does
+steps with a low confidence once more (ReflexDiffusion, Table 6). Differences to `base` are paired by scene, with 95 %
+bootstrap intervals. `reflected` is the share of plans with at least one reflected step, `steps` the share of all steps
+that are reflected, `kept` the share of reflections that raised the confidence. Times are medians of a plan on one
+thread.
+
+Plans are neither chosen among several nor repaired, so that the rows show the network alone. A second table has the
+scenes near the limits of handling, the family high_lateral_acceleration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from .. import arguments, parallel
+from ..command import HelpFormatter, command, make_table
+from ..config import Config
+from ..data import sets, shards
+from ..data.scene import DrivingScene
+from ..data.shards import SetError, ShardNote
+from ..domain import Array
+from ..evaluation import driving_scores, open_loop, privilege
+from ..planning import reflexdiffusion
+from ..planning.planner import PlannerContext, PlannerState
+from ..provenance import write_numbers
+from ..runtime import cli_args
+from ..scoring.scorer import SUB_SCORES
+
+PLANNER = "reflexdiffusion"
+BASE = "base"
+LIMITS = "high_lateral_acceleration"  # family of the second table
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Settings of one row."""
+
+    name: str
+    guidance: float
+    reflection: bool
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """One plan: its scores, MEASURES in 0..1, and its reflections."""
+
+    scores: list[float]
+    reflected: int
+    kept: int
+    ms: float
+
+
+@dataclass(frozen=True)
+class SceneResult:
+    """The plans of one scene by variant."""
+
+    family: str
+    plans: Mapping[str, PlanResult]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = HelpFormatter
+    parser.add_argument(
+        "--scenes", default="val", metavar="SET", help=f"folder of a set, or {', '.join(sets.SIZES)}, which is made"
+    )
+    parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
+    parser.add_argument(
+        "--families", nargs="+", metavar="NAME", help="scenes of these families only, such as high_lateral_acceleration"
+    )
+    parser.add_argument(
+        "--guidance", type=arguments.Range(0.0, 3.0), nargs="+", metavar="W", help="weights (default: the setting)"
+    )
+    parser.add_argument("--privilege", default="objects", choices=privilege.PRIVILEGES, help="inputs of the planner")
+    parser.add_argument("--workers", type=arguments.process_count(), default=2, metavar="N", help="processes")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
+    cli_args.add_model_arguments(parser)
+    cli_args.add_settings_argument(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
+    parser.set_defaults(planner=PLANNER)
+
+
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    """Exit code 0; 2 with one sentence on stderr if there is nothing to plan for."""
+    config = cli_args.configuration(args)
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    variants = make_variants(args.guidance or [config.reflexdiffusion.guidance])
+    found = measure(folder, variants, config, args.privilege, args.families, args.limit, args.workers, errors)
+    steps = config.reflexdiffusion.steps
+    groups = {"all": found, LIMITS: [scene for scene in found if scene.family == LIMITS]}
+    tables = {name: summarise(some, variants, steps) for name, some in groups.items() if some}
+    content = {"set": shards.index_of(folder).set, "privilege": args.privilege, "scenes": len(found), "rows": tables}
+    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [PLANNER]))
+    for name, rows in tables.items():
+        title = f"set '{content['set']}', {name}: {len(groups[name])} scenes, privilege {args.privilege}"
+        console.print(_table(title, rows))
+
+
+def make_variants(weights: list[float]) -> list[Variant]:
+    """`base`, then guidance alone and with reflection for each weight."""
+    rows = [Variant(BASE, 1.0, False)]
+    for weight in weights:
+        rows += [Variant(f"guidance {weight:g}", weight, False)] if weight != 1.0 else []
+        rows.append(Variant(f"guidance {weight:g}, reflection", weight, True))
+    return rows
+
+
+def measure(
+    folder: Path,
+    variants: list[Variant],
+    config: Config,
+    privilege_name: str,
+    families: list[str] | None,
+    limit: int | None,
+    workers: int,
+    errors: Console,
+) -> list[SceneResult]:
+    """Plans of every variant, in the order of the scenes. Raises SetError."""
+    tasks = open_loop.shard_tasks(shards.index_of(folder), families, limit)
+    work = partial(_plan_shard, folder, variants, config, privilege_name, families)
+    found: dict[str, list[SceneResult]] = {}
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        bar = progress.add_task("planning", total=sum(count for _, count in tasks))
+        with closing(parallel.map_restartable(tasks, work, workers, lambda place, value: None)) as outcomes:
+            for outcome in outcomes:
+                note, count = outcome.task
+                if outcome.result is None:
+                    raise SetError(f"{note.file} could not be planned for: {outcome.reason}")
+                found[note.file] = outcome.result
+                progress.advance(bar, count)
+    scenes = [scene for note, _ in tasks for scene in found[note.file]]
+    if not scenes:
+        raise SetError(f"{folder} holds no scene to plan for")
+    return scenes
+
+
+def _plan_shard(
+    folder: Path,
+    variants: list[Variant],
+    config: Config,
+    privilege_name: str,
+    families: list[str] | None,
+    task: tuple[ShardNote, int],
+    report: Callable[[Any], None],
+) -> list[SceneResult]:
+    note, limit = task
+    damages: list[str] = []
+    scenes = shards.read_shard(folder, note, images=False, families=families, limit=limit, on_damage=damages.append)
+    found = [plan_scene(scene, variants, config, privilege_name) for scene in scenes]
+    if damages:
+        raise SetError(damages[0])
+    return found
+
+
+def plan_scene(scene: DrivingScene, variants: list[Variant], config: Config, privilege_name: str) -> SceneResult:
+    """The plans of one scene, without repair."""
+    network = cli_args.network_for(config, PLANNER, random_weights=False)
+    observation = privilege.observe(scene, privilege_name, with_vectors=True)
+    waypoints: dict[str, Array] = {}
+    told: dict[str, tuple[int, int, float]] = {}
+    for variant in variants:
+        settings = replace(
+            config.reflexdiffusion, guidance=variant.guidance, reflection=variant.reflection, repair=False
+        )
+        context = PlannerContext(replace(config, planner=PLANNER, reflexdiffusion=settings), network)
+        begun = time.perf_counter()
+        state, plan = reflexdiffusion.plan(PlannerState(), observation, context)
+        ms = 1e3 * (time.perf_counter() - begun)
+        assert isinstance(state.memory, reflexdiffusion.Memory)
+        reflections = state.memory.reflections
+        waypoints[variant.name] = driving_scores.plan_waypoints(plan)[0]
+        told[variant.name] = len(reflections), sum(each.kept for each in reflections), ms
+    rows = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
+    return SceneResult(scene.family, {name: PlanResult(rows[name], *told[name]) for name in rows})
+
+
+def summarise(scenes: list[SceneResult], variants: list[Variant], steps: int) -> dict[str, dict[str, Any]]:
+    """By variant: mean scores in percent, the difference to `base`, shares of reflections, and the time."""
+    base = np.array([scene.plans[BASE].scores[0] for scene in scenes])
+    numbers = {}
+    for variant in variants:
+        plans = [scene.plans[variant.name] for scene in scenes]
+        scores = 100.0 * np.array([plan.scores for plan in plans])
+        row: dict[str, Any] = {
+            name: round(float(np.nanmean(scores[:, driving_scores.MEASURES.index(name)])), 3)
+            for name in ("pdms", *SUB_SCORES)
+        }
+        difference = scores[:, 0] / 100.0 - base
+        row["to_base"] = round(100.0 * float(difference.mean()), 3)
+        row["to_base_95"] = open_loop.bootstrap_interval(difference)
+        reflected, kept = (np.array([getattr(plan, name) for plan in plans]) for name in ("reflected", "kept"))
+        row["reflected_percent"] = round(100.0 * float((reflected > 0).mean()), 2)
+        row["reflected_steps_percent"] = round(100.0 * float(reflected.sum()) / (steps * len(plans)), 2)
+        row["kept_percent"] = round(100.0 * float(kept.sum()) / max(int(reflected.sum()), 1), 1)
+        row["plan_ms_p50"] = round(float(np.median([plan.ms for plan in plans])), 2)
+        numbers[variant.name] = row
+    return numbers
+
+
+def _table(title: str, numbers: Mapping[str, Mapping[str, Any]]) -> Table:
+    heads = ("variant", "PDMS", "to base (95 %)", "NC", "DAC", "TTC", "C", "EP", "reflected", "steps", "kept", "ms")
+    cells = [
+        (
+            name,
+            f"{row['pdms']:.1f}",
+            open_loop.format_difference(row["to_base"], row["to_base_95"]),
+            *(f"{row[key]:.1f}" for key in SUB_SCORES),
+            *(f"{row[key]:.1f} %" for key in ("reflected_percent", "reflected_steps_percent", "kept_percent")),
+            f"{row['plan_ms_p50']:.1f}",
+        )
+        for name, row in numbers.items()
+    ]
+    return make_table(heads, cells, title)

@@ -1,0 +1,114 @@
+"""Confidence of a trajectory: each factor is between 0 and 1 and falls as the plan gets worse."""
+
+import numpy as np
+import pytest
+from scenes import cars, config, observation, straight_route, turning_route
+
+from reflectdrive_ros.planning.confidence import (
+    RADIUS_MAX_M,
+    TTC_MAX_S,
+    confidence,
+    geometric_alignment,
+    kinematic_consistency,
+    off_road_probability,
+    safety_margin,
+    speeds_and_curvatures,
+    times_to_collision,
+)
+from reflectdrive_ros.scoring.safety import SafetyContext
+
+DT_S = 0.1
+
+
+def straight(speed=8.0, left=0.0, steps=40):
+    return np.column_stack([speed * DT_S * np.arange(1, steps + 1), np.full(steps, left), np.zeros(steps)])
+
+
+def arc(radius, speed=8.0, steps=40):
+    heading = speed * DT_S * np.arange(1, steps + 1) / radius
+    return np.column_stack([radius * np.sin(heading), radius * (1.0 - np.cos(heading)), heading])
+
+
+def known(**changes):
+    return SafetyContext(observation(**changes), config())
+
+
+def test_factors_are_shares_for_any_plan():
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        poses = np.cumsum(rng.normal([0.8, 0.0, 0.0], [0.8, 0.4, 0.3], (40, 3)), axis=0)
+        found = confidence(poses, DT_S, known(route=turning_route(), agents=cars((20, 0, 0, 3))))
+        for factor in (found.kinematic, found.geometric, found.safety, found.by_instant):
+            assert factor.shape == (40,)
+            assert (factor >= 0.0).all()
+            assert (factor <= 1.0).all()
+        assert 0.0 <= found.value <= 1.0
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        lambda x: kinematic_consistency(x, np.zeros_like(x), np.zeros_like(x)),
+        lambda x: kinematic_consistency(np.zeros_like(x), x, np.zeros_like(x)),
+        lambda x: kinematic_consistency(np.zeros_like(x), np.zeros_like(x), x),
+        lambda x: geometric_alignment(0.05 + 0.01 * x, np.full_like(x, 0.05), np.zeros_like(x)),
+        lambda x: geometric_alignment(np.zeros_like(x), np.zeros_like(x), x),
+        lambda x: safety_margin(TTC_MAX_S - x, np.zeros_like(x), np.zeros_like(x)),
+        lambda x: safety_margin(np.full_like(x, TTC_MAX_S), 0.1 * x, np.zeros_like(x)),
+        lambda x: safety_margin(np.full_like(x, TTC_MAX_S), np.zeros_like(x), 0.1 * x),
+    ],
+    ids=["lateral", "road", "jerk", "curvature", "deviation", "collision", "off_road", "turn"],
+)
+def test_a_factor_falls_with_each_of_its_arguments(factor):
+    values = factor(np.linspace(0.0, 9.0, 40))
+    assert (np.diff(values) <= 1e-12).all()
+    assert values[0] > values[-1] + 0.05
+    assert values[0] > 0.99
+
+
+def test_published_constants_give_their_stated_values():
+    one = np.ones(1)
+    assert kinematic_consistency(one, 0 * one, 0 * one)[0] == pytest.approx(0.86, abs=0.005)
+    assert geometric_alignment(0.06 * one, 0.05 * one, 0 * one)[0] == pytest.approx(0.905, abs=0.005)
+    assert geometric_alignment(one / RADIUS_MAX_M, 0 * one, 0 * one)[0] == pytest.approx(np.exp(-0.5), abs=1e-9)
+    assert safety_margin(2.5 * one, 0 * one, 0 * one)[0] == pytest.approx(0.5)
+
+
+def test_a_plan_along_its_road_is_trusted_and_one_beside_it_is_not():
+    along = confidence(straight(), DT_S, known(route=straight_route())).value
+    beside = confidence(straight(left=1.5), DT_S, known(route=straight_route())).value
+    assert along > 0.98
+    assert beside < 0.85
+
+
+def test_a_bend_taken_with_the_curvature_of_the_road_is_trusted():
+    behind = np.column_stack([np.arange(-30.0, 0.0), np.zeros(30), np.zeros(30)])
+    route = np.concatenate([behind, arc(40.0, speed=10.0, steps=60)])  # the bend begins where the car is
+    bend = SafetyContext(observation(route=route), config())
+    assert confidence(arc(40.0), DT_S, bend).value > confidence(arc(80.0), DT_S, bend).value + 0.05
+    assert confidence(arc(40.0), DT_S, bend).value > confidence(straight(), DT_S, bend).value + 0.1
+
+
+def test_driving_into_a_standing_car_lowers_the_confidence_up_to_the_contact():
+    blocked = known(route=straight_route(), agents=cars((25.0, 0.0, 0.0, 0.0)))
+    seconds = times_to_collision(straight(), DT_S, blocked)
+    contact = int(np.argmin(seconds))
+    assert seconds[contact] == 0.0
+    np.testing.assert_allclose(np.diff(seconds[: contact + 1]), -DT_S, atol=1e-9)
+    free = known(route=straight_route(), agents=cars((25.0, 6.0, 0.0, 0.0)))
+    assert (times_to_collision(straight(), DT_S, free) == TTC_MAX_S).all()
+    assert confidence(straight(), DT_S, blocked).value < confidence(straight(), DT_S, free).value - 0.2
+
+
+def test_what_is_unknown_does_not_lower_the_confidence():
+    unknown = SafetyContext(observation(route=np.zeros((0, 3)), agents=None), config())
+    assert confidence(straight(), DT_S, unknown).value > 0.99
+    assert (off_road_probability(straight(), unknown) == 0.0).all()
+
+
+def test_curvature_and_speed_of_an_arc():
+    speed, curvature = speeds_and_curvatures(arc(25.0, 8.0), DT_S)
+    np.testing.assert_allclose(speed, 8.0, rtol=1e-4)
+    np.testing.assert_allclose(curvature, 1.0 / 25.0, rtol=1e-3)
+    turned = straight(0.2) + np.array([0.0, 0.0, 0.3])
+    assert (speeds_and_curvatures(turned, DT_S)[1] == 0.0).all()  # creeping

@@ -1,0 +1,256 @@
+"""The recipe reflexdiffusion: guidance and reflection do what the formulas say, and nothing where they are off."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scenes import cars, config, observation, straight_route
+
+from reflectdrive_ros.config import ConfigError, ReflexDiffusionConfig
+from reflectdrive_ros.planning import denoiser as sampling
+from reflectdrive_ros.planning import reflexdiffusion
+from reflectdrive_ros.planning.denoiser import END_TIME, StepResult
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
+from reflectdrive_ros.planning.postprocess.standstill import without_reversal
+from reflectdrive_ros.planning.reflexdiffusion import Reflector, guided, reflect
+from reflectdrive_ros.planning.repair import repair_points
+from reflectdrive_ros.scoring.safety import SafetyContext
+from reflectdrive_ros.vector_spec import VectorSpec
+
+SPEC = VectorSpec(agents=4, lanes=4, route_lanes=4, predicted_agents=2, future_steps=40)
+OFF = ReflexDiffusionConfig(guidance=1.0, reflection=False, repair=False)
+
+
+def future(speed=8.0, turn=0.0):
+    """(3, 41, 4) normalised futures: the ego at a speed along an arc, neighbours at the origin."""
+    steps = SPEC.future_dt_s * np.arange(SPEC.future_steps + 1)
+    heading = turn * steps
+    x, y = speed * steps * np.cos(heading / 2), speed * steps * np.sin(heading / 2)
+    ego = np.stack([x, y, np.cos(heading), np.sin(heading)], axis=1)
+    others = np.tile([0.0, 0.0, 1.0, 0.0], (SPEC.predicted_agents, len(steps), 1))
+    return sampling.normalized(np.concatenate([ego[None], others]), SPEC)
+
+
+class LinearDenoiser:
+    """Predicts a fixed future, pulled towards the noisy one by a share: smooth, and known in closed form."""
+
+    def __init__(self, with_all=None, route_only=None, share=0.2, capabilities=("guidance",)):
+        self.spec, self.capabilities, self.share = SPEC, frozenset(capabilities), share
+        self.targets = (
+            future() if with_all is None else with_all,
+            future(6.0, 0.1) if route_only is None else route_only,
+        )
+        self.calls = []
+
+    def encode(self, inputs, with_unconditional):
+        return 2 if with_unconditional else 1
+
+    def denoise(self, context, futures, time):
+        self.calls.append((context, time))
+        return np.stack([target + self.share * (futures - target) for target in self.targets[:context]])
+
+
+def plan(network, settings=OFF, **changes):
+    seen = observation(**{"route": straight_route(), **changes})
+    context = PlannerContext(replace(config(), planner="reflexdiffusion", reflexdiffusion=settings), network)
+    state, made = reflexdiffusion.plan(PlannerState(), seen, context)
+    return made, state.memory
+
+
+def test_a_plan_is_the_future_that_the_network_predicts():
+    made, memory = plan(LinearDenoiser(share=0.0))
+    assert len(made.trajectory.poses) == 40
+    np.testing.assert_allclose(made.trajectory.poses[-1], [32.0, 0.0, 0.0], atol=1e-9)
+    assert memory.reflections == ()
+
+
+def test_guidance_of_one_is_the_conditional_path_to_the_last_bit():
+    alone, _ = plan(LinearDenoiser())
+    with_both, _ = plan(LinearDenoiser(), replace(OFF, guidance=1.0, reflection=True, confidence_min=0.0))
+    np.testing.assert_array_equal(alone.trajectory.poses, with_both.trajectory.poses)
+
+
+def test_guidance_moves_the_plan_towards_the_conditions_or_beyond():
+    ends = [
+        plan(LinearDenoiser(share=0.0), replace(OFF, guidance=g))[0].trajectory.poses[-1, 0] for g in (0.0, 0.9, 2.0)
+    ]
+    np.testing.assert_allclose(ends[0], future(6.0, 0.1)[0, -1, 0] * 20 + 10, atol=1e-9)
+    assert ends[0] < ends[1] < 32.0 < ends[2]
+
+
+def test_guided_is_the_published_mixture():
+    conditional, unconditional = np.full((3, 2), 2.0), np.full((3, 2), 1.0)
+    both = np.stack([conditional, unconditional])
+    np.testing.assert_array_equal(guided(both, 1.0), conditional)
+    np.testing.assert_array_equal(guided(both, 0.0), unconditional)
+    np.testing.assert_allclose(guided(both, 0.9), 1.9)
+    np.testing.assert_array_equal(guided(both[:1], 0.5), conditional)
+
+
+def test_reflection_off_is_the_base_sampler_to_the_last_bit():
+    settings = replace(OFF, guidance=0.9)
+    off, _ = plan(LinearDenoiser(), settings)
+    never, memory = plan(LinearDenoiser(), replace(settings, reflection=True, confidence_min=0.0))
+    none_left, _ = plan(LinearDenoiser(), replace(settings, reflection=True, confidence_min=1.0, reflections_max=0))
+    np.testing.assert_array_equal(off.trajectory.poses, never.trajectory.poses)
+    np.testing.assert_array_equal(off.trajectory.poses, none_left.trajectory.poses)
+    assert memory.reflections == ()
+
+
+def test_a_step_that_is_inverted_by_its_own_noise_is_done_again_unchanged():
+    rng = np.random.default_rng(0)
+    time, after = 0.6, 0.4
+    present, futures = future()[:, 0], rng.standard_normal((3, 41, 4))
+    futures[:, 0] = present
+
+    def predict(noisy, at):
+        return 0.3 * noisy + 0.7 * future()
+
+    clean = predict(futures, time)
+    step = StepResult(
+        time, after, clean, sampling.with_present(sampling.ddim_step(futures, clean, time, after), present)
+    )
+    noise = sampling.noise_of(futures, clean, time)
+
+    def explore(noisy, at):  # the clean futures whose noise at (x after, time before) is exactly that of the step
+        alpha, sigma = sampling.alpha_sigma(at)
+        return (noisy - sigma * noise) / alpha
+
+    again = reflect(step, predict, explore, present)
+    np.testing.assert_allclose(again.clean[:, 1:], clean[:, 1:], atol=1e-12)
+    np.testing.assert_allclose(again.futures, step.futures, atol=1e-12)
+
+
+def test_reflection_with_equal_guidance_changes_a_step_to_second_order_only():
+    """methods: x't - xt = b (D - e); with equal scales D is e at a neighbouring point, so halving the step of time
+    quarters the change."""
+    present = future()[:, 0]
+    start = sampling.with_present(np.random.default_rng(1).standard_normal((3, 41, 4)), present)
+
+    def predict(noisy, at):
+        return 0.3 * noisy + 0.7 * future()
+
+    def change(width):
+        clean = predict(start, 0.5)
+        moved = sampling.ddim_step(start, clean, 0.5, 0.5 - width)
+        step = StepResult(0.5, 0.5 - width, clean, sampling.with_present(moved, present))
+        return np.abs(reflect(step, predict, predict, present).futures - step.futures).max()
+
+    changes = [change(width) for width in (0.08, 0.04, 0.02, 0.01)]
+    ratios = np.divide(changes[:-1], changes[1:])
+    assert (ratios > 3.0).all()
+
+
+def reflector(confidences, settings):
+    values = iter(confidences)
+    return Reflector(lambda x, t: x, lambda x, t: 0.5 * x, lambda clean: next(values), np.zeros((3, 4)), settings)
+
+
+def step_of(number):
+    times = sampling.sampling_times(10)
+    return StepResult(times[number], times[number + 1], np.ones((3, 41, 4)), np.ones((3, 41, 4)))
+
+
+def test_a_reflection_that_lowers_the_confidence_is_undone():
+    settings = ReflexDiffusionConfig()
+    worse, better = reflector([0.5, 0.4], settings), reflector([0.5, 0.6], settings)
+    step = step_of(3)
+    assert worse(step, 3) is step
+    assert better(step, 3) is not step
+    assert [each.kept for each in (*worse.reflections, *better.reflections)] == [False, True]
+
+
+def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is_limited():
+    settings = replace(ReflexDiffusionConfig(), reflections_max=2)
+    step = step_of(9)
+    assert reflector([], settings)(step, 9) is step
+    assert reflector([0.8], settings)(step_of(2), 2).futures is not None
+    busy = reflector([0.1, 0.2] * 10, settings)
+    for number in range(9):
+        busy(step_of(number), number)
+    assert len(busy.reflections) == 2
+
+
+def test_an_unconfident_plan_is_reflected_and_reported():
+    made, memory = plan(
+        LinearDenoiser(with_all=future(8.0, 0.25)),
+        replace(OFF, guidance=0.9, reflection=True, confidence_min=0.95),
+    )
+    assert memory.reflections
+    assert all(0 <= each.step < 9 and each.before < 0.95 for each in memory.reflections)
+    assert np.isfinite(made.trajectory.poses).all()
+
+
+def test_the_sampler_evaluates_the_network_once_per_step_and_once_more():
+    network = LinearDenoiser()
+    plan(network)
+    assert len(network.calls) == 11
+    assert network.calls[-1][1] == pytest.approx(END_TIME)
+    assert {context for context, _ in network.calls} == {1}  # no condition is dropped where nothing needs it
+
+
+def test_noise_is_the_same_in_every_step_and_changes_the_plan():
+    settings = replace(OFF, noise=1.0)
+    one, again = (plan(LinearDenoiser(share=0.9), settings)[0].trajectory.poses for _ in range(2))
+    quiet = plan(LinearDenoiser(share=0.9))[0].trajectory.poses
+    np.testing.assert_array_equal(one, again)
+    assert np.abs(one - quiet).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("network", "settings", "sentence"),
+    [
+        (None, OFF, "reflexdiffusion has no network"),
+        (LinearDenoiser(capabilities=()), replace(OFF, guidance=0.9), "need the capability guidance"),
+        (LinearDenoiser(capabilities=()), replace(OFF, reflection=True), "need the capability guidance"),
+    ],
+)
+def test_what_cannot_plan_says_why(network, settings, sentence):
+    with pytest.raises(PlanningError, match=sentence):
+        plan(network, settings)
+
+
+def test_a_car_without_a_route_gets_a_sentence():
+    with pytest.raises(PlanningError, match=r"Observation\.route is empty"):
+        plan(LinearDenoiser(), route=np.zeros((0, 3)))
+
+
+def test_an_unknown_sampler_is_refused():
+    with pytest.raises(ConfigError, match="expected dpm or ddim"):
+        ReflexDiffusionConfig(sampler="euler")
+
+
+# --- what follows the network ----------------------------------------------------------------------------------------
+
+
+def test_a_standing_car_does_not_creep_back_and_a_driving_one_keeps_its_poses():
+    rng = np.random.default_rng(0)
+    standing = np.cumsum(rng.normal(0.0, 0.002, (40, 3)), axis=0)
+    kept = without_reversal(standing)
+    assert (np.diff(kept[:, 0], prepend=0.0) >= 0.0).all()
+    driving = np.column_stack([0.8 * np.arange(1, 41), np.zeros(40), np.zeros(40)])
+    np.testing.assert_allclose(without_reversal(driving), driving, atol=1e-12)
+
+
+def test_a_stop_keeps_the_heading_it_stopped_with():
+    poses = np.column_stack([np.minimum(0.5 * np.arange(1, 11), 2.0), np.zeros(10), np.linspace(0.0, 0.5, 10)])
+    kept = without_reversal(poses)
+    assert len(set(kept[4:, 2].tolist())) == 1
+
+
+def test_a_safe_plan_is_not_repaired_and_one_into_a_standing_car_brakes():
+    points = np.column_stack([4.0 * np.arange(1, 9), np.zeros(8)])
+    free = SafetyContext(observation(route=straight_route(), agents=cars((60.0, 0.0, 0.0, 8.0))), config())
+    assert repair_points(points, free).iterations == 0
+    blocked = SafetyContext(observation(route=straight_route(), agents=cars((28.0, 0.0, 0.0, 0.0))), config())
+    repaired = repair_points(points, blocked)
+    assert repaired.iterations == 1
+    assert repaired.safe
+    assert repaired.points[-1, 0] < 28.0
+
+
+def test_an_unsafe_plan_of_the_network_is_repaired_where_objects_are_known():
+    made, _ = plan(LinearDenoiser(share=0.0), replace(OFF, repair=True), agents=cars((28.0, 0.0, 0.0, 0.0)))
+    assert made.check is not None
+    assert made.check.repairs == 1
+    assert made.trajectory.poses[-1, 0] < 26.0

@@ -1,0 +1,333 @@
+"""The planner reflexdiffusion on a vehicle: its model and cameras by default, its inputs from topics, and bad input."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from map_archives import map_message
+from messages import ns, odometry, predicted_objects, route
+from scenes import Clock, cars, config, ego, observation
+from test_lanelet_map import MAP, TWO_LANES, drive, driven_ids, osm, route_message
+from tiny_denoiser import tiny_denoiser
+
+from reflectdrive_ros.cli import eval
+from reflectdrive_ros.config import (
+    DENOISER_PLANNERS,
+    SHIPPED_MODELS,
+    Config,
+    ConfigError,
+    ModelConfig,
+    load,
+    override_dotted,
+)
+from reflectdrive_ros.domain import AgentHistory, Observation, PlanSource, Verdict
+from reflectdrive_ros.features import vectors
+from reflectdrive_ros.lanes import Lane, LaneSegments
+from reflectdrive_ros.model.curve import checkpoint
+from reflectdrive_ros.planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
+from reflectdrive_ros.planning.denoiser import normalized
+from reflectdrive_ros.replay.node import Harness
+from reflectdrive_ros.ros import convert, topics
+from reflectdrive_ros.ros.inputs.channel import Level
+from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.ros.processes import running_node
+from reflectdrive_ros.runtime.cli_args import network_for, weights_of
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.model_file import ModelFileError
+from reflectdrive_ros.vector_spec import VectorSpec
+
+NAME = "reflexdiffusion"
+ROOT = MAP.parents[3]
+TRACKS = ROOT / "test" / "data" / "real_tracks"
+SPEC = VectorSpec(agents=8, lanes=10, route_lanes=4, predicted_agents=3, future_steps=40)
+
+
+class StraightDenoiser:
+    """Predicts that everybody keeps the present velocity; without conditions the same. Keeps its last inputs."""
+
+    spec, capabilities = SPEC, frozenset({"guidance"})
+
+    def encode(self, inputs, with_unconditional):
+        self.inputs = inputs
+        rows = np.concatenate([inputs.ego[None, :6], inputs.agents[: SPEC.predicted_agents, -1, :6]])
+        times_s = SPEC.future_dt_s * np.arange(1 + SPEC.future_steps)
+        futures = np.repeat(rows[:, None, :4], len(times_s), axis=1).astype(float)
+        futures[..., :2] += times_s[:, None] * rows[:, None, 4:6]
+        return np.stack((1 + with_unconditional) * [normalized(futures, SPEC)])
+
+    def denoise(self, context, futures, time):
+        return context
+
+
+def node(**changes):
+    """A node without processes: (core, denoiser)."""
+    denoiser = StraightDenoiser()
+    settings = config(planner=NAME, engine__deadline_ms=10_000.0, **changes)
+    return PlanningCore(settings, Clock(), Engine(settings, Clock(), network=denoiser)), denoiser
+
+
+def step(core, seconds, *objects, x=0.0, frame="map", send_objects=True):
+    """One step at 5 m/s with objects (x, y, yaw, speed, length)."""
+    core.put("odometry", odometry(seconds, x), ns(seconds))
+    if send_objects:
+        message = predicted_objects(seconds, *objects, frame=frame)
+        for k, item in enumerate(message.objects):
+            item.object_id.uuid = np.frombuffer(k.to_bytes(16, "big"), np.uint8)
+        core.put("objects", message, ns(seconds))
+    assert core.due(ns(seconds))
+    found = core.step(ns(seconds)).report
+    core.wait_idle()
+    return found
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_model_is_that_of_the_planner_whichever_way_the_planner_is_set(tmp_path):
+    def pair(made):
+        return made.model.file, made.model.sha256
+
+    assert set(SHIPPED_MODELS) == set(LEARNED)
+    file = tmp_path / "car.yaml"
+    file.write_text("planner: reflexdiffusion\n")
+    own = SHIPPED_MODELS["reflexdiffusion"]
+    assert pair(replace(Config(), planner=NAME)) == own
+    assert pair(override_dotted(Config(), {"planner": "reflexdiffusion", "model.threads": 1})) == own
+    assert pair(load(file)) == own
+    for name, expected in SHIPPED_MODELS.items():  # and back again, also by way of a planner without a model
+        assert pair(replace(load(file), planner=name)) == expected
+        assert pair(replace(replace(load(file), planner="route_follower"), planner=name)) == expected
+
+
+@pytest.mark.parametrize("model", [ModelConfig("mine.safetensors", "ab"), ModelConfig("", "")])
+def test_another_model_is_never_replaced(model):
+    for name in SHIPPED_MODELS:
+        assert replace(Config(), planner=name, model=model).model == model
+    own_hash = replace(Config().model, sha256="ab")
+    assert replace(Config(), planner=NAME, model=own_hash).model == own_hash
+
+
+def test_a_shipped_model_beside_the_configuration_file_still_follows_the_planner(tmp_path):
+    shipped = tmp_path / Config().model.file
+    shipped.parent.mkdir(parents=True)
+    shipped.touch()
+    (tmp_path / "car.yaml").write_text("speed_limit_mps: 5.0\n")
+    assert load(tmp_path / "car.yaml").model == Config().model
+    (tmp_path / "car.yaml").write_text(f"model: {{file: {Config().model.file}, sha256: ab}}\n")
+    assert load(tmp_path / "car.yaml").model.file == str(shipped)
+
+
+def test_missing_weights_are_one_sentence():
+    missing = replace(Config(planner=NAME).model, file="models/none/card.json")
+    with pytest.raises(ModelFileError, match=r"^model file models/none/card.json cannot be read \(No such file"):
+        Engine(Config(planner=NAME, model=missing))
+
+
+def test_it_needs_no_cameras_whatever_is_set():
+    made = config(planner=NAME, cameras__required=True)
+    assert not made.cameras.required
+    kinds = {topic.key.partition(":")[0]: topic.required for topic in topics.inputs(made)}
+    assert [kind for kind, required in kinds.items() if required] == ["odometry", "route"]
+    assert set(kinds) == {topic.key.partition(":")[0] for topic in topics.inputs(Config())}  # as of other planners
+    core, _ = node()
+    assert {line.name: line.level for line in core.inputs.statuses(ns(1.0))}["odometry"] is Level.ERROR
+    assert all(line.level < Level.ERROR for line in core.inputs.statuses(ns(1.0)) if line.name.startswith("image"))
+
+
+def test_planners_with_a_denoiser_read_vectors_and_no_images():
+    assert VECTOR_PLANNERS == DENOISER_PLANNERS == {"reflexdiffusion"}
+    assert set(CAMERA_FREE) >= DENOISER_PLANNERS
+    assert set(LEARNED) >= DENOISER_PLANNERS
+
+
+# --- the engine ------------------------------------------------------------------------------------------------------
+
+
+def test_it_drives_a_scene_without_images():
+    engine = Engine(config(planner=NAME), Clock(), network=StraightDenoiser())
+    report = engine.step(observation(8.0, agents=cars((60.0, 0.0, 0.0, 8.0))))
+    assert (report.verdict, report.source) == (Verdict.OK, PlanSource.PLANNER), report.reason
+    assert report.plan.trajectory.poses[-1, 0] == pytest.approx(32.0, abs=0.5)
+    assert engine.image_size is None
+
+
+def test_of_many_drives_the_weights_are_those_of_each_planner(tmp_path):
+    files = []
+    for name in ("one", "other"):
+        sha256 = checkpoint.save(tiny_denoiser(len(files)), tmp_path / name / "weights.safetensors", {})
+        files.append((str(tmp_path / name / "weights.safetensors"), sha256))
+    made = Config(planner=NAME, model=ModelConfig(*files[0]))
+    assert weights_of(made, ["route_follower", "reflexdiffusion"]) == files[0][1]
+    assert network_for(made, "reflexdiffusion", False).spec == network_for(made, "reflexdiffusion", True).spec
+
+
+# --- from topics -----------------------------------------------------------------------------------------------------
+
+
+def test_the_node_plans_by_route_and_objects_and_keeps_their_history():
+    core, denoiser = node()
+    core.put("route", route(), 0)
+    for k in range(AgentHistory.STEPS):
+        report = step(core, 1.0 + 0.1 * k, (30.0 + 0.7 * k, 0.0, 0.0, 7.0, 4.5), x=0.5 * k)
+    assert (report.verdict, report.source) == (Verdict.OK, PlanSource.PLANNER), report.reason
+    agent = denoiser.inputs.agents[0]
+    assert (agent[:, 7] > 0.0).all()  # seen at each instant
+    there = 30.0 + 0.7 * np.arange(AgentHistory.STEPS) - 0.5 * (AgentHistory.STEPS - 1)
+    np.testing.assert_allclose(agent[:, 0], there, atol=1e-3)
+    np.testing.assert_allclose(agent[:, 4], 7.0, atol=1e-3)
+    assert "lanes are unknown: the network plans by its route alone" in report.notes
+    assert any("plans by its route alone" in line.message for line in core.statuses(ns(3.0)) if line.name == "planner")
+
+
+@pytest.mark.parametrize("route_type", ["lanelet", "path"])
+def test_the_lanes_are_those_of_the_configured_map(route_type):
+    core, denoiser = node(inputs__route_type=route_type, inputs__lanelet_map=str(MAP))
+    places, messages = drive()[1], drive()[0]
+    if route_type == "lanelet":
+        core.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+    else:
+        core.put("route", route(places), 0)
+    for message in messages[:60:20]:
+        now_ns = convert.stamp_ns(message.header)
+        core.put("odometry", message, now_ns)
+        report = core.step(now_ns).report
+        core.wait_idle()
+    assert denoiser.inputs.lanes[0].any()
+    assert denoiser.inputs.lane_limits[0, 0] == pytest.approx(30 / 3.6, abs=1e-3)
+    of_line = "the lanes of the route are unknown: its line is read instead"
+    assert (of_line in report.notes) == (route_type == "path")
+    assert not any("lanes are unknown: the" in note for note in report.notes)
+
+
+@pytest.mark.dds
+def test_the_real_node_publishes_plans_without_cameras(tmp_path):
+    weights = tmp_path / "weights.safetensors"
+    sha256 = checkpoint.save(tiny_denoiser(), weights, {"capabilities": ["guidance"]})
+    late = {"engine__deadline_ms": 2000.0, "engine__watchdog_ms": 400.0}
+    settings = config(planner=NAME, model__file=str(weights), model__sha256=sha256, **late)
+    outputs = ("trajectory", "status", "diagnostics")
+    harness, log = Harness(settings, ["route", "odometry", "objects"], outputs), tmp_path / "node.log"
+    try:
+        with running_node(settings, {}, log, sim_time=False) as process:
+            harness.wait_for_node(process, log)
+            harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 200)]))
+            deadline, notes = time.perf_counter() + 60.0, ""
+            while "lanes are unknown" not in notes and time.perf_counter() < deadline:
+                now_s = harness.node.get_clock().now().nanoseconds * 1e-9
+                harness.inputs["objects"].publish(predicted_objects(now_s, (50.0, 8.0, 0.0, 0.0, 4.5)))
+                harness.inputs["odometry"].publish(odometry(now_s))
+                time.sleep(0.1)
+                for _, message in harness.received["diagnostics"]:
+                    notes = next((line.message for line in message.status if line.name.endswith("planner")), notes)
+            assert "lanes are unknown: the network plans by its route alone" in notes, log.read_text()
+            assert harness.received["status"][-1][1].planner == NAME
+            assert len(harness.received["trajectory"][-1][1].points) >= 10
+            assert process.poll() is None
+    finally:
+        harness.close()
+    assert "Traceback" not in log.read_text()
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_route_the_car_stops_and_says_why():
+    core, _ = node()
+    report = step(core, 1.0)
+    assert (report.source, report.reason) == (PlanSource.STOP, "route: nothing received yet")
+    words = Engine(config(planner=NAME), Clock(), network=StraightDenoiser())
+    found = words.step(observation(8.0, route=np.zeros((0, 3))))
+    assert found.source is PlanSource.STOP
+    assert found.reason == "Observation.route is empty: send a route with at least two different points"
+
+
+def test_of_500_agents_the_nearest_are_read_and_the_rest_is_counted():
+    core, denoiser = node()
+    core.put("route", route(), 0)
+    crowd = [(-40.0 - 5.0 * (k % 100), 8.0 + 4.0 * (k // 100), 0.0, 0.0, 4.5) for k in range(500)]
+    for k in range(3):
+        report = step(core, 1.0 + 0.1 * k, *crowd, x=0.5 * k)
+    assert report.source is PlanSource.PLANNER, report.reason
+    assert "500 objects are known: the nearest 8 are read" in report.notes
+    assert (denoiser.inputs.agents[:, -1, 7] > 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"send_objects": False}, "objects are unknown: the network plans as on an empty road"),
+        ({"frame": "odom"}, "objects are unknown: the network plans as on an empty road"),
+    ],
+)
+def test_without_usable_objects_it_plans_and_says_so(changes, sentence):
+    core, _ = node()
+    core.put("route", route(), 0)
+    report = step(core, 1.0, (30.0, 8.0, 0.0, 0.0, 4.5), **changes)
+    assert report.source is PlanSource.PLANNER, report.reason
+    assert sentence in report.notes
+
+
+def test_agents_that_appear_now_have_no_history_and_that_is_no_fault():
+    core, denoiser = node()
+    core.put("route", route(), 0)
+    report = step(core, 1.0, (30.0, 8.0, 0.0, 0.0, 4.5))
+    assert report.source is PlanSource.PLANNER, report.reason
+    assert not denoiser.inputs.agents[0, :-1].any()
+    assert denoiser.inputs.agents[0, -1].any()
+    engine = Engine(config(planner=NAME), Clock(), network=StraightDenoiser())
+    found = engine.step(observation(8.0, agents=cars((30.0, 8.0, 0.0, 0.0))))
+    assert found.source is PlanSource.PLANNER, found.reason
+    assert "objects have no history: the network reads where they are now" in found.notes
+
+
+def test_by_a_map_of_another_frame_no_lane_is_read():
+    core, denoiser = node(inputs__drivable_type="map")
+    core.put("route", route(), 0)
+    core.put("map", map_message(frame="odom"), 0)
+    core.wait_idle()
+    report = step(core, 1.0)
+    assert report.source is PlanSource.PLANNER, report.reason
+    assert not denoiser.inputs.lanes.any()
+    assert "lanes are unknown: the network plans by its route alone" in report.notes
+    (line,) = (line for line in core.statuses(ns(1.0)) if line.name == "map")
+    assert "odom" in line.message
+
+
+def test_lanelets_of_two_points_are_lanes(tmp_path):
+    file = tmp_path / "two_lanes.osm"
+    file.write_text(osm(TWO_LANES))
+    core, denoiser = node(inputs__lanelet_map=str(file))
+    core.put("route", route(), 0)
+    for k in range(2):
+        report = step(core, 1.0 + 0.1 * k, x=0.5 * k)
+    assert report.source is PlanSource.PLANNER, report.reason
+    assert denoiser.inputs.lanes.any()
+
+
+def test_lights_of_unknown_lanes_change_nothing():
+    lane = Lane(np.array([[-10.0, 0.0], [30.0, 0.0]]), (), (), (), (), None)
+    segments = LaneSegments.of({7: lane})
+    plain, lit = segments.near(np.zeros(3)), segments.near(np.zeros(3), {99: 3})
+    np.testing.assert_array_equal(plain.lights, lit.lights)
+    seen = Observation(ns(1.0), ego(), np.array([[-10.0, 0.0, 0.0], [90.0, 0.0, 0.0]]), lanes=lit, route_lanes=lit)
+    report = Engine(config(planner=NAME), Clock(), network=StraightDenoiser()).step(seen)
+    assert report.source is PlanSource.PLANNER, report.reason
+    assert vectors.vector_inputs(seen, SPEC).lanes[0, :, 11].all()  # unknown
+
+
+# --- recorded traffic ------------------------------------------------------------------------------------------------
+
+
+def test_it_is_scored_on_recorded_traffic():
+    planners, networks = {NAME: LEARNED[NAME]}, {NAME: StraightDenoiser()}
+    scored = eval.evaluate(TRACKS, planners, eval.Console(quiet=True), config(planner=NAME), networks)
+    assert scored.failures == {}
+    assert np.array(scored.scores[NAME])[:, 0].max() > 0.5
+
+
+def test_on_recorded_traffic_a_network_for_images_is_refused():
+    shipped = Config().model
+    tokens = replace(shipped, file=str(ROOT / shipped.file))
+    with pytest.raises(ConfigError, match="planner reflexdiffusion needs a network of kind denoiser"):
+        eval._network(Config(planner=NAME, model=tokens), eval.Driver(NAME))
