@@ -15,9 +15,10 @@ are whole futures. It predicts the clean futures. Facts of the published code th
 - the first pose of each future is the present one, which the sampler keeps.
 
 Extensions of the published network are off in its configuration: `ego_inputs` (speed, acceleration, steering and yaw
-rate of the ego condition the decoder), `residual` (without it, all that the decoder knows of the noisy futures, the
-ego's state and the route passes through the weights of the cross-attention), the line of the route among the route
-lanes (`VectorSpec.route_line_rows`), and free widths of the mixers.
+rate of the ego condition the decoder), `route_features` (places of the elements relative to the route), `residual`
+(without it, all that the decoder knows of the noisy futures, the ego's state and the route passes through the weights
+of the cross-attention), the line of the route among the route lanes (`VectorSpec.route_line_rows`), and free widths of
+the mixers.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def base_config() -> CurveNetConfig:
 
 
 def small_config() -> CurveNetConfig:
-    """1.8 M parameters; trains on a CPU and drives there."""
+    """2.5 M parameters; trains on a CPU and drives there."""
     return CurveNetConfig(
         VectorSpec(
             agents=20,
