@@ -39,15 +39,14 @@ from ..runtime.engine import check_network
 
 HUMAN = "human"
 BASELINES = ("constant_velocity", "route_follower")
-REAL_TRACKS = "real_tracks"
 HEADINGS = ("PDMS", "NC", "DAC", "TTC", "C", "EP", "PDMS without C")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = (REAL_TRACKS, *sets.SIZES)
+    names = (real_tracks.NAME, *sets.SIZES)
     parser.add_argument(
         "--scenes",
-        default=REAL_TRACKS,
+        default=real_tracks.NAME,
         metavar="NAME|DIR",
         help=f"scene set {', '.join(names)}, or the folder of a set or of recordings",
     )
@@ -103,16 +102,16 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         return open_loop.run(args, config, console, errors)
     if args.limit is not None:
         raise real_tracks.TracksError(
-            f"{REAL_TRACKS} is scored whole: --limit is for sets of the proving ground, as test"
+            f"{real_tracks.NAME} is scored whole: --limit is for sets of the proving ground, as test"
         )
     if seeing := sorted(set(args.planner) & set(LEARNED) - set(CAMERA_FREE)):
-        raise real_tracks.TracksError(f"{REAL_TRACKS} has no images for {', '.join(seeing)}: use --scenes test")
+        raise real_tracks.TracksError(f"{real_tracks.NAME} has no images for {', '.join(seeing)}: use --scenes test")
     drivers = driving_scores.make_drivers(args.planner, ("",), args.random_weights)
     planners = {name: {**PLANNERS, **LEARNED}[driver.planner] for name, driver in drivers.items()}
     networks = {name: _network(config, driver) for name, driver in drivers.items() if driver.planner in LEARNED}
-    folder = default_tracks_folder() if args.scenes == REAL_TRACKS else Path(args.scenes)
+    folder = real_tracks.default_folder() if args.scenes == real_tracks.NAME else Path(args.scenes)
     result = evaluate(folder, planners, errors, config, networks, args.families)
-    content = {"set": REAL_TRACKS, **numbers(result)}
+    content = {"set": real_tracks.NAME, **numbers(result)}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(result))
     for note in _notes(result):
@@ -129,19 +128,9 @@ def _network(config: Config, driver: Driver) -> AnyNetwork | None:
 
 def _are_recordings(scenes: str) -> bool:
     """Whether the value of --scenes names real_tracks or a folder with recordings of it."""
-    return scenes == REAL_TRACKS or (
+    return scenes == real_tracks.NAME or (
         scenes not in sets.SIZES and os.path.isdir(scenes) and any(Path(scenes).glob("*.npz"))
     )
-
-
-def default_tracks_folder() -> Path:
-    """The folder of all recordings if it is beside the checkout, else the recordings in the source tree."""
-    checkout = Path(__file__).resolve().parents[2]
-    places = (checkout.parent / "shared" / "data" / "real_tracks", checkout / "test" / "data" / "real_tracks")
-    for place in places:
-        if place.is_dir():
-            return place
-    raise real_tracks.TracksError("no scene set beside the package; give its folder with --scenes DIR")
 
 
 @dataclass(eq=False)

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .. import arguments
 from ..command import HelpFormatter, command
 from ..config import ConfigError, override_dotted
-from ..data import shards
+from ..data import real_tracks, shards
 from ..data.cache import Shape, build_cache
 from ..files import lock_folder
 from ..model.token.net import TokenNetConfig
@@ -58,10 +58,9 @@ from ..training.train_state import Progress as Done
 from ..training.train_state import StateError
 from ..training.vector_data import VectorSet
 from ..vector_spec import VectorSpec
-from .eval import REAL_TRACKS, default_tracks_folder
 
 AnyConfig = TypeVar("AnyConfig", TrainConfig, DiffusionTrainConfig)
-RECORDED = REAL_TRACKS  # recorded traffic, in place of a folder of scenes; real_tracks:DIR is that of a folder
+RECORDED = real_tracks.NAME  # recorded traffic, in place of a folder of scenes; real_tracks:DIR is that of a folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -329,7 +328,7 @@ def tracks_folder(name: str) -> Path | None:
     recorded, colon, folder = name.partition(":")
     if recorded != RECORDED:
         return None
-    return Path(folder) if colon else default_tracks_folder()
+    return Path(folder) if colon else real_tracks.default_folder()
 
 
 def _training_set(

@@ -41,6 +41,7 @@ from ..scoring.areas import MapAreas
 from ..scoring.contacts import AgentTracks
 from ..scoring.scorer import Scene, motion_of
 
+NAME = "real_tracks"  # on the command line, of the default folder
 STEP_S = 0.1
 START_EVERY_STEPS = 20
 FUTURE_STEPS = 50
@@ -134,6 +135,16 @@ class Recording:
     @cached_property
     def drivable_space(self) -> Any:
         return drivable.union_polygons(self.drivable_polygons, f"{self.name}: lane polygons")
+
+
+def default_folder() -> Path:
+    """The folder of all recordings if it is beside the checkout, else the recordings in the source tree."""
+    checkout = Path(__file__).resolve().parents[2]
+    places = (checkout.parent / "shared" / "data" / NAME, checkout / "test" / "data" / NAME)
+    for place in places:
+        if place.is_dir():
+            return place
+    raise TracksError("no recordings beside the package; give their folder with --scenes DIR or real_tracks:DIR")
 
 
 def recordings_in(folder: Path) -> list[Path]:

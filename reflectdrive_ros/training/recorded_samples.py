@@ -39,11 +39,11 @@ from ..scoring import drivable
 from ..vector_spec import VectorSpec
 from .vector_data import VectorSet, flat_row, format_key, futures, row_size, set_of_rows
 
-FORMAT = 1  # raise it when samples change
+FORMAT = 2  # raise it when samples change
 SAMPLE_EVERY_STEPS = 5  # 0.5 s
 HISTORY_STEPS = AgentHistory.STEPS - 1  # another vehicle is sampled after 2 s, or from the start of the recording
 SPEED_STEPS = 5  # the speed of another vehicle is that over 0.5 s
-SMOOTHED_STEPS, SMOOTHED_DEGREE = 11, 3  # Savitzky-Golay filter of a drive: 1.1 s, cubic
+SMOOTHED_STEPS, SMOOTHED_DEGREE = 15, 2  # Savitzky-Golay filter of a drive: 1.5 s, quadratic
 HEADING_SPEED_MPS = 1.0  # the recorded heading of a slower car is noise
 CAR_LENGTH_M, CAR_WIDTH_M = (3.0, 6.5), (1.3, 2.5)  # the ego's size is no input of the network
 MIN_MEAN_SPEED_MPS = 1.0  # of the future of another vehicle: why it stands is not recorded
