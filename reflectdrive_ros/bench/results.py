@@ -276,6 +276,30 @@ def speed(files: Mapping[str, Numbers]) -> str:
     return f"## Time of a step\n\nMilliseconds.\n\n{_table(heads, rows)}\n{_sources(some)}"
 
 
+def reflection(files: Mapping[str, Numbers]) -> str:
+    """Effect of guidance and reflection, a table per set and group of scenes."""
+    heads = ("variant", *SCORES.values(), "to base (95 %)", "plans reflected", "ms")
+    parts = []
+    for stem, numbers in files.items():
+        if not stem.startswith("reflection"):
+            continue
+        for group, rows in numbers["rows"].items():
+            cells = [
+                (
+                    f"`{name}`",
+                    *(f"{row[key]:.1f}" for key in SCORES),
+                    format_difference(row["to_base"], row["to_base_95"]),
+                    f"{row['reflected_percent']:.1f} %",
+                    f"{row['plan_ms_p50']:.1f}",
+                )
+                for name, row in rows.items()
+            ]
+            title = f"Set `{numbers['set']}`, {group.replace('_', ' ')}, privilege `{numbers['privilege']}`"
+            parts.append(f"### {title}\n\n{_table(heads, cells)}\n{_sources({stem: numbers})}")
+    about = "Plans of `reflexdiffusion` without repair; differences are paired by scene.\n\n"
+    return "## Guidance and reflection\n\n" + about + "\n".join(parts) if parts else ""
+
+
 SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
     open_loop,
     families,
@@ -283,6 +307,7 @@ SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
     repair,
     ablations,
     closed_loop,
+    reflection,
     speed,
 )
 
