@@ -104,6 +104,7 @@ CURVE_CONFIG = {  # of model.curve.net.CurveNetConfig
     **dict.fromkeys(("hidden", "mixer_tokens", "mixer_channels", "route_tokens", "route_channels"), WIDTH),
     "ego_inputs": flag,
     "residual": flag,
+    "route_features": flag,
     "dropout": number(0.0, 1.0),
 }
 ROW = {"file": FILE_NAME, "sha256": SHA256}

@@ -89,8 +89,8 @@ class Moment:
 
 
 def _split_group(
-    moments: list[Moment], taken: Mapping[int, Sequence[int]], quota: int
-) -> tuple[list[Moment], list[Moment]]:
+    moments: Sequence[Moment], taken: Mapping[int, Sequence[int]], quota: int
+) -> tuple[list[Moment], Sequence[Moment]]:
     """The next moments that are not excluded by those taken, at most `quota`, and the rest."""
     group: list[Moment] = []
     for place, moment in enumerate(moments):

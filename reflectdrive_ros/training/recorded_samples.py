@@ -288,7 +288,7 @@ def drive_sample(drive: Drive, step: int, spec: VectorSpec) -> dict[str, Array] 
     seen = np.flatnonzero(np.isfinite(recording.agent_centers[:, step, 0]))
     read = seen[agent_order(observation.agents, spec)][: spec.predicted_agents]
     others = recording.agent_centers[read, later]
-    present = np.isfinite(others).all(axis=-1)
+    present: Array = np.isfinite(others).all(axis=-1)  # type: ignore[assignment]
     agents = geometry.compose(ego_from_map, np.where(present[..., None], others, 0.0))
     return {**vector_inputs(observation, spec).arrays, **futures(future, agents, present, spec)}
 

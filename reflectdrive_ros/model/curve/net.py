@@ -15,9 +15,10 @@ are whole futures. It predicts the clean futures. Facts of the published code th
 - the first pose of each future is the present one, which the sampler keeps.
 
 Extensions of the published network are off in its configuration: `ego_inputs` (speed, acceleration, steering and yaw
-rate of the ego condition the decoder), `residual` (without it, all that the decoder knows of the noisy futures, the
-ego's state and the route passes through the weights of the cross-attention), the line of the route among the route
-lanes (`VectorSpec.route_line_rows`), and free widths of the mixers.
+rate of the ego condition the decoder), `route_features` (places of the elements relative to the route), `residual`
+(without it, all that the decoder knows of the noisy futures, the ego's state and the route passes through the weights
+of the cross-attention), the line of the route among the route lanes (`VectorSpec.route_line_rows`), and free widths of
+the mixers.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...vector_spec import Normalization, VectorSpec
+from . import route_features
+from .route_features import RouteFeatures
 
 POSE = 4  # x, y, cos, sin of one future step
 AGENT_KINDS, STATIC_ROW = 3, 10
@@ -58,10 +61,13 @@ class CurveNetConfig:
     route_tokens: int = 32
     route_channels: int = 64
     ego_inputs: bool = False
+    route_features: bool = False  # places of the elements relative to the line of the route
     residual: bool = False  # of the decoder's cross-attention and of the MLP after it
     dropout: float = 0.1  # in training only
 
     def __post_init__(self) -> None:
+        if self.route_features and not self.spec.route_line_rows:
+            raise ValueError("route_features is set without route_line_rows, expected the line of the route")
         if self.hidden % self.heads:
             raise ValueError(f"hidden is {self.hidden}, expected a multiple of heads ({self.heads})")
 
@@ -77,7 +83,7 @@ def base_config() -> CurveNetConfig:
 
 
 def small_config() -> CurveNetConfig:
-    """1.8 M parameters; trains on a CPU and drives there."""
+    """2.5 M parameters; trains on a CPU and drives there."""
     return CurveNetConfig(
         VectorSpec(
             agents=20,
@@ -96,6 +102,7 @@ def small_config() -> CurveNetConfig:
         mixer_channels=64,
         route_tokens=16,
         ego_inputs=True,
+        route_features=True,
         residual=True,
         dropout=0.0,
     )
@@ -239,13 +246,16 @@ class Encoder(nn.Module):
         self.unknown_limit = nn.Embedding(1, config.mixer_channels)
         self.light = nn.Linear(LIGHTS, config.mixer_channels)
         self.position = nn.Linear(POSE + 3, hidden)
+        self.route = RouteProjections(hidden) if config.route_features else None
         self.layers = nn.ModuleList(EncoderLayer(hidden, config.heads, dropout) for _ in range(config.encoder_layers))
         self.norm = nn.LayerNorm(hidden)
 
-    def forward(self, inputs: VectorTensors) -> Tensor:
+    def forward(self, inputs: VectorTensors, features: RouteFeatures | None = None) -> Tensor:
         """(B, elements, hidden) of normalised inputs."""
         parts = [self._agents(inputs), self._static_objects(inputs), self._lanes(inputs)]
         tokens, present, places = (torch.cat(column, 1) for column in zip(*parts, strict=True))
+        if self.route is not None and features is not None:
+            tokens = tokens + self.route(features)
         x = (tokens + self.position(places)) * present[..., None]
         first = torch.arange(present.shape[1], device=present.device) == 0
         visible = (present | first)[:, None, None]
@@ -277,6 +287,20 @@ class Encoder(nn.Module):
         direction = torch.where(length > 0, middle[..., 2:] / length.clamp(min=SHORTEST), ahead)
         pose = torch.cat([middle[..., :2], direction], -1)
         return self.lane_mixer.project(pooled), (rows != 0).any(-1).any(-1), _place(pose, LANE_TOKEN)
+
+
+class RouteProjections(nn.Module):
+    """Features relative to the route -> (B, elements, hidden)."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.agents = Mlp(route_features.MOVING, hidden, hidden)
+        self.static_objects = Mlp(route_features.STANDING, hidden, hidden)
+        self.lanes = Mlp(route_features.LANE, hidden, hidden)
+
+    def forward(self, features: RouteFeatures) -> Tensor:
+        parts = (self.agents(features.agents), self.static_objects(features.static_objects), self.lanes(features.lanes))
+        return torch.cat(parts, 1)
 
 
 def _place(pose: Tensor, kind: int) -> Tensor:
@@ -341,8 +365,9 @@ class Decoder(nn.Module):
         )
         self.final = FinalLayer(hidden, future)
         self.ego_mlp = Mlp(len(spec.normalization.ego_mean) - POSE, hidden, hidden) if config.ego_inputs else None
+        self.lead_mlp = Mlp(route_features.EGO, hidden, hidden) if config.route_features else None
 
-    def condition(self, inputs: VectorTensors) -> Tensor:
+    def condition(self, inputs: VectorTensors, features: RouteFeatures | None) -> Tensor:
         """(B, hidden) of normalised inputs."""
         points = inputs.route_lanes[..., :POSE].flatten(1, 2)  # no boundaries, limits or lights
         known = (points != 0).any(-1).any(-1)
@@ -350,6 +375,8 @@ class Decoder(nn.Module):
         if self.ego_mlp is not None:
             state = inputs.ego[:, POSE:]
             found = found + self.ego_mlp(state) * (state != 0).any(-1)[:, None]
+        if self.lead_mlp is not None and features is not None:
+            found = found + self.lead_mlp(features.ego)
         return found
 
     def keys_values(self, encoded: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
@@ -407,11 +434,15 @@ class CurveNet(nn.Module):
     def encode(self, inputs: VectorTensors) -> Context:
         """The context of B scenes, from inputs in metres."""
         normal = self.normalize(inputs)
-        encoded = self.encoder(normal)
+        features = None
+        if self.config.route_features:
+            line = route_features.route_line(inputs.route_lanes, self.config.spec.route_line_rows)
+            features = route_features.route_features(inputs.agents, inputs.static_objects, inputs.lanes, line)
+        encoded = self.encoder(normal, features)
         keys_values = self.decoder.keys_values(encoded)
         neighbours = normal.agents[:, : self.config.spec.predicted_agents, -1, :POSE]
         absent = torch.cat([torch.zeros_like(normal.ego[:, :1], dtype=torch.bool), (neighbours == 0).all(-1)], 1)
-        return Context(keys_values, self.decoder.condition(normal), absent)
+        return Context(keys_values, self.decoder.condition(normal, features), absent)
 
     def denoise(self, x: Tensor, times: Tensor, context: Context) -> Tensor:
         """Clean futures (B, K, P, 1 + T, 4), normalised, of noisy ones (B, K, P, 1 + T, 4) at times (B, K) in 0..1.
