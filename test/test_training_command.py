@@ -223,5 +223,8 @@ def test_a_log_with_garbled_rows_goes_on_with_its_whole_rows(tmp_path):
 
 def test_the_shipped_recipe_can_be_read():
     for path in (Path(__file__).parents[1] / "config" / "train").glob("*.yaml"):
+        if path.stem.startswith("reflexdiffusion"):
+            assert settings.read(path, settings.DiffusionTrainConfig()).network in settings.DENOISERS
+            continue
         defaults = settings.RlTrainConfig() if path.stem.endswith("_rl") else settings.TrainConfig()
         assert settings.read(path, defaults).network in settings.NETWORKS

@@ -171,7 +171,7 @@ def plan_scene(scene: DrivingScene, variants: list[Variant], config: Config, pri
     network = cli_args.network_for(config, PLANNER, random_weights=False)
     observation = privilege.observe(scene, privilege_name, with_vectors=True)
     waypoints: dict[str, Array] = {}
-    told: dict[str, tuple[int, int, float]] = {}
+    reports: dict[str, tuple[int, int, float]] = {}
     for variant in variants:
         settings = replace(
             config.reflexdiffusion, guidance=variant.guidance, reflection=variant.reflection, repair=False
@@ -183,9 +183,9 @@ def plan_scene(scene: DrivingScene, variants: list[Variant], config: Config, pri
         assert isinstance(state.memory, reflexdiffusion.Memory)
         reflections = state.memory.reflections
         waypoints[variant.name] = driving_scores.plan_waypoints(plan)[0]
-        told[variant.name] = len(reflections), sum(each.kept for each in reflections), ms
+        reports[variant.name] = len(reflections), sum(each.kept for each in reflections), ms
     rows = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
-    return SceneResult(scene.family, {name: PlanResult(rows[name], *told[name]) for name in rows})
+    return SceneResult(scene.family, {name: PlanResult(rows[name], *reports[name]) for name in rows})
 
 
 def summarise(scenes: list[SceneResult], variants: list[Variant], steps: int) -> dict[str, dict[str, Any]]:

@@ -25,6 +25,7 @@ CHOICES = {  # settings with a fixed set of strings
     "inputs.drivable_type": ("none", "map", "grid"),
     "inputs.obstacles_type": ("none", "cloud"),
     "scoring.form": ("pdms", "epdms"),
+    "reflexdiffusion.sampler": ("dpm", "ddim"),
     "model.backend": MODEL_BACKENDS,
 }
 PATTERNS = {"model.device": r"^(auto|cpu|cuda(:\d+)?)$"}
