@@ -101,12 +101,18 @@ def test_numbers_of_different_weights_never_stand_in_one_table():
 
 
 FILES = [file for file in sorted((ROOT / "docs/bench").glob("*.json")) if file.stem != "faults"]  # has its own page
-SHIPPED = json.loads((ROOT / "models/reflectdrive2_small/card.json").read_text())["sha256"]
+SHIPPED, DENOISER = (
+    json.loads((ROOT / f"models/{name}/card.json").read_text())["sha256"]
+    for name in ("reflectdrive2_small", "reflexdiffusion_small")
+)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_numbers_of_a_network_are_those_of_the_shipped_weights(file):
     text = file.read_text(encoding="utf-8")
+    if "reflexdiffusion" in text or file.stem.startswith("reflection"):
+        assert json.loads(text)["weights_sha256"] == DENOISER
+        return
     drove = re.search(
         r'"(planner|drivers|planners)": *("reflectdrive|\{\s*"(expert": *\{.*?\},\s*")?reflectdrive)', text, re.S
     )
