@@ -6,9 +6,10 @@ difference, batches can be made ahead in any order, and the batch of a failed st
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -27,6 +28,7 @@ from .goal_scores import GoalScores
 from .losses import Batch
 from .settings import DataConfig
 
+Made = TypeVar("Made")
 PADDING = WORDS.index(PAD)
 PREFETCHED_BATCHES = 4  # batches in the making
 RESCORED_GOALS = 6  # goals of a scene with a goal value: the most probable, and others sampled by probability
@@ -45,13 +47,7 @@ class Source:
 
     def rows(self, step: int) -> Array:
         """(batch,) scenes of a step: every scene once per epoch, in a new order each epoch."""
-        size, count = self.config.batch, len(self.scenes)
-        wanted = np.arange(step * size, (step + 1) * size)
-        orders = {
-            epoch: np.random.default_rng([self.seed, 1, epoch]).permutation(count)
-            for epoch in range(wanted[0] // count, wanted[-1] // count + 1)
-        }
-        return np.array([orders[at // count][at % count] for at in wanted.tolist()])
+        return epoch_rows(step, self.config.batch, len(self.scenes), self.seed)
 
     def batch(self, step: int, rank: int = 0, ranks: int = 1) -> Batch:
         """The scenes of one process in a step."""
@@ -173,13 +169,28 @@ def color_tables(count: int, amount: float, rng: np.random.Generator) -> Array:
 
 def batches(source: Source, first: int, rank: int, ranks: int) -> Generator[Batch]:
     """The batches from step `first` on, made ahead by threads."""
-    with ThreadPoolExecutor(PREFETCHED_BATCHES) as pool:
-        coming: list[Future[Batch]] = []
+    return prefetched(lambda step: source.batch(step, rank, ranks), first, PREFETCHED_BATCHES)
+
+
+def epoch_rows(step: int, size: int, count: int, seed: int) -> Array:
+    """(size,) of `count` scenes, those of a step: every scene once per epoch, in a new order each epoch."""
+    wanted = np.arange(step * size, (step + 1) * size)
+    orders = {
+        epoch: np.random.default_rng([seed, 1, epoch]).permutation(count)
+        for epoch in range(wanted[0] // count, wanted[-1] // count + 1)
+    }
+    return np.array([orders[at // count][at % count] for at in wanted.tolist()])
+
+
+def prefetched(make: Callable[[int], Made], first: int, ahead: int) -> Generator[Made]:
+    """What `make` gives for the steps from `first` on, `ahead` of them made in advance by threads."""
+    with ThreadPoolExecutor(ahead) as pool:
+        coming: list[Future[Made]] = []
         step = first
         try:
             while True:
-                while len(coming) < PREFETCHED_BATCHES:
-                    coming.append(pool.submit(source.batch, step, rank, ranks))
+                while len(coming) < ahead:
+                    coming.append(pool.submit(make, step))
                     step += 1
                 yield coming.pop(0).result()
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,9 +22,9 @@ from ..features.vectors import VectorInputs, vector_inputs
 from ..model.curve import checkpoint
 from ..model.curve.net import CurveNet, CurveNetConfig, VectorTensors
 from ..planning import denoiser
-from ..scoring.scorer import SUB_SCORES, WAYPOINTS, score
+from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
 from ..vector_spec import VectorSpec
-from . import diffusion_losses, trainer, vector_data
+from . import data, diffusion_losses, trainer, vector_data
 from .diffusion_losses import DiffusionLosses, VectorBatch
 from .ego_perturbation import perturb_ego
 from .settings import DiffusionTrainConfig
@@ -37,7 +36,6 @@ COLUMNS = (*diffusion_losses.METRICS, "norm")  # of the log
 PREFETCHED_BATCHES = 2  # batches in the making
 SAMPLER_STEPS = 10
 VALIDATION_BATCH = 100  # scenes
-WAYPOINT_S = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,18 +93,7 @@ class DiffusionJob:
 
     def batches(self, first: int, rank: int, ranks: int) -> Generator[VectorBatch]:
         """The batches from step `first` on, made ahead by threads."""
-        with ThreadPoolExecutor(PREFETCHED_BATCHES) as pool:
-            coming: list[Future[VectorBatch]] = []
-            step = first
-            try:
-                while True:
-                    while len(coming) < PREFETCHED_BATCHES:
-                        coming.append(pool.submit(self.batch, step, rank, ranks))
-                        step += 1
-                    yield coming.pop(0).result()
-            finally:
-                for future in coming:
-                    future.cancel()
+        return data.prefetched(lambda step: self.batch(step, rank, ranks), first, PREFETCHED_BATCHES)
 
     def batch(self, step: int, rank: int = 0, ranks: int = 1) -> VectorBatch:
         """The scenes of one process in a step; it depends on the seed and the number of the step only."""
@@ -126,12 +113,7 @@ class DiffusionJob:
         size, count = self.config.data.batch, len(self.scenes)
         if np.ptp(self.scenes.weights) > 0.0:
             return np.random.default_rng([self.config.seed, 1, step]).choice(count, size, p=self.scenes.weights)
-        wanted = np.arange(step * size, (step + 1) * size)
-        orders = {
-            epoch: np.random.default_rng([self.config.seed, 1, epoch]).permutation(count)
-            for epoch in range(wanted[0] // count, wanted[-1] // count + 1)
-        }
-        return np.array([orders[at // count][at % count] for at in wanted.tolist()])
+        return data.epoch_rows(step, size, count, self.config.seed)
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
         assert self.validation is not None
@@ -196,7 +178,7 @@ def validate(net: CurveNet, dataset: VectorValidation, device: torch.device) -> 
 
 def waypoint_places(spec: VectorSpec) -> Array:
     """(8,) indices of 0.5, 1.0, .. 4 s in a future."""
-    return np.asarray(np.rint(WAYPOINT_S / spec.future_dt_s * np.arange(1, WAYPOINTS + 1)).astype(int) - 1)
+    return np.asarray(np.rint(WAYPOINT_TIMES_S / spec.future_dt_s).astype(int) - 1)
 
 
 def sample_plans(net: CurveNet, inputs: tuple[VectorInputs, ...], device: torch.device) -> Array:

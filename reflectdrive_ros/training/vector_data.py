@@ -29,7 +29,6 @@ from ..planning.postprocess.waypoints import interpolate
 from ..vector_spec import VectorSpec
 
 FORMAT = 1
-FUTURES = ("ego_future", "agent_futures", "agent_valid")
 # columns that change their sign in the mirrored scene
 MIRRORED = {
     "ego": (1, 3, 5, 7, 8, 9),
