@@ -105,6 +105,8 @@ class DiffusionJob:
         if displaced.any():
             arrays = perturb_ego(arrays, displaced, rng, self.network.spec.future_dt_s)
         arrays = vector_data.mirror(arrays, rng.random(len(places)) < config.flip_prob)
+        if self.network.spec.route_line_rows:  # else a scene without lanes has no route
+            arrays = vector_data.without_map(arrays, rng.random(len(places)) < config.map_dropout, self.network.spec)
         return VectorBatch.of(arrays, config, rng, slice(rank, None, ranks))
 
     def places(self, step: int) -> Array:

@@ -218,6 +218,7 @@ class DiffusionDataConfig:
     )
     flip_prob: float = setting(0.5, "share of scenes that are mirrored", 0.0, 1.0)
     condition_dropout: float = setting(0.1, "share of scenes without any condition but the route", 0.0, 1.0)
+    map_dropout: float = setting(0.05, "share of scenes without lanes, as for a car that has no map", 0.0, 1.0)
     perturb_prob: float = setting(0.5, "share of recorded starts whose ego is displaced, its future refitted", 0.0, 1.0)
 
 

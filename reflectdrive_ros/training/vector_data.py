@@ -214,3 +214,13 @@ def mirror(arrays: Mapping[str, Array], which: Array) -> dict[str, Array]:
                 changed[which] = swapped
         mirrored[name] = changed
     return mirrored
+
+
+def without_map(arrays: Mapping[str, Array], which: Array, spec: VectorSpec) -> dict[str, Array]:
+    """Samples (B,) of which those `which` (B,) bool have no lanes: what `vector_inputs` makes where there is no map.
+    The line of the route stays."""
+    changed = {name: np.array(values) for name, values in arrays.items()}
+    for name in ("lanes", "lane_limits", "lane_has_limit"):
+        changed[name][which] = 0.0
+    changed["route_lanes"][which, spec.route_line_rows :] = 0.0
+    return changed
