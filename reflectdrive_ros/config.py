@@ -331,6 +331,28 @@ class ReflectDriveConfig:
 
 
 @dataclass(frozen=True)
+class DriveFineConfig:
+    """The recipe drivefine; the defaults are those of the paper unless the text says otherwise."""
+
+    draft_rounds: int = setting(4, "decoding rounds of a draft (paper: 12; 4 in its fastest variant)", 1, 64)
+    refine: bool = setting(True, "correct all tokens of a draft in one pass of the refinement expert")
+    candidates: int = setting(
+        6,
+        "plans of a step: the most probable, and sampled ones; one if none can be chosen, because neither objects nor "
+        "drivable space are known and rank_plans is not set",
+        1,
+        32,
+    )
+    temperature: float = setting(1.0, "sampling temperature of the candidates after the first", 0.01, 10.0)
+    rank_plans: bool = setting(
+        False,
+        "choose among the candidates by the plan value of the network, if neither objects nor drivable space are known "
+        "and the network has one (capability plan_value)",
+    )
+    repair: bool = setting(True, "check the plan if objects or drivable space are known, and repair it if it is unsafe")
+
+
+@dataclass(frozen=True)
 class ReflexDiffusionConfig:
     """The recipe reflexdiffusion; the defaults are those of the paper unless the text says otherwise."""
 
@@ -384,7 +406,8 @@ class Config:
 
     planner: str = setting(
         "reflectdrive2",
-        "planner: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive, reflexdiffusion",
+        "planner: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive, drivefine, "
+        "reflexdiffusion",
     )
     speed_limit_mps: float = setting(13.9, "used where the map has no limit", 0.5, 60.0)
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
@@ -399,6 +422,7 @@ class Config:
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     reflectdrive2: ReflectDrive2Config = field(default_factory=ReflectDrive2Config)
     reflectdrive: ReflectDriveConfig = field(default_factory=ReflectDriveConfig)
+    drivefine: DriveFineConfig = field(default_factory=DriveFineConfig)
     reflexdiffusion: ReflexDiffusionConfig = field(default_factory=ReflexDiffusionConfig)
     repair: RepairConfig = field(default_factory=RepairConfig)
 

@@ -10,6 +10,7 @@ nearest value is -0.1 m). A layout assigns a coordinate of a waypoint to each to
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -213,6 +214,16 @@ class TokenLayout:
         return np.where(ids == self.mask_id, ids, np.clip(ids, low, high))
 
 
+DRIVEFINE = TokenLayout(  # DriveFine, section 4: 0.05 m and 0.1 degrees; no goal
+    axes=(
+        Axis("x", 0.05, 4001, -12.0, 99.9),
+        Axis("y", 0.05, 4001, -45.0, 45.0),
+        Axis("heading", math.radians(0.1), 1801, -0.5 * math.pi, 0.5 * math.pi),
+    ),
+    goal=(),
+)
+
+
 class Round(NamedTuple):
     """One decoding round: a draft of at most `limit` masked tokens of each sequence or, with `edit`, AutoEdit."""
 
@@ -231,9 +242,29 @@ def draft_schedule(masked: int, rounds: int) -> tuple[int, ...]:
     return tuple(masked // rounds + (turn < masked % rounds) for turn in range(rounds))
 
 
-def decoding_rounds(masked: int, draft_rounds: int, edit_rounds: int) -> tuple[Round, ...]:
-    """The draft rounds of `draft_schedule`, then the edit rounds."""
-    return (*map(Round, draft_schedule(masked, draft_rounds)), *(Round(edit=True) for _ in range(edit_rounds)))
+def cosine_schedule(masked: int, rounds: int) -> tuple[int, ...]:
+    """Tokens that each of `rounds` draft rounds writes, `masked` in all: few at first, more later.
+
+    After round t of R at most floor(masked cos(pi t / 2 R)) tokens are masked (DriveFine, section 4.1), and each round
+    writes at least one. Rounds beyond `masked` are left out. Raises ValueError as `draft_schedule` does.
+    """
+    rounds = len(draft_schedule(masked, rounds))
+    left, counts = masked, list[int]()
+    for turn in range(1, rounds + 1):
+        wanted = math.floor(masked * math.cos(0.5 * math.pi * turn / rounds) + 1e-9)
+        after = max(min(wanted, left - 1), rounds - turn)
+        counts.append(left - after)
+        left = after
+    return tuple(counts)
+
+
+SCHEDULES = {"equal": draft_schedule, "cosine": cosine_schedule}
+
+
+def decoding_rounds(masked: int, draft_rounds: int, edit_rounds: int, schedule: str = "equal") -> tuple[Round, ...]:
+    """The draft rounds of a schedule of SCHEDULES, then the edit rounds."""
+    drafts = map(Round, SCHEDULES[schedule](masked, draft_rounds))
+    return (*drafts, *(Round(edit=True) for _ in range(edit_rounds)))
 
 
 ROUNDING_M = 0.3 / np.sqrt(12)  # standard deviation of the rounding error of the codebook

@@ -132,7 +132,7 @@ def test_a_card_with_an_unknown_kind_layout_or_capability_is_refused_by_name(cop
         ({"kind": "painter"}, "has kind = 'painter', expected one of token, denoiser"),
         (
             {"capabilities": ["fly"]},
-            r"has capabilities\[0\] = 'fly', expected one of goals, edit, plan_value, refine, guidance",
+            r"has capabilities\[0\] = 'fly', expected one of goals, edit, plan_value, sampling, refine, guidance",
         ),
         ({"kind": "denoiser"}, r"carries \['reflectdrive.token_net.3'\], expected weights of the format .*curve_net"),
     ],
@@ -174,7 +174,7 @@ def test_the_shipped_weights_have_the_default_layout_and_the_capabilities_of_tor
     weights = SHIPPED / "weights.safetensors"
     found = load_network(ModelConfig(str(weights), sha256_of(weights)), DecodingConfig())
     assert found.layout == TokenLayout()
-    assert found.capabilities == {"goals", "edit", "guidance"}
+    assert found.capabilities == {"goals", "edit", "guidance", "sampling"}
 
 
 # --- planners go by it -----------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_the_shipped_weights_have_the_default_layout_and_the_capabilities_of_tor
 
 def test_a_network_without_goals_is_checked_decoded_and_refused_by_planners_that_need_them(without_goals):
     network = loaded(without_goals)
-    assert network.capabilities == {"edit"}
+    assert network.capabilities == {"edit", "sampling"}
     known = prefill_sequences(network, synthetic_inputs(network))
     assert known.actions.tolist() == [[POSES.mask_id] * 24]
     actions, _ = run_step(network, synthetic_inputs(network), full_rounds(network.layout))
@@ -190,7 +190,7 @@ def test_a_network_without_goals_is_checked_decoded_and_refused_by_planners_that
     assert (actions != POSES.mask_id).all()
     context = PlannerContext(config(), network)
     for recipe in (reflectdrive, reflectdrive2):
-        with pytest.raises(PlanningError, match="needs the capability goals of its network, whose card has edit"):
+        with pytest.raises(PlanningError, match="needs the capability goals of its network, whose card has edit, sampling"):
             recipe.plan(PlannerState(), seen(8.0), context)
 
 

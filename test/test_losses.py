@@ -76,10 +76,10 @@ def test_no_price_no_loss_and_the_price_of_scenes_is_their_mean():
 def test_a_road_to_one_side_pulls_the_plan_to_that_side(side):
     low, high = sorted((2.0 * side, 8.0 * side))
     ring = np.array([[-40.0, low], [120.0, low], [120.0, high], [-40.0, high]])
-    distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK))[None]
+    distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=(ring,))))[None]
     cost = (0.1 * distances.float()).clamp(min=0.0)
     x = torch.zeros(1, 1, distances.shape[1])
-    metres = torch.from_numpy(CODEBOOK.to_values(np.arange(CODEBOOK.bins)[distance_map.id_window(CODEBOOK)[1]])).float()
+    metres = torch.from_numpy(CODEBOOK.to_values(np.arange(CODEBOOK.bins)[distance_map.id_window()[1]])).float()
     y = (-0.5 * (metres / 1.5) ** 2)[None, None].clone().requires_grad_()
     field_loss(x, y, cost).backward()
     pull = -(y.grad[0, 0] * metres).sum()  # where a step down the slope moves the mean
@@ -92,8 +92,8 @@ def test_a_road_to_one_side_pulls_the_plan_to_that_side(side):
 @pytest.mark.parametrize("curvature", [-0.02, 0.0, 0.015])
 def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
     areas = scene(images=False, curvature=curvature).areas
-    distances = 0.1 * distance_map.distance_map(areas, CODEBOOK)
-    x_ids, y_ids = distance_map.id_window(CODEBOOK)
+    distances = 0.1 * distance_map.distance_map(areas)
+    x_ids, y_ids = distance_map.id_window()
     grid = drivable.grid_around_ego(drivable.union_polygons((*areas.roadblocks, *areas.intersections)))
     rng = np.random.default_rng(0)
     i, j = rng.integers(distances.shape[0], size=2000), rng.integers(distances.shape[1], size=2000)
@@ -109,8 +109,8 @@ def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
 
 def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
     ring = np.array([[20.0, 10.0], [40.0, 10.0], [40.0, 14.0], [20.0, 14.0]])
-    distances = distance_map.distance_map(MapAreas(roadblocks=(ring,)), CODEBOOK)
-    x_ids, y_ids = distance_map.id_window(CODEBOOK)
+    distances = distance_map.distance_map(MapAreas(roadblocks=(ring,)))
+    x_ids, y_ids = distance_map.id_window()
     assert distances.shape == (x_ids.stop - x_ids.start, y_ids.stop - y_ids.start)
     inside = np.argwhere(distances < 0) + np.array((x_ids.start, y_ids.start))
     low, high = CODEBOOK.to_values(inside.min(0)), CODEBOOK.to_values(inside.max(0))
@@ -120,8 +120,8 @@ def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
 def test_the_map_of_the_mirrored_world_is_the_mirrored_map():
     areas = scene(images=False, curvature=0.02).areas
     flipped = MapAreas(roadblocks=tuple(r * [1, -1] for r in (*areas.roadblocks, *areas.intersections)))
-    ours = distance_map.mirror(distance_map.distance_map(areas, CODEBOOK)).astype(int)
-    assert np.abs(ours - distance_map.distance_map(flipped, CODEBOOK)).max() <= 2
+    ours = distance_map.mirror(distance_map.distance_map(areas)).astype(int)
+    assert np.abs(ours - distance_map.distance_map(flipped)).max() <= 2
 
 
 # --- seen from above -------------------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
 
 def test_the_reader_is_asked_for_the_road_where_the_map_has_it():
     shown = scene(images=False)
-    reader = bev_head.BevHead(32, CODEBOOK, torch.Generator().manual_seed(0))
-    distances = torch.from_numpy(distance_map.distance_map(shown.areas, CODEBOOK))[None]
+    reader = bev_head.BevHead(32, torch.Generator().manual_seed(0))
+    distances = torch.from_numpy(distance_map.distance_map(shown.areas))[None]
     road = (distances[:, reader.rows][:, :, reader.columns] <= 0)[0].numpy()
     x_m, y_m = occupancy.cell_centres_m()
     centres = np.stack(np.meshgrid(x_m, y_m, indexing="ij"), -1).reshape(-1, 2)
@@ -208,7 +208,7 @@ def test_a_place_behind_a_image_is_drawn_where_it_was_seen():
 
 def eyes():
     """What reads the ground, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of places in a token."""
-    return ground_head.GroundHead(tiny_net().config, CODEBOOK, torch.Generator().manual_seed(0))
+    return ground_head.GroundHead(tiny_net().config, torch.Generator().manual_seed(0))
 
 
 def nobody():
@@ -217,7 +217,7 @@ def nobody():
 
 def asked(reader, areas=None, taken=None):
     areas = areas or MapAreas(roadblocks=(np.array([[-9.0, 0.0], [79.0, 0.0], [79.0, 30.0], [-9.0, 30.0]]),))
-    distances = torch.from_numpy(distance_map.distance_map(areas, CODEBOOK))[None]
+    distances = torch.from_numpy(distance_map.distance_map(areas))[None]
     if taken is None:
         taken = nobody()
     wanted = reader.wanted(distances, torch.from_numpy(taken)[None])[0]
@@ -251,7 +251,7 @@ def test_who_stands_ahead_is_asked_of_the_front_image_now_and_later():
 def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
     reader = eyes()
     wanted, known = asked(reader)
-    distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=()), CODEBOOK))[None]
+    distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=())))[None]
     taken = torch.from_numpy(nobody())[None]
     with torch.no_grad():
         reader.linear.weight.zero_()
@@ -274,7 +274,7 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     if wrong:
         actions.append(augment.perturbed_actions(points, wrong, LAYOUT, rng))
     shown = scene(images=False)
-    distances = np.stack([distance_map.distance_map(shown.areas, CODEBOOK)] * 2)
+    distances = np.stack([distance_map.distance_map(shown.areas)] * 2)
     taken = np.stack([occupancy.occupancy(shown)] * 2)
     goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)

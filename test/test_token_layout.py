@@ -155,7 +155,7 @@ def test_losses_are_finite_and_reach_every_head(layout):
         augment.masked_actions(clean, 3, layout, rng),
         layout.clip(augment.perturbed_actions(poses, 2, layout, rng)),
     ]
-    x_ids, y_ids = distance_map.id_window(layout.codebook)
+    x_ids, y_ids = distance_map.id_window()
     empty = torch.zeros(2, 0)
     batch = Batch(
         images=images,

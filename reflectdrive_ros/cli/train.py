@@ -27,9 +27,10 @@ from .. import arguments
 from ..command import HelpFormatter, command
 from ..config import ConfigError, override_dotted
 from ..data import real_tracks, shards
-from ..data.cache import Shape, build_cache
+from ..data.cache import CachedSet, Shape, build_cache
 from ..files import lock_folder
 from ..model.token.net import TokenNetConfig
+from ..model.token.rollout import default_decoding
 from ..provenance import provenance
 from ..runtime import cli_args
 from ..stopping import defer_signals, exit_code, print_stop
@@ -37,6 +38,7 @@ from ..training import (
     average,
     diffusion,
     recorded_samples,
+    refine,
     rewards,
     rl,
     settings,
@@ -52,7 +54,7 @@ from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
 from ..training.rewards import PlanScorer, RewardPool
 from ..training.run_log import LOG, RunLog, complete_rows
-from ..training.settings import DiffusionTrainConfig, RlTrainConfig, TrainConfig
+from ..training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
 from ..training.token_job import PretrainedPaths, TokenJob
 from ..training.train_state import Progress as Done
 from ..training.train_state import StateError
@@ -96,6 +98,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run, or folder of weights as models/reflectdrive2_small, whose network is trained further",
     )
     rl_parser.set_defaults(defaults=RlTrainConfig(), language_weights=None, vision_weights=None)
+    refine_parser = kinds.add_parser(
+        "refine", help="the refinement expert of drivefine, on drafts of its network", description=refine.__doc__
+    )
+    _add_run_arguments(refine_parser)
+    refine_parser.add_argument(
+        "--init-from",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help="run, or folder of weights, whose generator is refined",
+    )
+    refine_parser.set_defaults(defaults=RefineTrainConfig(), language_weights=None, vision_weights=None)
     diffusion_parser = kinds.add_parser(
         "diffusion", help="the denoiser of reflexdiffusion, on lanes and agents", description=diffusion.__doc__
     )
@@ -168,7 +182,7 @@ def run_with_network(
     args: argparse.Namespace, config: TrainConfig, network: TokenNetConfig, console: Console, errors: Console
 ) -> int:
     """As `run`, of a network of any measures."""
-    _continues(args.out, config, rl.COLUMNS if isinstance(config, RlTrainConfig) else sft.COLUMNS)
+    _continues(args.out, config, columns_of(config))
     for folder in filter(
         None, (args.train, args.val)
     ):  # preparing scenes takes hours: missing files are reported before it
@@ -177,6 +191,8 @@ def run_with_network(
     if isinstance(config, RlTrainConfig):
         _check_network(args.init_from, network)
         network = replace(network, plan_value=config.rl.plan_value > 0.0)
+    if isinstance(config, RefineTrainConfig):
+        network = _refined_network(args.init_from, network, config)
     pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
     if pretrained_paths.any_given and args.init_from is not None:
         raise ConfigError(
@@ -199,6 +215,31 @@ def _check_network(folder: Path, network: TokenNetConfig) -> None:
             f"{folder} holds another network than the setting `network` names ({', '.join(other)} differ): "
             "give another --init-from"
         )
+
+
+def columns_of(config: TrainConfig) -> tuple[str, ...]:
+    """Columns of the log of a run."""
+    if isinstance(config, RlTrainConfig):
+        return rl.COLUMNS
+    return refine.COLUMNS if isinstance(config, RefineTrainConfig) else sft.COLUMNS
+
+
+def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainConfig) -> TokenNetConfig:
+    """The network of a folder with the refinement expert of the setting `network`. Raises StateError for a network of
+    another layout, ConfigError for one without an expert.
+
+    It keeps a plan value, and gets one if the run trains it.
+    """
+    found = train_state.load_network(folder).config
+    refine = network.refine if network.refine.layers else found.refine
+    if not refine.layers:
+        raise ConfigError(f"network is {config.network}, which has no refinement expert: set it to drivefine_small")
+    if found.layout != network.layout:
+        raise StateError(
+            f"{folder} holds a network of other tokens than the setting network ({config.network}): "
+            "give another --init-from"
+        )
+    return replace(found, refine=refine, plan_value=found.plan_value or config.refine.plan_value > 0.0)
 
 
 def _run_alone(
@@ -244,22 +285,37 @@ def _run_alone(
         validation_set,
         args.out,
         about,
+        default_decoding(network.layout),
         init_from=args.init_from,
         pretrained_paths=pretrained_paths,
         goal_scores=goal_scores,
     )
     _same_scenes(args.out, scenes.key, args.train.name)
-    columns = rl.COLUMNS if isinstance(config, RlTrainConfig) else sft.COLUMNS
-    log = RunLog(args.out, config.data.batch, columns, validation.summary, console, fabric.is_global_zero)
+    log = RunLog(args.out, config.data.batch, columns_of(config), validation.summary, console, fabric.is_global_zero)
     with defer_signals() as request, log as report:
         if isinstance(config, RlTrainConfig):
-            rewards.check_scorable(args.train, scenes)
-            scorer = PlanScorer(network.layout, config.reward)
-            with RewardPool(args.train, scenes, scorer, args.workers) as pool:
+            with _reward_pool(args, config, network, scenes) as pool:
+                assert pool is not None
                 done = rl.train(job, fabric, report, pool, lambda: request.number is not None)
+        elif isinstance(config, RefineTrainConfig):
+            with _reward_pool(args, config, network, scenes) as rewards_of:
+                done = refine.train(job, fabric, report, rewards_of, lambda: request.number is not None)
         else:
             done = sft.train(job, fabric, report, lambda: request.number is not None)
     return _finish(args, fabric, request.number, done, console)
+
+
+@contextmanager
+def _reward_pool(
+    args: argparse.Namespace, config: RlTrainConfig | RefineTrainConfig, network: TokenNetConfig, scenes: CachedSet
+) -> Iterator[RewardPool | None]:
+    """Processes that score plans; None if no loss needs rewards. Raises SetError for a set that cannot be scored."""
+    if isinstance(config, RefineTrainConfig) and not config.refine.needs_rewards:
+        yield None
+        return
+    rewards.check_scorable(args.train, scenes)
+    with RewardPool(args.train, scenes, PlanScorer(network.layout, config.reward), args.workers) as pool:
+        yield pool
 
 
 def _finish(args: argparse.Namespace, fabric: Fabric, stopped_by: int | None, done: Done, console: Console) -> int:

@@ -38,7 +38,7 @@ from .shards import SetError, ShardNote
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-FORMAT = 6
+FORMAT = 7
 FILES = {"images": "pictures.npy", "distances": "distances.npy"}  # arrays that are mapped from the disk
 NAME_DTYPE = "S100"  # `codec.NAME`
 FORMER_ARRAYS = {"taken": "occupancy"}  # names in caches that an earlier version wrote
@@ -95,7 +95,7 @@ class CachedSet:
     text_mirrored: Array  # (N, T) int64
     ego: Array  # (N, 3) float32, scaled
     route: Array  # (N, R, 2) float32 m, NaN where it is not known
-    expert: Array  # (N, 8, 2) m
+    expert: Array  # (N, 8, 3) m, m, rad
     occupancy: Array  # (N, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     location: Array  # (N, 2) shard, row
     names: Array  # (N,) bytes, of the scenes
@@ -177,7 +177,7 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
     read.
     """
     sentences: list[str] = []
-    spec, codebook = shape.spec, shape.codebook
+    spec = shape.spec
     rows: dict[str, list[Array]] = {}
     for scene in shards.read_shard(folder, note, images=True, on_damage=sentences.append):
         observation = scene.observation()
@@ -189,12 +189,12 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
             continue
         made = {
             "images": inputs.images,
-            "distances": distance_map.distance_map(scene.areas, codebook),
+            "distances": distance_map.distance_map(scene.areas),
             "text": inputs.text,
             "text_mirrored": other.text,
             "ego": inputs.ego,
             "route": features.route_ahead(observation.route, spec.route_at_m)[0].astype(np.float32),
-            "expert": scene.expert[:, :2],
+            "expert": scene.expert,
             "occupancy": occupancy.occupancy(scene),
             "names": np.array(scene.name.encode(), NAME_DTYPE),
         }

@@ -1,8 +1,8 @@
-"""Distance of each bin of the codebook to the drivable space: the cost map of the field loss, per scene.
+"""Distance of each cell of a grid of 0.3 m to the drivable space: the cost map of the field loss, per scene.
 
-A map holds the signed distance to the edge of the drivable space at the centres of the bins from -10 to 80 m ahead and
+A map holds the signed distance to the edge of the drivable space at the centres of the cells from -10 to 80 m ahead and
 35 m to either side, outside positive, in tenths of a metre as int8 (12.7 m at most). Places beyond the map have the
-value of its border. The polygons are rasterised at half a bin and distances are computed by two distance transforms: 2
+value of its border. The polygons are rasterised at half a cell and distances are computed by two distance transforms: 2
 ms a scene, exact to a pixel. The score uses the polygons; the map only gives the direction of improvement.
 """
 
@@ -19,27 +19,28 @@ X_RANGE_M = (-10.0, 80.0)
 Y_RANGE_M = (-35.0, 35.0)
 STEP_M = 0.1  # resolution of the stored distances
 MARGIN_M = 6.0  # rasterised beyond the map, to include roads just outside
-PIXELS_PER_BIN = 2  # pixels per bin
+GRID = Codebook()  # of the cells, whatever the tokens of a network are
+PIXELS_PER_BIN = 2  # pixels per cell
 SUBPIXEL_BITS = 6  # binary places of a corner between pixels, for OpenCV
 
 
-def id_window(codebook: Codebook) -> tuple[slice, slice]:
-    """The ids of x and of y that a map covers."""
-    reach = codebook.zero_id
+def id_window() -> tuple[slice, slice]:
+    """The ids in GRID of x and of y that a map covers."""
+    reach = GRID.zero_id
     spans = []
     for low, high in (X_RANGE_M, Y_RANGE_M):
-        first, last = round(low / codebook.bin_m), round(high / codebook.bin_m)
+        first, last = round(low / GRID.bin_m), round(high / GRID.bin_m)
         spans.append(slice(max(first, -reach) + reach, min(last, reach) + reach + 1))
     return spans[0], spans[1]
 
 
-def distance_map(areas: MapAreas, codebook: Codebook) -> Array:
-    """(X, Y) int8, tenths of a metre off the drivable space of a scene, inside negative; bins of `id_window`."""
-    pixel_m = codebook.bin_m / PIXELS_PER_BIN
-    margin = int(np.ceil(MARGIN_M / codebook.bin_m)) * PIXELS_PER_BIN
-    x_ids, y_ids = id_window(codebook)
+def distance_map(areas: MapAreas) -> Array:
+    """(X, Y) int8, tenths of a metre off the drivable space of a scene, inside negative; cells of `id_window`."""
+    pixel_m = GRID.bin_m / PIXELS_PER_BIN
+    margin = int(np.ceil(MARGIN_M / GRID.bin_m)) * PIXELS_PER_BIN
+    x_ids, y_ids = id_window()
     rows, columns = ((ids.stop - ids.start - 1) * PIXELS_PER_BIN + 1 + 2 * margin for ids in (x_ids, y_ids))
-    first_m = np.array([codebook.to_values(np.array(ids.start)) for ids in (x_ids, y_ids)]) - margin * pixel_m
+    first_m = np.array([GRID.to_values(np.array(ids.start)) for ids in (x_ids, y_ids)]) - margin * pixel_m
     drivable = np.zeros((rows, columns), np.uint8)
     for ring in (*areas.roadblocks, *areas.intersections, *areas.carparks):
         corners = np.rint((ring - first_m) / pixel_m * 2**SUBPIXEL_BITS).astype(np.int32)[
@@ -58,3 +59,9 @@ def distance_map(areas: MapAreas, codebook: Codebook) -> Array:
 def mirror(distances: Array) -> Array:
     """A map (.., X, Y) of the mirrored scene, left and right swapped."""
     return distances[..., ::-1]
+
+
+def indices_of(values_m: Array, axis: int) -> Array:
+    """Rows (axis 0, of x) or columns (axis 1, of y) of a map at values in metres, those beyond it at its border."""
+    ids = id_window()[axis]
+    return np.clip(GRID.to_ids(values_m), ids.start, ids.stop - 1).astype(np.int64) - ids.start

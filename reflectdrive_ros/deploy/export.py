@@ -1,4 +1,4 @@
-"""Exports a checkpoint as ONNX graphs, `vision_encoder`, `prefill_goal`, `prefill` and `step`, with a card.
+"""Exports a checkpoint as ONNX graphs, `vision_encoder`, `prefill_goal`, `prefill`, `step` and others, with a card.
 
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
@@ -10,6 +10,9 @@
     prefill        the same -> keys_l, values_l
     step           blocks (1, M, T) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, T) int64, confidence (1, M, T) float32
+    sampled_step   blocks, limit, temperature (1, M, 1) float32 above 0, share (1, M, T) float32 uniform numbers,
+                   keys_l, values_l -> as step; only of a layout without a goal
+    refine         blocks without masks, keys_l, values_l -> as step; only with a refinement expert
     guided_step    blocks, limit, weight float32, keys_l, values_l, unconditional_keys_l, unconditional_values_l
                    -> as step; only with `guidance`
 
@@ -129,6 +132,35 @@ class Step(nn.Module):
         return (*updated, self.net.plan_value(hidden).sigmoid()) if self.net.config.plan_value else updated
 
 
+class SampledStep(nn.Module):
+    """`rollout.sampled_step` with tensors only."""
+
+    def __init__(self, net: TokenNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self,
+        actions: Tensor,
+        limit: Tensor,
+        temperature: Tensor,
+        share: Tensor,
+        keys_values: tuple[KeysValues, ...],
+    ) -> tuple[Tensor, Tensor]:
+        return rollout.sampled_step(self.net, actions, keys_values, limit, temperature, share)
+
+
+class Refine(nn.Module):
+    """`rollout.refine` with tensors only."""
+
+    def __init__(self, net: TokenNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> tuple[Tensor, Tensor]:
+        return rollout.refine(self.net, actions, keys_values)
+
+
 class GuidedStep(nn.Module):
     """`rollout.guided_logits` and a draft, with tensors only."""
 
@@ -178,6 +210,10 @@ def export(
     if net.config.layout.goal:
         decided = ["blocks", "goal_log_probs", "real"]
         traced["prefill_goal"] = _trace_prefill(net, PrefillGoal(net, decoding), decided, goals=True)
+    else:
+        traced["sampled_step"] = _trace_sampled_step(net, decoding, sequences)
+    if net.config.refine.layers:
+        traced["refine"] = _trace_refine(net, decoding, sequences)
     if guidance:
         traced["guided_step"] = _trace_guided_step(net, decoding, sequences)
     return write_graphs(folder, model, traced, about, golden, gate)
@@ -229,7 +265,9 @@ def describe_model(
     measures = dataclasses.asdict(config)
     description = {
         "kind": "token",
-        "capabilities": token_capabilities(config.layout, config.plan_value, guidance),
+        "capabilities": token_capabilities(
+            config.layout, config.plan_value, config.refine.layers > 0, guidance, sampling=not config.layout.goal
+        ),
         "training_domain": RENDERED,
         "weights_sha256": weights_sha256,
         "precision": PRECISIONS[net.x_head.weight.dtype],
@@ -313,39 +351,70 @@ def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], goals: 
 
 
 def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
+    masked, keys_values = _example_sequences(net, decoding, sequences)
+    tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
+    shapes = _free_count(sequences, ("actions",), limit=None, edit=None, keys_values=_static(keys_values))
+    names = ["blocks", "limit", "edit", *_keys_values_names(net)[: 2 * len(keys_values)]]
+    outputs = ["written", "confidence", *["plan_value"] * net.config.plan_value]
+    return trace(Step(net, decoding), tensors, names, outputs, shapes)
+
+
+def _trace_sampled_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
+    masked, keys_values = _example_sequences(net, decoding, sequences)
+    ones = torch.ones(masked.shape)
+    tensors = masked, torch.tensor(1), ones[..., :1], 0.5 * ones, keys_values
+    drawn = ("actions", "temperature", "share")
+    shapes = _free_count(sequences, drawn, limit=None, keys_values=_static(keys_values))
+    names = ["blocks", "limit", "temperature", "share", *_keys_values_names(net)[: 2 * len(keys_values)]]
+    return trace(SampledStep(net), tensors, names, ["written", "confidence"], shapes)
+
+
+def _trace_refine(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
+    masked, keys_values = _example_sequences(net, decoding, sequences, net.config.cached_layers)
+    tensors = torch.zeros_like(masked), keys_values
+    shapes = _free_count(sequences, ("actions",), keys_values=_static(keys_values))
+    names = ["blocks", *_keys_values_names(net)]
+    return trace(Refine(net), tensors, names, ["written", "confidence"], shapes)
+
+
+def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
+    masked, keys_values = _example_sequences(net, decoding, sequences)
+    prompts = keys_values, _example_sequences(net, decoding, sequences)[1]
+    static = _static(keys_values)
+    shapes = _free_count(sequences, ("actions",), limit=None, weight=None, keys_values=static, unconditional=static)
+    names = _keys_values_names(net)[: 2 * len(keys_values)]
+    inputs = ["blocks", "limit", "weight", *names, *(f"{UNCONDITIONAL}{name}" for name in names)]
+    tensors = masked, torch.tensor(1), torch.tensor(1.0), *prompts
+    return trace(GuidedStep(net), tensors, inputs, ["written", "confidence"], shapes)
+
+
+def _example_sequences(
+    net: TokenNet, decoding: Decoding, sequences: int | None, layers: int | None = None
+) -> tuple[Tensor, tuple[KeysValues, ...]]:
+    """Masked sequences (1, M, T), and empty keys and values of the prompt in each layer."""
     config, attention = net.config, net.config.transformer
     count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
     masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
     measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
     kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
-    keys_values = tuple((kept.clone(), kept.clone()) for _ in range(attention.layers))
-    tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
-    static = tuple((None, None) for _ in keys_values)
-    free = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
-    shapes = None if sequences else {"actions": free, "limit": None, "edit": None, "keys_values": static}
-    names = ["blocks", "limit", "edit", *_keys_values_names(net)]
-    outputs = ["written", "confidence", *["plan_value"] * net.config.plan_value]
-    return trace(Step(net, decoding), tensors, names, outputs, shapes)
+    return masked, tuple((kept.clone(), kept.clone()) for _ in range(layers or attention.layers))
 
 
-def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
-    attention, count = net.config.transformer, sequences or decoding.goals.count + 1
-    measures = 1, attention.kv_heads, net.config.prompt_length, attention.head_dim
-    kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
-    prompts = [tuple((kept.clone(), kept.clone()) for _ in range(attention.layers)) for _ in range(2)]
-    masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
-    static = tuple((None, None) for _ in range(attention.layers))
-    free = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
-    shapes = {"actions": free, "limit": None, "weight": None, "keys_values": static, "unconditional": static}
-    names = _keys_values_names(net)
-    inputs = ["blocks", "limit", "weight", *names, *(f"{UNCONDITIONAL}{name}" for name in names)]
-    tensors = masked, torch.tensor(1), torch.tensor(1.0), *prompts
-    return trace(GuidedStep(net), tensors, inputs, ["written", "confidence"], None if sequences else shapes)
+def _static(keys_values: tuple[KeysValues, ...]) -> tuple[tuple[None, None], ...]:
+    return tuple((None, None) for _ in keys_values)
+
+
+def _free_count(sequences: int | None, names: tuple[str, ...], **static: Any) -> dict[str, Any] | None:
+    """Shapes of the arguments of a graph: those of `names` have a free number of sequences; None: all are fixed."""
+    if sequences:
+        return None
+    free = Dim("count", min=1, max=MAX_SEQUENCES)
+    return {**{name: {1: free} for name in names}, **static}
 
 
 def _keys_values_names(net: TokenNet) -> list[str]:
     """Names of the keys and values that go from one graph to the other."""
-    return [f"{part}_{layer}" for layer in range(net.config.transformer.layers) for part in ("keys", "values")]
+    return [f"{part}_{layer}" for layer in range(net.config.cached_layers) for part in ("keys", "values")]
 
 
 def trace(module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any) -> ir.Model:

@@ -58,10 +58,14 @@ CAPABILITIES = {  # optional function of a network -> its graph
     "goals": "prefill_goal",
     "edit": "step",
     "plan_value": "step",
+    "sampling": "sampled_step",
     "refine": "refine",
     "guidance": "guided_step",
 }
-ORDER = ("vision_encoder", "encoder", "prefill_goal", "prefill", "step", "guided_step", "denoiser", "refine")
+ORDER = (
+    *("vision_encoder", "encoder", "prefill_goal", "prefill"),
+    *("step", "sampled_step", "guided_step", "denoiser", "refine"),
+)
 UNCONDITIONAL = "unconditional_"  # prefix of inputs of guided_step: keys and values of the prompt without text
 RENDERED = "rendered images"  # training domain of networks trained on the proving ground alone
 QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
@@ -325,11 +329,19 @@ def required_graphs(kind: str, capabilities: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(needed, key=ORDER.index))
 
 
-def token_capabilities(layout: TokenLayout, plan_value: bool, guidance: bool) -> list[str]:
-    """Capabilities of a token network: edit, goals if its layout has them, plan_value if it has that head, and guidance
-    if the backend supports it.
+def token_capabilities(
+    layout: TokenLayout, plan_value: bool, refine: bool, guidance: bool, sampling: bool
+) -> list[str]:
+    """Capabilities of a token network: edit, goals if its layout has them, plan_value if it has that head, refine if it
+    has that expert, and guidance and sampling if the backend supports them.
     """
-    optional = {"goals": bool(layout.goal), "plan_value": plan_value, "guidance": guidance}
+    optional = {
+        "goals": bool(layout.goal),
+        "plan_value": plan_value,
+        "refine": refine,
+        "guidance": guidance,
+        "sampling": sampling,
+    }
     return sorted(["edit", *(name for name, present in optional.items() if present)])
 
 

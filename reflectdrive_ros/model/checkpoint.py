@@ -29,6 +29,7 @@ from ..documents import DocumentError, array, check_fields, flag, number, parse_
 from ..errors import UserError
 from ..files import MODEL_BYTES, open_limited, sha256_of
 from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
+from .token.moe import RefineConfig
 from .token.net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.3"
@@ -72,6 +73,13 @@ FIELDS = {  # of TokenNetConfig in a weights file
     "layout": LAYOUT,
     "goal_hidden": WIDTH,
     "plan_value": flag,
+    "table_stride": whole(1, 64),
+    "refine": {"layers": whole(0, 256), **dict.fromkeys(("own_norm", "own_heads", "own_prompt"), flag)},
+}
+ADDED = {  # entries that weights of earlier versions lack, and what they mean there
+    "plan_value": False,
+    "table_stride": 1,
+    "refine": dataclasses.asdict(RefineConfig()),
 }
 
 
@@ -83,10 +91,15 @@ def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch
     """Writes weights (as `dtype`) and card, atomically; returns the file's SHA-256."""
     described = {
         "kind": "token",
-        "capabilities": token_capabilities(net.config.layout, net.config.plan_value, True),
+        "capabilities": weight_capabilities(net.config),
         "training_domain": RENDERED,
     }
     return write_weights(net, net.config, FORMAT, {**described, **about}, Path(path), dtype)
+
+
+def weight_capabilities(config: TokenNetConfig) -> list[str]:
+    """Capabilities of weights: torch can do all that the network has parts for."""
+    return token_capabilities(config.layout, config.plan_value, config.refine.layers > 0, guidance=True, sampling=True)
 
 
 def load(path: str | Path, sha256: str) -> TokenNet:
@@ -104,10 +117,15 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
 
     In float32 on the CPU, ready for inference. Raises CheckpointError for a file without its configuration.
     """
-    path = Path(path)
-    net = TokenNet(_config(path, stored_config(path, FORMAT, *FORMER_FORMATS)))
+    net = TokenNet(config_of(path))
     net.initialise(torch.Generator().manual_seed(seed))
     return net.eval()
+
+
+def config_of(path: str | Path) -> TokenNetConfig:
+    """The configuration in a weights file, or in a card of exported graphs. Raises CheckpointError."""
+    path = Path(path)
+    return _config(path, stored_config(path, FORMAT, *FORMER_FORMATS))
 
 
 def present_name(name: str) -> str:
@@ -119,7 +137,7 @@ def _config(path: Path, content: str) -> TokenNetConfig:
     def present(values: Any) -> Any:
         values = upgrade_config(values)
         if isinstance(values, dict):
-            values.setdefault("plan_value", False)  # weights of networks without that head may not name it
+            return {**ADDED, **values}
         return values
 
     return parse_config(path, content, TokenNetConfig, FIELDS, present)

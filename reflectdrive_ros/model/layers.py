@@ -149,12 +149,14 @@ class GatedMlp(nn.Module):
 class DecoderLayer(nn.Module):
     """Shared self-attention; the prompt's tokens then pass the full FFN, the action tokens their own."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, encodes_prompt: bool = True) -> None:
+        """Without `encodes_prompt` it has no FFN for the prompt's tokens: it reads their keys and values only."""
         super().__init__()
         self.input_layernorm = RmsNorm(config.width, config.norm_eps)
         self.self_attn = Attention(config)
         self.post_attention_layernorm = RmsNorm(config.width, config.norm_eps)
-        self.mlp = GatedMlp(config.width, config.ffn)
+        if encodes_prompt:
+            self.mlp = GatedMlp(config.width, config.ffn)
         self.action_mlp = GatedMlp(config.width, config.action_ffn)
 
     def forward(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from ..config import DENOISER_PLANNERS, Config, ConfigError, DecodingConfig
 from ..domain import Observation, Trajectory
-from . import constant_velocity, reflectdrive, reflectdrive2, reflexdiffusion, route_follower
+from . import constant_velocity, drivefine, reflectdrive, reflectdrive2, reflexdiffusion, route_follower
 from .planner import Planner, PlannerContext
 
 PLANNERS: dict[str, Planner] = {
@@ -17,13 +17,15 @@ PLANNERS: dict[str, Planner] = {
 CAMERA_FREE = (*PLANNERS, *sorted(DENOISER_PLANNERS))  # they use no images, so none need be rendered or read
 VECTOR_PLANNERS = DENOISER_PLANNERS  # they read lanes, history, lights and stop lines; others pay nothing
 LEARNED: dict[str, Planner] = {  # they need the weights of a network
+    "drivefine": drivefine.plan,
     "reflectdrive": reflectdrive.plan,
     "reflectdrive2": reflectdrive2.plan,
     "reflexdiffusion": reflexdiffusion.plan,
 }
 PROPOSALS: dict[
     str, Callable[[Observation, PlannerContext], tuple[Trajectory, ...]]
-] = {  # to all goals, without repair
+] = {  # all candidates, without choice or repair
+    "drivefine": drivefine.proposals,
     "reflectdrive": reflectdrive.proposals,
     "reflectdrive2": reflectdrive2.proposals,
 }

@@ -87,7 +87,8 @@ class Network(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the network can do beyond drafts, as its card says: goals, edit, plan_value, refine, guidance."""
+        """What the network can do beyond drafts, as its card says: goals, edit, sampling, plan_value, refine,
+        guidance."""
         ...
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
@@ -108,6 +109,18 @@ class Network(Protocol):
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         """`step` without `edit` for each of `limits` (at least one)."""
+        ...
+
+    def sampled_step(
+        self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
+    ) -> tuple[Array, Array]:
+        """As `step` without `edit`, with ids drawn from the distribution at a temperature (M,) above 0 by uniform
+        numbers `share` (M, T) in [0, 1). Capability sampling."""
+        ...
+
+    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
+        """Complete sequences (M, T) corrected by the refinement expert in one pass, and the probability (M, T) of each
+        id. Capability refine."""
         ...
 
     def plan_values(self, context: Any, actions: Array) -> Array:

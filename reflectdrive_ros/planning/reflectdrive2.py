@@ -26,7 +26,7 @@ from ..config import ReflectDrive2Config
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
 from ..scoring.safety import SafetyContext, safety_check
 from ..tokens import TokenLayout, draft_schedule
-from .assessment import CandidateScores, score_candidates, simulated_states
+from .assessment import CandidateScores, can_score, score_candidates, simulated_states
 from .planner import (
     Network,
     PlannerContext,
@@ -177,12 +177,6 @@ def planned_position(plan: Plan, elapsed_s: float) -> Array:
 
 def distance(a: Array, b: Array) -> float:
     return float(np.hypot(*(a[:2] - b[:2])))
-
-
-def can_score(observation: Observation) -> bool:
-    """Whether candidates can be scored: agents or drivable space are known, and there is a route."""
-    known = observation.others is not None or observation.drivable is not None
-    return known and len(geometry.distinct_points(observation.route)) >= 2
 
 
 def select_goal(goals: Array, log_probs: Array, among: Array, ego: EgoState, settings: ReflectDrive2Config) -> int:

@@ -31,15 +31,16 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import RepairConfig
 from ..domain import Array
+from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SAFE, SafetyContext
-from ..scoring.search import neighbourhood
+from ..scoring.search import neighbourhood, search_stride
 from ..tokens import TokenLayout
 from .assessment import assess, evaluate, rank_as_planned
 from .planner import PlannerContext, no_deadline, token_network
 from .postprocess.waypoints import POINT_DT_S, postprocess
 
 ANCHORS = 4  # token pairs that are kept per iteration
-ANCHOR_SPACING = 3  # Manhattan distance in bins between two anchors, at least
+ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
@@ -78,8 +79,8 @@ def repair_plan(
     layout = network.layout
 
     def points_of(many: Array) -> Array:
-        kept = (many == ids).reshape(len(many), *points.shape)
-        decoded = np.where(kept, points, layout.decode(many))
+        kept = (many == ids).reshape(len(many), len(points), -1)[..., :2]
+        decoded = np.where(kept, points, layout.decode(many)[..., :2])
         return postprocess(decoded, known.observation.ego, layout.codebook.bin_m, known.road)
 
     def redraft(actions: Array) -> Array:
@@ -144,7 +145,7 @@ def run_repair(
     anchored = np.zeros(layout.points, bool)
     allowed_violation = float(start.limit_violation.max())
     back = iterations = improved_at = 0
-    routed = [] if known.route is None else [layout.encode(follow_route(start.points[0], known))]
+    routed = [] if known.route is None else [encode_points(follow_route(start.points[0], known), known, layout)]
     while iterations < settings.iterations and not present.sound.all():
         if iterations - improved_at >= settings.max_stalled_iterations or (
             iterations and deadline_used() > HURRY_DEADLINE_SHARE
@@ -155,7 +156,8 @@ def run_repair(
         if not wrong.any():  # safe, but beyond the vehicle limits
             wrong = ~present.sound[0]
         place = max(int(np.argmax(wrong)) - back, 0)
-        candidates = [layout.encode(brake_along_plan(present.points[0], float(known.scene.motion[0]))), *routed]
+        braked = brake_along_plan(present.points[0], float(known.scene.motion[0]))
+        candidates = [encode_points(braked, known, layout), *routed]
         if deadline_used() <= HURRY_DEADLINE_SHARE:
             moved = best_pairs(present_ids, place, tried, allowed_violation, known, layout, points_of, settings)
             if len(moved) == 0:
@@ -199,8 +201,13 @@ def best_pairs(
     free = np.ones(len(ranked), bool)
     while free.any() and len(kept) < ANCHORS:
         kept.append(int(np.argmax(free)))
-        free &= np.abs(pairs - pairs[kept[-1]]).sum(axis=1) >= ANCHOR_SPACING
+        free &= np.abs(pairs - pairs[kept[-1]]).sum(axis=1) >= ANCHOR_SPACING * search_stride(layout.codebook)
     return np.asarray(ranked[kept])
+
+
+def encode_points(points: Array, known: SafetyContext, layout: TokenLayout) -> Array:
+    """Ids (M, T) of plans through points (M, P, 2), with the headings of their paths if the layout has headings."""
+    return layout.encode(poses_on_road(points, known.road)[..., : len(layout.axes)])
 
 
 def mask_around(plans: Array, place: int, anchored: Array, layout: TokenLayout) -> Array:

@@ -101,19 +101,22 @@ def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str,
             )
 
 
-def run_batched(call: Callable[[Array], StepOutput], actions: Array, count: int | None) -> StepOutput:
+def run_batched(
+    call: Callable[..., StepOutput], actions: Array, count: int | None, beside: Array | None = None
+) -> StepOutput:
     """Applies `call` to action sequences (M, T), in as many calls as a step of `count` sequences requires; None: any
     number.
 
-    Each call is given a batch (1, count, T) int64, padded with repeated sequences, and returns (ids, confidence) of
-    each of them. Sequences do not depend on each other, so that any split gives the same result. A repair redrafts more
-    sequences than there are goals.
+    Each call is given a batch (1, count, T) int64, padded with repeated sequences, and the rows (count, N) of `beside`
+    (M, N), if there are any; it returns (ids, confidence) of each of them. Sequences do not depend on each other, so
+    that any split gives the same result. A repair redrafts more sequences than there are goals.
     """
     done = []
     for at in range(0, len(actions), count or len(actions)):
         batch = actions[at : at + count] if count else actions
-        ids = np.concatenate([batch, np.repeat(batch[:1], (count or len(batch)) - len(batch), axis=0)])
-        written, confidence = call(ids[None].astype(np.int64))
+        rows = np.append(np.arange(len(batch)), np.zeros((count or len(batch)) - len(batch), int))
+        more = [] if beside is None else [beside[at : at + len(batch)][rows]]
+        written, confidence = call(batch[rows][None].astype(np.int64), *more)
         done.append((written[: len(batch)].astype(np.int32), confidence[: len(batch)]))
     return concat_outputs(done)
 

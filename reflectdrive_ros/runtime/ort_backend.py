@@ -107,11 +107,26 @@ class OrtNetwork:
         rounds, step = tuple(map(Round, limits)), partial(self._step, context)
         return concat_outputs(self._run_parallel(lambda part: run_rounds(step, part, rounds), actions))
 
+    def sampled_step(
+        self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
+    ) -> tuple[Array, Array]:
+        flags = {"limit": np.array(limit, np.int64)}
+        drawn = np.concatenate([temperature[:, None], share], axis=1).astype(np.float32)
+
+        def call(ids: Array, numbers: Array) -> tuple[Array, Array]:
+            feeds = {**flags, "temperature": numbers[None, :, :1], "share": numbers[None, :, 1:]}
+            return self._decode("sampled_step", ids, feeds, context)
+
+        return run_batched(call, actions, self._sequences, drawn)
+
+    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
+        return run_batched(lambda ids: self._decode("refine", ids, {}, context), actions, self._sequences)
+
     def plan_values(self, context: Any, actions: Array) -> Array:
         flags = {"limit": np.array(0, np.int64), "edit": np.array(False, np.bool_)}
 
         def call(ids: Array) -> tuple[Array, Array]:
-            out = self._graphs["step"].run({"blocks": ids, **flags}, context)
+            out = self._run("step", ids, flags, context)
             return out["written"].numpy()[0], out["plan_value"].numpy()[0]
 
         return run_batched(call, actions, self._sequences)[1]
@@ -137,8 +152,14 @@ class OrtNetwork:
         return run_batched(lambda ids: self._decode("step", ids, flags, context), actions, self._sequences)
 
     def _decode(self, graph: str, ids: Array, flags: Mapping[str, Array], kept: Any) -> tuple[Array, Array]:
-        out = self._graphs[graph].run({"blocks": ids, **flags}, kept)
+        """Ids and confidence that a graph writes."""
+        out = self._run(graph, ids, flags, kept)
         return out["written"].numpy()[0], out["confidence"].numpy()[0]
+
+    def _run(self, graph: str, ids: Array, flags: Mapping[str, Array], kept: Any) -> dict[str, Any]:
+        taken = self._graphs[graph].input_specs
+        past = {name: tensor for name, tensor in kept.items() if name in taken}  # an expert may have its own
+        return self._graphs[graph].run({"blocks": ids, **flags}, past)
 
 
 class OrtDenoiser:

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ..domain import Array
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
-from ..model.card import token_capabilities
-from ..model.checkpoint import CheckpointError, load
+from ..model.checkpoint import CheckpointError, load, weight_capabilities
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.cuda_graphs import DEFAULT_MODE, CudaMode, cuda_step
@@ -58,7 +57,7 @@ class TorchNetwork:
             lambda images: self._net.encode_images(self._batch(images)), config.instants // config.vision.frames
         )
         self.layout = config.layout
-        self.capabilities = frozenset(token_capabilities(config.layout, config.plan_value, True))
+        self.capabilities = frozenset(weight_capabilities(config))
         self.inputs = InputSpec(
             config.vision.width,
             config.vision.height,
@@ -112,6 +111,19 @@ class TorchNetwork:
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         return draft_sequentially(self, context, actions, limits)
+
+    @torch.inference_mode()
+    def sampled_step(
+        self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
+    ) -> tuple[Array, Array]:
+        ids, shares, heat = (self._batch(each) for each in (actions.astype(np.int64), share, temperature[:, None]))
+        written, confidence = rollout.sampled_step(self._net, ids, context, limit, heat.float(), shares.float())
+        return _array(written).astype(np.int32), _array(confidence)
+
+    @torch.inference_mode()
+    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
+        written, confidence = rollout.refine(self._net, self._batch(actions.astype(np.int64)), context)
+        return _array(written).astype(np.int32), _array(confidence)
 
     @torch.inference_mode()
     def plan_values(self, context: Any, actions: Array) -> Array:

@@ -34,9 +34,10 @@ class SearchResult:
 def ball(codebook: Codebook, pair: Array, delta: int = DELTA) -> Array:
     """Ids (M, 2) within Manhattan distance `delta` of a pair (2,), nearest first, without those outside the codebook.
 
-    M is 2 delta^2 + 2 delta + 1 away from the codebook's edge. Pairs of equal Manhattan distance are ordered by their
-    distance from an axis, then by id, so that the order is the same on every machine. Raises ValueError on a pair
-    outside the codebook.
+    The unit of `delta` is the bin of ReflectDrive, 0.3 m; of finer bins every so many are tried. M is 2 delta^2 + 2
+    delta + 1 away from the codebook's edge. Pairs of equal Manhattan distance are ordered by their distance from an
+    axis, then by id, so that the order is the same on every machine. Raises ValueError on a pair outside the
+    codebook.
     """
     if delta < 0:
         raise ValueError(f"delta is {delta}, expected 0 or more")
@@ -46,8 +47,13 @@ def ball(codebook: Codebook, pair: Array, delta: int = DELTA) -> Array:
     steps = np.stack(np.meshgrid(reach, reach, indexing="ij"), axis=-1).reshape(-1, 2)
     far = np.abs(steps).sum(axis=1)
     order = np.lexsort((steps[:, 1], steps[:, 0], (steps**2).sum(axis=1), far))
-    near = center + steps[order][: (far <= delta).sum()]
+    near = center + search_stride(codebook) * steps[order][: (far <= delta).sum()]
     return near[((near >= 0) & (near < codebook.bins)).all(axis=1)].astype(np.int32)
+
+
+def search_stride(codebook: Codebook) -> int:
+    """Bins between two neighbours of the search: as many as the 0.3 m of ReflectDrive hold, at least 1."""
+    return max(round(Codebook().bin_m / codebook.bin_m), 1)
 
 
 def search(

@@ -59,6 +59,22 @@ def masked_actions(clean: Array, count: int, layout: TokenLayout, rng: np.random
     return np.where(hidden, layout.mask_id, clean[:, None])
 
 
+def complementary_actions(clean: Array, count: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
+    """(B, count, T) of tokens (B, T) in pairs: the second masks what the first keeps, so that every token is predicted
+    once per pair. The masked share of the first is uniform; one in KIND_PROBS[0] of the pairs is all mask and none.
+
+    Source: LaViDa, which DriveFine is trained on. Raises ValueError if count is odd.
+    """
+    if count % 2:
+        raise ValueError(f"complementary_actions got count {count}, expected an even number: they are pairs")
+    shape = (len(clean), count // 2, clean.shape[1])
+    share = np.where(rng.random(shape[:2]) < KIND_PROBS[0], 1.0, rng.random(shape[:2]))[..., None]
+    rank = rng.random(shape).argsort(-1).argsort(-1)
+    first = rank < np.rint(share * shape[2])
+    hidden = np.stack([first, ~first], axis=2).reshape(len(clean), count, -1)
+    return np.where(hidden, layout.mask_id, clean[:, None])
+
+
 # --- wrong -----------------------------------------------------------------------------------------------------------
 
 

@@ -9,14 +9,12 @@ discarded after training and does not change the planner. Such auxiliary tasks a
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import distance_map
 from ..data.occupancy import CELLS, CHANNELS, FUTURE_STEPS, cell_centres_m
-from ..tokens import Codebook
 
 PATCH = 8  # cells per side that one query predicts
 HEADS = 4
@@ -30,7 +28,7 @@ class BevHead(nn.Module):
     columns: Tensor
     weights: Tensor
 
-    def __init__(self, width: int, codebook: Codebook, generator: torch.Generator) -> None:
+    def __init__(self, width: int, generator: torch.Generator) -> None:
         super().__init__()
         self.queries = nn.Parameter(torch.empty((CELLS // PATCH) ** 2, width))
         self.keys_values = nn.Linear(width, 2 * width)
@@ -44,11 +42,8 @@ class BevHead(nn.Module):
                 else:
                     scale = 0.5 if name == "queries" else parameter.shape[1] ** -0.5
                     parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-        for name, centres, ids in zip(
-            ("rows", "columns"), cell_centres_m(), distance_map.id_window(codebook), strict=True
-        ):
-            places = np.clip(codebook.to_ids(centres), ids.start, ids.stop - 1) - ids.start
-            self.register_buffer(name, torch.from_numpy(places.astype(np.int64)), persistent=False)
+        for axis, (name, centres) in enumerate(zip(("rows", "columns"), cell_centres_m(), strict=True)):
+            self.register_buffer(name, torch.from_numpy(distance_map.indices_of(centres, axis)), persistent=False)
         weights = torch.tensor([1.0, *[OCCUPIED_WEIGHT] * len(FUTURE_STEPS)])
         self.register_buffer("weights", weights[:, None, None], persistent=False)
 

@@ -57,9 +57,11 @@ class Source:
         mirror = rng.random(len(rows)) < config.flip_prob
         tables = color_tables(len(rows), config.color_jitter, rng)
         side = np.where(mirror, -1.0, 1.0)[:, None]
-        points = scenes.expert[rows] * np.stack([np.ones_like(side), side], axis=-1)
+        flipped = scenes.expert[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
+        points = flipped[..., : len(layout.axes)]
         clean = layout.clip(layout.encode(points))
-        actions = augment.masked_actions(clean, config.masked_actions, layout, rng)
+        mask = augment.masked_actions if config.masking == "kinds" else augment.complementary_actions
+        actions = mask(clean, config.masked_actions, layout, rng)
         if config.perturbed_actions:
             wrong = augment.perturbed_actions(points, config.perturbed_actions, layout, rng)
             actions = np.concatenate([actions, layout.clip(wrong)], axis=1)

@@ -19,7 +19,6 @@ from ..domain import Array
 from ..model.token.net import TokenNetConfig
 from ..model.vision import SHUFFLE
 from ..sim.render.camera import Camera, rig
-from ..tokens import Codebook
 from .bev_head import OCCUPIED_WEIGHT
 
 ROWS, COLUMNS = 8, 4  # places per token: the ground is seen at a slant, so that distant places have little height
@@ -50,7 +49,7 @@ class GroundHead(nn.Module):
     weights: Tensor  # (tokens, CHANNELS, PLACES), those of a channel sum to 1; 0 where the target is unknown
     rare: Tensor
 
-    def __init__(self, network: TokenNetConfig, codebook: Codebook, generator: torch.Generator) -> None:
+    def __init__(self, network: TokenNetConfig, generator: torch.Generator) -> None:
         """For the cameras of the proving ground. Raises ValueError if the network has not as many."""
         super().__init__()
         vision, width = network.vision, network.transformer.width
@@ -60,8 +59,8 @@ class GroundHead(nn.Module):
         points = np.concatenate([_token_ground_points(camera, network) for camera in cameras])  # (tokens, PLACES, 2)
         below = np.isfinite(points).all(-1)
         points = np.clip(np.nan_to_num(points), -90.0, 90.0)
-        window = distance_map.id_window(codebook)
-        ids = [codebook.to_ids(points[..., k]) - each.start for k, each in enumerate(window)]
+        window = distance_map.id_window()
+        ids = [distance_map.GRID.to_ids(points[..., k]) - each.start for k, each in enumerate(window)]
         sizes = [each.stop - each.start for each in window]
         on_map = below & (points[..., 0] < ROAD_RANGE_M)
         for each, size in zip(ids, sizes, strict=True):

@@ -6,13 +6,14 @@
 The weights are those of settings.LossConfig.
 
 L_DLM and L_SAP are cross-entropy on all positions of a sequence, masked or not: an editor must learn which tokens to
-keep. L_goal is cross-entropy of the goal's x and of its y given that x, from the fully masked sequence. L_goal_score is
-1 minus the expected driving score of the goal choice, over K goals weighted by the network's probabilities
-(goal_scores.py). L_goal_value is the sum of three terms for goals that are each encoded in a sequence of their own: 1
-minus the expected score of the reweighted choice, the cross-entropy of the goal value, and that of a head that predicts
-the sub-scores (SubScoreHead). Both are not in the paper. L_field is the cost of cells off the road, -log(1 - p_i q_j)
-C_ij summed over the cells and waypoints of a sequence. L_aux is not in the paper: occupancy of the ground behind image
-patches (ground_head.py) and of a BEV grid (bev_head.py). All are means over scenes and sequences.
+keep. With `masked_only` L_DLM counts masked positions alone, as of a generator without edits (DriveFine, Eq. 1). L_goal
+is cross-entropy of the goal's x and of its y given that x, from the fully masked sequence. L_goal_score is 1 minus the
+expected driving score of the goal choice, over K goals weighted by the network's probabilities (goal_scores.py).
+L_goal_value is the sum of three terms for goals that are each encoded in a sequence of their own: 1 minus the expected
+score of the reweighted choice, the cross-entropy of the goal value, and that of a head that predicts the sub-scores
+(SubScoreHead). Both are not in the paper. L_field is the cost of cells off the road, -log(1 - p_i q_j) C_ij summed over
+the cells and waypoints of a sequence. L_aux is not in the paper: occupancy of the ground behind image patches
+(ground_head.py) and of a BEV grid (bev_head.py). All are means over scenes and sequences.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -77,18 +79,22 @@ class Batch:
 class Losses(nn.Module):
     """The network with its losses: one forward pass per step, as data-parallel training requires."""
 
+    x_cells: Tensor  # rows of a distance map, of the ids that x may have
+    y_cells: Tensor  # columns, of those of y
+
     def __init__(self, net: TokenNet, weights: LossConfig, generator: torch.Generator) -> None:
         """`generator` initialises the auxiliary heads."""
         super().__init__()
         self.net = net
         self.weights = weights
-        codebook = net.config.layout.codebook
-        x_ids, y_ids = distance_map.id_window(codebook)
-        self.x_first, self.y_first = x_ids.start, y_ids.start  # ids of the first row and column of a distance map
+        layout = net.config.layout
+        for axis, (name, (low, high)) in enumerate(zip(("x_cells", "y_cells"), layout.id_ranges, strict=False)):
+            values = layout.codebook.to_values(np.arange(low, high + 1))
+            self.register_buffer(name, torch.from_numpy(distance_map.indices_of(values, axis)), persistent=False)
         self.aux_heads = nn.ModuleList()  # auxiliary perception heads
         if weights.aux_perception:
-            self.aux_heads.append(BevHead(net.config.transformer.width, codebook, generator))
-            self.aux_heads.append(GroundHead(net.config, codebook, generator))
+            self.aux_heads.append(BevHead(net.config.transformer.width, generator))
+            self.aux_heads.append(GroundHead(net.config, generator))
         self.sub_score_head = (
             SubScoreHead(net.config.transformer.width, net.config.goal_hidden, generator)
             if weights.goal_value
@@ -121,7 +127,11 @@ class Losses(nn.Module):
         net_goal = self.net.config.layout.goal
         goal_log_probs = self.goal_log_probs(out, batch.goals)
         found = {
-            "dlm": token_loss(out.logits[:, :masked], batch.clean),
+            "dlm": token_loss(
+                out.logits[:, :masked],
+                batch.clean,
+                batch.actions[:, :masked] == self.net.config.layout.mask_id if weights.masked_only else None,
+            ),
             "goal": self._goal_loss(out, batch.clean) if net_goal else goal_log_probs.new_zeros(()),
             "goal_score": expected_goal_loss(goal_log_probs, batch.goal_score),
             "goal_value": self._goal_value_loss(rescored_hidden, goal_log_probs, batch)
@@ -183,14 +193,9 @@ class Losses(nn.Module):
             return logits.new_zeros(())
         layout = self.net.config.layout
         (x_low, x_high), (y_low, y_high) = layout.id_ranges[:2]
-        rows, columns = (
-            (torch.arange(low, high + 1, device=logits.device) - first).clamp(0, size - 1)
-            for low, high, first, size in (
-                (x_low, x_high, self.x_first, distances.shape[1]),
-                (y_low, y_high, self.y_first, distances.shape[2]),
-            )
+        cost = (STEP_M * distances[:, self.x_cells][:, :, self.y_cells].float() + self.weights.field_margin_m).clamp(
+            min=0.0
         )
-        cost = (STEP_M * distances[:, rows][:, :, columns].float() + self.weights.field_margin_m).clamp(min=0.0)
         points = torch.unflatten(logits, -2, (-1, len(layout.axes))).flatten(1, 2)  # (B, R * P, A, bins)
         x, y = points[:, :, 0, x_low : x_high + 1], points[:, :, 1, y_low : y_high + 1]
         return field_loss(x, y, cost) / logits.shape[1]
@@ -219,11 +224,22 @@ def expected_goal_loss(log_probs: Tensor, score: Tensor) -> Tensor:
     return 1.0 - (log_probs.softmax(-1) * score).sum(-1).mean()
 
 
-def token_loss(logits: Tensor, clean: Tensor) -> Tensor:
-    """Mean cross-entropy of (B, R, T, bins) against the same (B, T) for all R blocks; 0 without blocks."""
+def plan_value_loss(value: Tensor, reward: Tensor) -> Tensor:
+    """Of predicted scores `value` (B, M), logits, of plans with rewards (B, M): cross-entropy, and 1 minus the expected
+    reward of a choice among the plans by them."""
+    return F.binary_cross_entropy_with_logits(value, reward) + 1.0 - (value.softmax(-1) * reward).sum(-1).mean()
+
+
+def token_loss(logits: Tensor, clean: Tensor, among: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy of (B, R, T, bins) against the same (B, T) for all R blocks; 0 without blocks.
+
+    among: (B, R, T) bool, positions that count; None: all.
+    """
     if logits.shape[1] == 0:
         return logits.new_zeros(())
     wanted = clean[:, None].expand(-1, logits.shape[1], -1)
+    if among is not None:
+        return F.cross_entropy(logits[among], wanted[among])
     return F.cross_entropy(logits.flatten(0, 2), wanted.flatten())
 
 

@@ -22,7 +22,7 @@ from ..data.shards import SceneReader, SetError
 from ..domain import Array
 from ..parallel import RestartablePool
 from ..planning.postprocess.comfort import relax_profiles
-from ..planning.postprocess.waypoints import postprocess, trajectories
+from ..planning.postprocess.waypoints import postprocess, token_headings, trajectories
 from ..scoring.safety import SafetyContext
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
 from ..tokens import TokenLayout
@@ -58,10 +58,11 @@ class PlanScorer:
             observation = replace(observation, route=np.zeros((0, 3)))
         config = Config()
         known = SafetyContext(observation, config)
-        points = self.layout.decode(actions)[..., :2]
-        points = postprocess(points, scene.ego, self.layout.codebook.bin_m, known.road)
+        waypoints = self.layout.decode(actions)
+        points = postprocess(waypoints[..., :2], scene.ego, self.layout.codebook.bin_m, known.road)
         points = relax_profiles(points, known)
-        sent = trajectories(points, scene.ego.speed_mps, config.output.dt_s, known.road)
+        headings = token_headings(waypoints, points, self.layout)
+        sent = trajectories(points, scene.ego.speed_mps, config.output.dt_s, known.road, headings)
         return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in sent])
 
 

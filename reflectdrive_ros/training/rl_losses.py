@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..model.layers import KeysValues
@@ -33,7 +32,7 @@ from ..model.token import ops
 from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..tokens import TokenLayout
-from .losses import Batch, Losses
+from .losses import Batch, Losses, plan_value_loss
 from .rollouts import DRAFT_ROUNDS, Rollouts, written
 from .settings import LossConfig, RlConfig
 
@@ -216,8 +215,8 @@ def token_log_probs(net: TokenNet, hidden: Tensor, policy: PolicyBatch, temperat
     layout, axes = net.config.layout, len(net.config.layout.axes)
     for k, (axis, (low, high)) in enumerate(zip(layout.axes, layout.id_ranges, strict=True)):
         here = wanted[..., k::axes]
-        head = getattr(net, f"{axis.name}_head").weight[low : high + 1]
-        logits = F.linear(hidden[..., k::axes, :][here], head).float() / temperature
+        head = getattr(net, f"{axis.name}_head")
+        logits = head.logits(hidden[..., k::axes, :][here], low, high).float() / temperature
         ids = states[:, 1:, :, k::axes][here] - low
         chosen = logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
         found[..., k::axes] = found[..., k::axes].masked_scatter(here, chosen)
@@ -251,11 +250,6 @@ def position_log_probs(net: TokenNet, hidden: Tensor, policy: PolicyBatch, tempe
     bound = kept & (~full | (confidence < most.amax(-1, keepdim=True)))
     of_edits = torch.where(bound, log_drawn.gather(-1, ids)[..., 0], 0.0).sum(-1)
     return torch.where(masked.any(-1), of_drafts, of_edits)
-
-
-def plan_value_loss(value: Tensor, reward: Tensor) -> Tensor:
-    """Of predicted scores `value` (B, M), logits, of plans with rewards (B, M)."""
-    return F.binary_cross_entropy_with_logits(value, reward) + 1.0 - (value.softmax(-1) * reward).sum(-1).mean()
 
 
 def _clipped(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:

@@ -14,12 +14,13 @@ from ..features import images as features
 from ..files import shown
 from ..model.curve import net as curve_net
 from ..model.curve.net import CurveNetConfig
-from ..model.token.net import TokenNetConfig, base_config, small_config
+from ..model.token.net import TokenNetConfig, base_config, drivefine_small_config, small_config
 
 Config = TypeVar("Config", bound="TrainConfig | DiffusionTrainConfig")
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "small": lambda: small_config(features.WORDS),
     "base": lambda: base_config(features.WORDS),
+    "drivefine_small": lambda: drivefine_small_config(features.WORDS),
 }
 
 DENOISERS: Mapping[str, Callable[[], CurveNetConfig]] = {
@@ -28,12 +29,20 @@ DENOISERS: Mapping[str, Callable[[], CurveNetConfig]] = {
 }
 
 
+MASKINGS = ("kinds", "complementary")
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """Order of scenes, and their augmentation."""
 
     batch: int = setting(32, "scenes per step, of all processes together", 1, 65_536)
-    masked_actions: int = setting(4, "masked sequences per scene; the first is all mask", 1, 64)
+    masked_actions: int = setting(4, "masked sequences per scene; with goals the first is all mask", 1, 64)
+    masking: str = setting(
+        "kinds",
+        "of sequences: kinds (the states that decoding visits) or complementary (pairs that together mask every token "
+        "once)",
+    )
     perturbed_actions: int = setting(3, "perturbed plans per scene; 0: no L_SAP", 0, 64)
     flip_prob: float = setting(0.5, "share of scenes that are mirrored", 0.0, 1.0)
     text_dropout: float = setting(0.1, "share of scenes without text; classifier-free guidance needs it", 0.0, 1.0)
@@ -50,6 +59,7 @@ class DataConfig:
 class LossConfig:
     """Weights of the losses; L_DLM has 1."""
 
+    masked_only: bool = setting(False, "L_DLM counts masked positions only, as DriveFine's")
     goal: float = setting(0.2, "of L_goal, a sum over two tokens", 0.0, 100.0)
     sap: float = setting(0.7, "of L_SAP", 0.0, 100.0)
     field: float = setting(0.05, "of L_field, a sum over 8 points in metres", 0.0, 100.0)
@@ -149,7 +159,11 @@ class RlConfig:
 class TrainConfig:
     """All that determines the result of a run, besides the sets."""
 
-    network: str = setting("small", "small: 7.8 M parameters, trains on a CPU; base: 621 M, from public weights")
+    network: str = setting(
+        "small",
+        "small: 7.8 M parameters, trains on a CPU; drivefine_small: as small, with DriveFine's tokens and a refinement "
+        "expert; base: 621 M, from public weights",
+    )
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
     data: DataConfig = field(default_factory=DataConfig)
     loss: LossConfig = field(default_factory=LossConfig)
@@ -159,7 +173,12 @@ class TrainConfig:
     device: DeviceConfig = field(default_factory=DeviceConfig)
 
     def __post_init__(self) -> None:
-        check_choices(self, ("network", self.network, tuple(NETWORKS)))
+        check_choices(self, ("network", self.network, tuple(NETWORKS)), ("data.masking", self.data.masking, MASKINGS))
+        if self.data.masking == "complementary" and self.data.masked_actions % 2:
+            raise ConfigError(
+                f"data.masked_actions is {self.data.masked_actions}, but data.masking complementary takes pairs: set "
+                "it to an even number"
+            )
         if self.loss.goal_value > 0.0 and self.loss.goal_score == 0.0:
             raise ConfigError("loss.goal_value is above 0 and loss.goal_score is 0: set loss.goal_score above 0")
         if self.loss.aux_perception == 0.0 and self.optimizer.vision_pretrain_fraction > 0.0:
@@ -205,6 +224,59 @@ class RlTrainConfig(TrainConfig):
             )
         if self.optimizer.vision_pretrain_fraction:
             raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train rl: set it to 0")
+
+
+@dataclass(frozen=True)
+class RefineConfig:
+    """Drafts, rewards and losses of the refinement expert."""
+
+    drafts: int = setting(6, "plans that the generator drafts per scene, the first of the most probable tokens", 1, 64)
+    draft_rounds: int = setting(4, "decoding rounds of a draft", 1, 64)
+    draft_temperature: float = setting(1.0, "sampling temperature of the other drafts", 0.0, 10.0)
+    supervised: float = setting(1.0, "weight of the cross-entropy with the expert's tokens", 0.0, 100.0)
+    offline: float = setting(0.0, "weight of the drafts that are better than the one to be corrected", 0.0, 100.0)
+    online: float = setting(0.0, "weight of the policy gradient of sampled corrections", 0.0, 100.0)
+    samples: int = setting(6, "sampled corrections per draft", 1, 64)
+    temperature: float = setting(0.7, "sampling temperature of corrections", 0.01, 10.0)
+    clip: float = setting(0.2, "the ratio of probabilities is clipped to 1 - clip .. 1 + clip", 1e-3, 10.0)
+    updates: int = setting(1, "optimizer steps per batch of drafts", 1, 64)
+    plan_value: float = setting(0.0, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
+
+    @property
+    def needs_rewards(self) -> bool:
+        return self.offline > 0.0 or self.online > 0.0 or self.plan_value > 0.0
+
+
+@dataclass(frozen=True)
+class RefineTrainConfig(TrainConfig):
+    """Of the refinement expert; the generator is not trained."""
+
+    data: DataConfig = field(
+        default_factory=lambda: DataConfig(batch=16, masked_actions=1, perturbed_actions=0, draft_fraction=0.0)
+    )
+    loss: LossConfig = field(default_factory=lambda: LossConfig(aux_perception=0.0, field=0.0, sap=0.0, goal=0.0))
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(
+            learning_rate=3e-4, vision_pretrain_fraction=0.0, weight_decay=0.0, ema_decay=0.99
+        )
+    )
+    refine: RefineConfig = field(default_factory=RefineConfig)
+    reward: ScoringConfig = field(default_factory=ScoringConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weights = self.refine.supervised + self.refine.offline + self.refine.online + self.refine.plan_value
+        if weights == 0.0:
+            raise ConfigError(
+                "refine.supervised, refine.offline, refine.online and refine.plan_value are all 0: set one above 0"
+            )
+        if self.refine.offline > 0.0 and self.refine.drafts < 2:
+            raise ConfigError(f"refine.drafts is {self.refine.drafts}: refine.offline compares 2 drafts or more")
+        used = ("goal", "sap", "field", "goal_score", "goal_value", "aux_perception")
+        if extra := [name for name in used if getattr(self.loss, name)]:
+            raise ConfigError(f"loss.{extra[0]} must be 0 in train refine, whose losses are refine.*: set it to 0")
+        if self.optimizer.vision_pretrain_fraction:
+            raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train refine: set it to 0")
 
 
 @dataclass(frozen=True)

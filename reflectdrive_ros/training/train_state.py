@@ -23,7 +23,8 @@ from ..documents import SHA256, anything, check_fields, named, number, parse_jso
 from ..errors import UserError
 from ..files import write_atomic
 from ..model import checkpoint
-from ..model.token.net import TokenNet
+from ..model.token.net import TokenNet, TokenNetConfig
+from ..model.token.transfer import adapt
 from ..model.vision import resize_patch_embedding
 from ..runtime.network import golden
 from ..runtime.torch_backend import SELF_CHECK_DECODING, TorchNetwork
@@ -142,13 +143,16 @@ def restore(folder: Path, learning: nn.Module, average: nn.Module, optimizer: to
 def load_pretrained(folder: Path, learning: nn.Module, average: nn.Module) -> list[str]:
     """Copies the weights of another run into this one, the averaged ones of the network, where names and shapes agree.
 
-    The network may be larger: patch embeddings of another size are resized (`vision.resize_patch_embedding`), and
-    layers that the other run lacks start as identities. A folder without a state, such as a published network, has the
-    network's weights only. Returns the names of parameters that did not come from the other run. Raises StateError.
+    A token network may have another layout: its tables are read by place (`token.transfer`). A refinement expert that
+    the other run lacks begins as a copy of the network's last layers. The network may be larger: patch embeddings of
+    another size are resized (`vision.resize_patch_embedding`), and layers that the other run lacks start as identities.
+    A folder without a state, such as a published network, has the network's weights only. Returns the names of
+    parameters that did not come from the other run. Raises StateError.
     """
     whole = (folder / FILE).exists()
     path = folder / (FILE if whole else WEIGHTS)
     missing_keys = []
+    net, source = learning.net, _token_config(folder)
     try:
         with checkpoint.open_safetensors(path) as file, torch.no_grad():
             there = {checkpoint.present_name(name): name for name in file.keys()}  # noqa: SIM118
@@ -159,16 +163,30 @@ def load_pretrained(folder: Path, learning: nn.Module, average: nn.Module) -> li
                 found = file.get_tensor(there[kept]) if kept in there else None
                 if found is not None and of_network == PATCHES and found.shape[:2] == parameter.shape[:2]:
                     found = resize_patch_embedding(found.float(), parameter.shape[-1])
+                if found is not None and found.shape != parameter.shape and source and isinstance(net, TokenNet):
+                    found = adapt(of_network, found, source, net.config)
                 if found is not None and found.shape == parameter.shape:
                     parameter.copy_(found)
                     continue
                 missing_keys.append(name)
                 if found is None and ".layers." in name and name.endswith(RESIDUAL_OUTPUTS):
                     parameter.zero_()
-            average.load_state_dict(cast(nn.Module, learning.net).state_dict())
+            of_expert = [key for key in missing_keys if "refiner." in key]
+            if of_expert and isinstance(net, TokenNet):
+                net.refiner.copy_generator(net)
+                missing_keys = [key for key in missing_keys if key not in of_expert]
+            average.load_state_dict(cast(nn.Module, net).state_dict())
     except (SafetensorError, OSError) as fault:
         raise StateError(f"{path} cannot be read ({fault}): give another --init-from") from None
     return missing_keys
+
+
+def _token_config(folder: Path) -> TokenNetConfig | None:
+    """The configuration of the token network in a folder of weights; None if it holds none."""
+    try:
+        return checkpoint.config_of(folder / WEIGHTS)
+    except checkpoint.CheckpointError:
+        return None
 
 
 def load_network(folder: Path) -> TokenNet:

@@ -19,8 +19,8 @@ from ..features.images import ModelInputs
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
-from ..planning.postprocess.waypoints import postprocess
-from ..scoring.frenet import FrenetFrame, poses_on_road
+from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
+from ..scoring.frenet import FrenetFrame
 from ..scoring.scorer import SUB_SCORES, score
 
 BATCH_SCENES = 16  # scenes
@@ -53,11 +53,11 @@ def load_validation_set(folder: Path, shape: Shape, limit: int, on_damage: Calla
 def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: torch.device) -> dict[str, float]:
     """Means over the scenes: PDMS and its sub-scores in percent, errors in metres, tokens in percent.
 
-    `pdms` is that of the most probable goal's plan, `pdms_drafted` of the same before editing, `pdms_best` of the best
-    of all goals' plans; `token_accuracy` is that of the other tokens given the expert's goal.
+    `pdms` is that of the most probable goal's plan, `pdms_drafted` of the same before edits and refinement, `pdms_best`
+    of the best of all goals' plans; `token_accuracy` is that of the other tokens given the expert's goal.
     """
     layout = net.config.layout
-    free = list(layout.free)
+    free, drafted = list(layout.free), len(decoding.rounds(layout)) - decoding.edit_rounds
     rows: dict[str, list[float]] = {}
     for begin in range(0, len(dataset.scenes), BATCH_SCENES):
         some = slice(begin, begin + BATCH_SCENES)
@@ -71,11 +71,12 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         predicted = net.packed_logits(*inputs, hidden[:, None])[:, 0, free].argmax(-1)
         rounds = rollout.full_step(net, *inputs, decoding).rounds
         plans = layout.decode(rounds[-1].actions.cpu().numpy())  # (b, K, P, A)
-        drafts = layout.decode(rounds[-1 - decoding.edit_rounds].actions[:, :1].cpu().numpy())
+        drafts = layout.decode(rounds[drafted - 1].actions[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):
             road = FrenetFrame.of(scene.route)
-            points = postprocess(np.concatenate([drafts[k], plans[k]])[..., :2], scene.ego, layout.codebook.bin_m, road)
-            card = score(scene.scored(), poses_on_road(points, road))
+            waypoints = np.concatenate([drafts[k], plans[k]])
+            points = postprocess(waypoints[..., :2], scene.ego, layout.codebook.bin_m, road)
+            card = score(scene.scored(), waypoint_poses(points, road, token_headings(waypoints, points, layout)))
             error = np.hypot(*np.moveaxis(plans[k, 0, :, :2] - experts[k, :, :2], -1, 0))
             row = {
                 "pdms": 100.0 * card.score[1],

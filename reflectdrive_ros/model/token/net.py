@@ -31,16 +31,18 @@ inference (`rollout`), equal to 1e-5. `checkpoint.save` and `load` store all thi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...tokens import AXES, TokenLayout
-from ..layers import DecoderLayer, KeysValues, RmsNorm, TransformerConfig, rotary_tables
+from ...tokens import AXES, DRIVEFINE, TokenLayout
+from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig, rotary_tables
 from ..vision import Projector, VisionConfig, VisionEncoder
+from .axis import SplineHead, TableHead, make_embedding, make_head
+from .moe import RefineConfig, RefineExpert
 
 MASKED_LOGIT = -1e9  # logit of what cannot be
 EGO_VALUES = 3  # speed, acceleration, yaw rate; one prompt token each
@@ -63,12 +65,21 @@ class TokenNetConfig:
     layout: TokenLayout = field(default_factory=TokenLayout)
     goal_hidden: int = 128
     plan_value: bool = False  # whether it predicts the driving score of a finished plan
+    table_stride: int = 1  # bins per row of the tables of the axes; above 1 the rows between are interpolated
+    refine: RefineConfig = field(default_factory=RefineConfig)
 
     def __post_init__(self) -> None:
         if self.instants % self.vision.frames:
             raise ValueError(f"TokenNetConfig.instants is {self.instants}, expected a multiple of vision.frames")
         if len(self.words) > self.text_vocabulary:
             raise ValueError(f"TokenNetConfig.words holds {len(self.words)} words for {self.text_vocabulary} rows")
+        if self.table_stride < 1:
+            raise ValueError(f"TokenNetConfig.table_stride is {self.table_stride}, expected at least 1")
+        if not 0 <= self.refine.layers < self.transformer.layers:
+            raise ValueError(
+                f"TokenNetConfig.refine.layers is {self.refine.layers}, expected 0 (no refinement expert) or fewer "
+                f"than the {self.transformer.layers} layers of the network"
+            )
 
     @property
     def image_count(self) -> int:
@@ -83,6 +94,11 @@ class TokenNetConfig:
         """Tokens of the prompt that are no images."""
         return self.text_length + EGO_VALUES + len(self.route_at_m)
 
+    @property
+    def cached_layers(self) -> int:
+        """Layers whose keys and values of the prompt are kept."""
+        return self.transformer.layers + self.refine.layers * self.refine.own_prompt
+
     def clamp_to_range(self, actions: Tensor) -> Tensor:
         """Sequences (.., T) with every id clipped to the range of its head; masks stay masks."""
         points = torch.unflatten(actions, -1, (-1, len(self.layout.axes)))
@@ -93,6 +109,12 @@ class TokenNetConfig:
 def small_config(words: tuple[str, ...]) -> TokenNetConfig:
     """The network that is trained on two CPU cores and shipped: 7.8 M parameters."""
     return TokenNetConfig(words=words, text_vocabulary=max(64, len(words)))
+
+
+def drivefine_small_config(words: tuple[str, ...]) -> TokenNetConfig:
+    """The small network with DriveFine's tokens, and a refinement expert of one layer of the six: 7.7 M parameters."""
+    refine = RefineConfig(layers=1, own_heads=False)
+    return replace(small_config(words), layout=DRIVEFINE, table_stride=7, refine=refine)
 
 
 def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
@@ -129,8 +151,8 @@ class TokenNet(nn.Module):
     sin: Tensor
     x_embedding: nn.Embedding
     y_embedding: nn.Embedding
-    x_head: nn.Linear
-    y_head: nn.Linear
+    x_head: TableHead | SplineHead
+    y_head: TableHead | SplineHead
 
     def __init__(self, config: TokenNetConfig) -> None:
         super().__init__()
@@ -147,17 +169,17 @@ class TokenNet(nn.Module):
         self.route_position = nn.Parameter(torch.empty(len(config.route_at_m), width))
         layout = config.layout
         for axis in layout.axes:
-            self.add_module(f"{axis.name}_embedding", nn.Embedding(layout.bins + 1, width))
+            self.add_module(f"{axis.name}_embedding", make_embedding(axis, layout.mask_id, width, config.table_stride))
         self.slot = nn.Parameter(torch.empty(layout.length, width))
         self.layers = nn.ModuleList(DecoderLayer(config.transformer) for _ in range(config.transformer.layers))
         self.norm = RmsNorm(width, config.transformer.norm_eps)
         for axis in layout.axes:
-            self.add_module(f"{axis.name}_head", nn.Linear(width, axis.bins, bias=False))
+            self.add_module(f"{axis.name}_head", make_head(axis, width, config.table_stride))
         if layout.goal:
             x, y = layout.axes[:2]
             self.goal_x_embedding = nn.Embedding(x.bins, config.goal_hidden)
             self.goal_hidden = nn.Linear(2 * width, config.goal_hidden)
-            self.goal_y_head = nn.Linear(config.goal_hidden, y.bins, bias=False)
+            self.goal_y_head = TableHead(y.bins, config.goal_hidden)
             self.goal_route = nn.Linear(width, width + config.goal_hidden)
             self.value_hidden = nn.Linear(2 * width, config.goal_hidden)
             self.value_head = nn.Linear(config.goal_hidden, 1)
@@ -165,6 +187,9 @@ class TokenNet(nn.Module):
         if config.plan_value:
             self.plan_value_hidden = nn.Linear(3 * width, config.goal_hidden)
             self.plan_value_head = nn.Linear(config.goal_hidden, 1)
+
+        if config.refine.layers:
+            self.refiner = RefineExpert(config.refine, config.transformer, layout, config.table_stride)
 
         cos, sin = rotary_tables(
             config.prompt_length + layout.length, config.transformer.head_dim, config.transformer.rope_theta
@@ -195,6 +220,8 @@ class TokenNet(nn.Module):
                         depth = layers[self.vision] if name.startswith("vision.") else layers[self]
                         scale *= (2 * depth) ** -0.5 if "layers" in name else 1.0
                     parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+            if self.config.refine.layers:
+                self.refiner.copy_generator(self)
 
     # --- whole passes ------------------------------------------------------------------------------------------------
 
@@ -226,16 +253,26 @@ class TokenNet(nn.Module):
         return PackedOutput(self.logits(hidden), hidden, of_prompt, image_tokens, route_embedding)
 
     def encode(self, prompt: Tensor) -> tuple[KeysValues, ...]:
-        """The KV cache of the prompt (B, P, width), equal to that of `forward_packed`."""
+        """The KV cache of the prompt (B, P, width), equal to that of `forward_packed`; then that of a refinement expert
+        which encodes the prompt itself."""
         length = prompt.shape[1]
         mask = torch.where(attention_mask(length, 0, self.config.layout.length, prompt.device), 0.0, MASKED_LOGIT)
         cos, sin = self.cos[:length], self.sin[:length]
-        x, kept = prompt, []
-        for layer in self.layers[:-1]:
-            x, keys_values = layer(x, length, mask, cos, sin)
-            kept.append(keys_values)
-        last = self.layers[-1]
-        return *kept, last.self_attn.keys_values(last.input_layernorm(x), cos, sin)  # type: ignore[operator, union-attr]
+        refine = self.config.refine
+        branches = [(self.layers, prompt)]
+        if refine.own_prompt and refine.layers:
+            shared = prompt
+            for layer in self.layers[: -refine.layers]:
+                shared, _ = layer(shared, length, mask, cos, sin)
+            branches.append((self.refiner.layers, shared.detach()))
+        kept = list[KeysValues]()
+        for layers, x in branches:
+            for layer in layers[:-1]:
+                x, keys_values = layer(x, length, mask, cos, sin)
+                kept.append(keys_values)
+            last = layers[-1]  # only its keys and values are needed
+            kept.append(last.self_attn.keys_values(last.input_layernorm(x), cos, sin))  # type: ignore[operator, union-attr]
+        return tuple(kept)
 
     def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> Tensor:
         """(B, R, T, bins) of blocks (B, R, T)."""
@@ -254,14 +291,42 @@ class TokenNet(nn.Module):
 
     def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """(B, R, T, width) inputs of the heads for sequences (B, R, T)."""
+        tables = self._sequence_tables(keys_values)
+        return self.norm(self._through(self.layers, self.action_embeddings(actions), keys_values, tables))  # type: ignore[no-any-return]
+
+    def refine(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+        """Logits (B, R, T, bins) of the refinement expert for complete sequences (B, R, T).
+
+        No gradient reaches the layers below it (DriveFine, section 3.2). Raises ValueError without an expert.
+        """
+        config, count = self.config.refine, len(self.layers)
+        if not config.layers:
+            raise ValueError("the network has no refinement expert")
+        tables = self._sequence_tables(keys_values)
+        with torch.no_grad():
+            shared = self._through(self.layers[: -config.layers], self.action_embeddings(actions), keys_values, tables)
+        of_expert = keys_values[count:] if config.own_prompt else keys_values[count - config.layers : count]
+        x = self.refiner.hidden(shared, of_expert, *tables)
+        x = self.refiner.norm(x) if config.own_norm else self.norm(x)
+        return self.logits(x, self.refiner if config.own_heads else self)
+
+    def _sequence_tables(self, keys_values: tuple[KeysValues, ...]) -> tuple[Tables, Tables]:
+        """Rotary tables of the keys and of the queries of a sequence behind the prompt; the latter hold the scale of
+        the softmax."""
         length = keys_values[0][0].shape[2]
         behind_prompt = slice(length, length + self.config.layout.length)  # where each sequence stands
         cos, sin = self.cos[behind_prompt], self.sin[behind_prompt]
-        scale = self.config.transformer.head_dim**-0.5  # of the softmax
-        x = self.action_embeddings(actions)
-        for layer, past in zip(self.layers, keys_values, strict=True):
-            x = layer.forward_cached(x, past, (cos, sin), (scale * cos, scale * sin))  # type: ignore[operator]
-        return self.norm(x)  # type: ignore[no-any-return]
+        scale = self.config.transformer.head_dim**-0.5
+        return (cos, sin), (scale * cos, scale * sin)
+
+    @staticmethod
+    def _through(
+        layers: nn.ModuleList, x: Tensor, keys_values: tuple[KeysValues, ...], tables: tuple[Tables, Tables]
+    ) -> Tensor:
+        """x (B, R, T, width) after the first layers of the network, each with its keys and values of the prompt."""
+        for layer, past in zip(layers, keys_values, strict=False):
+            x = layer.forward_cached(x, past, *tables)  # type: ignore[operator]
+        return x
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -308,19 +373,21 @@ class TokenNet(nn.Module):
         embedded = [getattr(self, f"{axis.name}_embedding")(points[..., k]) for k, axis in enumerate(axes)]
         return torch.stack(embedded, -2).flatten(2, 3) + self.slot
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(.., T, bins) float32 of hidden (.., T, width): the axes by turns, each by its own head."""
+    def logits(self, hidden: Tensor, heads: nn.Module | None = None) -> Tensor:
+        """(.., T, bins) float32 of hidden (.., T, width): the axes by turns, each by its own head; `heads` holds those
+        of the refinement expert."""
         layout = self.config.layout
         points, sides = torch.unflatten(hidden, -2, (-1, len(layout.axes))), []
         for k, (axis, (low, high)) in enumerate(zip(layout.axes, layout.id_ranges, strict=True)):
-            reachable = F.linear(points[..., k, :], getattr(self, f"{axis.name}_head").weight[low : high + 1]).float()
+            head = getattr(heads or self, f"{axis.name}_head")
+            reachable = head.logits(points[..., k, :], low, high).float()
             sides.append(F.pad(reachable, (low, layout.bins - 1 - high), value=MASKED_LOGIT))
         return torch.stack(sides, -2).flatten(-3, -2)
 
     def goal_x_logits(self, out: PackedOutput) -> Tensor:
         """Logits (B, X) of the goal's x, where block 0 of `out` is all mask; X are the ids that x may have."""
         low, high = self.config.layout.id_ranges[0]
-        return F.linear(out.hidden[:, 0, self.config.layout.goal[0]], self.x_head.weight[low : high + 1]).float()
+        return self.x_head.logits(out.hidden[:, 0, self.config.layout.goal[0]], low, high).float()
 
     def goal_y_logits(self, out: PackedOutput, x_ids: Tensor) -> Tensor:
         """Logits (B, K, Y) of the goal's y given its x (B, K), if sequence 0 of `out` is all mask.
@@ -333,9 +400,10 @@ class TokenNet(nn.Module):
         there = alike.softmax(-1)  # (B, K, points), weights of the route points
         said = self.goal_route(out.route_embedding)
         about = self.goal_hidden(hidden[:, goal_x : goal_y + 1].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
-        logits: Tensor = self._y_logits(self.goal_y_head, F.silu(about + there @ said[..., width:]))
-        logits = logits + self._y_logits(self.y_head, hidden[:, None, goal_y])
-        logits = logits + there @ self._y_logits(self.y_head, said[..., :width])
+        low, high = self.config.layout.id_ranges[1]
+        logits = self.goal_y_head.logits(F.silu(about + there @ said[..., width:]), low, high)
+        logits = logits + self.y_head.logits(hidden[:, None, goal_y], low, high)
+        logits = logits + there @ self.y_head.logits(said[..., :width], low, high)
         return logits.float()
 
     def goal_value(self, hidden: Tensor) -> Tensor:
@@ -357,11 +425,6 @@ class TokenNet(nn.Module):
         if end < hidden.shape[-2]:
             free = torch.cat([free, hidden[..., end:, :]], -2)
         return torch.cat([hidden[..., first:end, :].mean(-2), free.mean(-2)], -1)
-
-    def _y_logits(self, head: nn.Linear, hidden: Tensor) -> Tensor:
-        """Logits of a head for the allowed ids of y; the other rows are not multiplied."""
-        low, high = self.config.layout.id_ranges[1]
-        return F.linear(hidden, head.weight[low : high + 1])
 
     def _block_positions(self, prompt: int, count: int) -> Tensor:
         """Positions: every sequence follows the prompt directly."""

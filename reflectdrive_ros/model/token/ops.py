@@ -157,6 +157,23 @@ def auto_edit(
     return torch.where(commit, proposed, ids), torch.where(masked, 0.0, token_probability)
 
 
+def replace_all(logits: Tensor, proposed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Every token of logits (B, M, T, bins): ids (B, M, T), `proposed` or the most probable ones, with their
+    probability. The refinement of DriveFine (section 3.2)."""
+    confidence, proposed = _proposals(logits.float().softmax(-1), logits, proposed)
+    return proposed, confidence
+
+
+def draw(logits: Tensor, temperature: Tensor | float, share: Tensor) -> Tensor:
+    """(B, M, T) ids drawn from softmax(logits / temperature) by the inverse of its cumulative distribution.
+
+    share: (B, M, T) uniform numbers in [0, 1). The id is the number of bins whose cumulative probability is at most the
+    share of their sum, so that rounding draws no id beyond the last one with a probability.
+    """
+    cumulative = (logits.float() / temperature).softmax(-1).cumsum(-1)
+    return (cumulative <= share[..., None] * cumulative[..., -1:]).sum(-1).clamp(max=logits.shape[-1] - 1)
+
+
 def update(
     ids: Tensor,
     logits: Tensor,

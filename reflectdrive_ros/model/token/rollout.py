@@ -36,6 +36,19 @@ class Decoding:
     edits: EditRules = field(default_factory=EditRules)
     draft_rounds: int = 3
     edit_rounds: int = 3
+    schedule: str = "equal"  # of the draft rounds, one of tokens.SCHEDULES
+
+    def rounds(self, layout: TokenLayout) -> tuple[Round, ...]:
+        """The rounds of a full frame."""
+        return decoding_rounds(len(layout.free), self.draft_rounds, self.edit_rounds, self.schedule)
+
+
+DRIVEFINE_DECODING = Decoding(draft_rounds=12, edit_rounds=0, schedule="cosine")
+
+
+def default_decoding(layout: TokenLayout) -> Decoding:
+    """The paper's: of ReflectDrive-2 with a goal, of DriveFine without."""
+    return Decoding() if layout.goal else DRIVEFINE_DECODING
 
 
 class Prefilled(NamedTuple):
@@ -144,6 +157,31 @@ def step(
     return ops.update(actions, net.decode(actions, keys_values), net.config.layout, limit, edit, rules)
 
 
+def refine(
+    net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...], sampling: Sampling | None = None
+) -> tuple[Tensor, Tensor]:
+    """Complete sequences (B, M, T) after one pass of the refinement expert, and the probability of each token.
+
+    sampling: tokens are drawn; None takes the most probable ones. Raises ValueError without an expert.
+    """
+    logits = net.refine(actions, keys_values)
+    return ops.replace_all(logits, None if sampling is None else _draw(logits, sampling))
+
+
+def sampled_step(
+    net: TokenNet,
+    actions: Tensor,
+    keys_values: tuple[KeysValues, ...],
+    limit: Tensor | int,
+    temperature: Tensor,
+    share: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """As `step` drafting, with tokens drawn at a temperature (B, M, 1) by uniform numbers `share` (B, M, T)."""
+    logits = net.decode(actions, keys_values)
+    proposed = ops.draw(logits, temperature[..., None], share)
+    return ops.unmask(actions, logits, net.config.layout.mask_id, limit, proposed)
+
+
 def plan_values(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
     """(B, M) predicted driving scores, 0 to 1, of complete sequences (B, M, T). Raises ValueError without that head."""
     if not net.config.plan_value:
@@ -181,15 +219,11 @@ def rollout(
 
 
 def _draw(scores: Tensor, sampling: Sampling) -> Tensor | None:
-    """(B, M, T) ids drawn at the temperature, by the inverse of the cumulative distribution; None at temperature 0."""
+    """(B, M, T) ids drawn at the temperature; None at temperature 0."""
     if sampling.temperature == 0.0:
         return None
-    cumulative = (scores.detach().float() / sampling.temperature).softmax(-1).cumsum(-1)
     share = torch.rand(scores.shape[:-1], generator=sampling.generator).to(scores.device)
-    # of the sum, so that rounding draws no id beyond the last one with a probability
-    return torch.searchsorted(cumulative, share[..., None] * cumulative[..., -1:], right=True)[..., 0].clamp(
-        max=scores.shape[-1] - 1
-    )
+    return ops.draw(scores.detach(), sampling.temperature, share)
 
 
 def guided_logits(
@@ -205,15 +239,18 @@ def guided_logits(
 
 
 def full_step(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
-    """Decide, draft, reflect: 1 + 3 + 3 passes. A layout without a goal is drafted from masks alone."""
+    """Decide, draft, reflect: 1 + 3 + 3 passes. A layout without a goal is drafted from masks alone. A refinement
+    expert, if there is one, has the last pass."""
     layout, known = net.config.layout, prefill_sequences(net, images, text, ego, route, decoding.goals)
     rounds = rollout(
         lambda actions: net.decode(actions, known.keys_values),
         known.actions,
         layout,
-        decoding_rounds(len(layout.free), decoding.draft_rounds, decoding.edit_rounds),
+        decoding.rounds(layout),
         decoding.edits,
     )
+    if net.config.refine.layers:
+        rounds = (*rounds, RoundOutput(*refine(net, rounds[-1].actions, known.keys_values)))
     return Decoded(rounds, known.goal_log_probs, known.valid)
 
 

@@ -11,6 +11,7 @@ from ...domain import Array, EgoState, Trajectory
 from ...kinematics import SAME_PLACE_M
 from ...scoring.frenet import FrenetFrame, poses_on_road
 from ...scoring.scorer import WAYPOINTS
+from ...tokens import TokenLayout
 from .curvature import exceeds_curvature, limit_curvature
 from .smoothing import smooth_points
 from .speed_profile import drop_reversals, limit_acceleration, limit_curve_speed, smooth_distances
@@ -31,10 +32,39 @@ def postprocess(points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | 
 
 
 def trajectories(
-    points: Array, speed_mps: float, dt_s: float, road: FrenetFrame | None = None
+    points: Array, speed_mps: float, dt_s: float, road: FrenetFrame | None = None, headings: Array | None = None
 ) -> tuple[Trajectory, ...]:
-    """Points (N, P, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s."""
-    return tuple(Trajectory(poses, dt_s) for poses in interpolate(poses_on_road(points, road), speed_mps, dt_s))
+    """Points (N, P, 2), of a car that now drives at `speed_mps`, as poses at `dt_s`, headings included, up to 4 s.
+
+    headings: (N, P) rad, as `waypoint_poses`.
+    """
+    poses = waypoint_poses(points, road, headings)
+    return tuple(Trajectory(each, dt_s) for each in interpolate(poses, speed_mps, dt_s))
+
+
+def waypoint_poses(points: Array, road: FrenetFrame | None, headings: Array | None = None) -> Array:
+    """Poses (.., P, 3) through points (.., P, 2), with `headings` (.., P) rad where these are not NaN, else with those
+    of the path."""
+    poses = poses_on_road(points, road)
+    if headings is not None:
+        poses[..., 2] = np.where(np.isnan(headings), poses[..., 2], headings)
+    return poses
+
+
+def token_headings(waypoints: Array, points: Array, layout: TokenLayout) -> Array | None:
+    """(.., P) headings in rad of decoded waypoints (.., P, A) that were postprocessed to points (.., P, 2); None if the
+    layout has none.
+
+    NaN where a point was moved by more than a bin, and in a whole plan if one of its headings is at the end of the
+    range, beyond which tokens have none.
+    """
+    if len(layout.axes) < 3:
+        return None
+    axis, headings = layout.axes[2], waypoints[..., 2]
+    moved = np.abs(points - waypoints[..., :2]).max(axis=-1) > layout.codebook.bin_m
+    low, high = (axis.codebook.to_values(np.array(id_)) for id_ in axis.id_range)
+    clipped = ((headings <= low) | (headings >= high)).any(axis=-1, keepdims=True)
+    return np.where(moved | clipped, np.nan, headings)
 
 
 def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:

@@ -48,9 +48,9 @@ DTYPES = {
 }
 ALIGNMENT = 256  # bytes; what cudaMalloc promises, and kernels rely on
 CONTEXT = ("keys_", "values_", "condition", "absent")  # names of the tensors of an encoded scene begin so
-CONTEXT_GRAPHS = {  # kind of network -> graph that reads an encoded scene, graphs that write it
-    "token": ("step", ("prefill_goal", "prefill")),
-    "denoiser": ("denoiser", ("encoder",)),
+CONTEXT_GRAPHS = {  # kind of network -> graphs that read an encoded scene, graphs that write it; not all have all
+    "token": (("step", "sampled_step", "refine"), ("prefill_goal", "prefill")),
+    "denoiser": (("denoiser",), ("encoder",)),
 }
 UNSUPPORTED = frozenset({"guidance"})  # capabilities of token networks: the buffers hold one prompt's keys and values
 UNSUPPORTED_GRAPHS = frozenset(CAPABILITIES[each] for each in UNSUPPORTED)
@@ -104,16 +104,46 @@ class TrtNetwork:
     def plan_values(self, context: Any, actions: Array) -> Array:
         return self._step(context, actions, 0, False, "plan_value")[1]
 
+    def sampled_step(
+        self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
+    ) -> tuple[Array, Array]:
+        drawn = np.concatenate([temperature[:, None], share], axis=1).astype(np.float32)
+
+        def feeds(numbers: Array) -> dict[str, Array]:
+            return {
+                "limit": np.array(limit, np.int64),
+                "temperature": numbers[None, :, :1],
+                "share": numbers[None, :, 1:],
+            }
+
+        return self._decode("sampled_step", context, actions, feeds, drawn)
+
+    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
+        return self._decode("refine", context, actions, dict)
+
     def _step(self, context: Any, actions: Array, limit: int, edit: bool, output: str) -> tuple[Array, Array]:
         """The sequences after a step and one of its other outputs."""
-        self._scene.check(context)
-        flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
+        flags: dict[str, Array] = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
+        return self._decode("step", context, actions, lambda: flags, output=output)
 
-        def call(ids: Array) -> tuple[Array, Array]:
-            out = self._calls["step"].run({"blocks": ids, **flags})
+    def _decode(
+        self,
+        graph: str,
+        context: Any,
+        actions: Array,
+        feeds: Callable[..., Mapping[str, Array]],
+        beside: Array | None = None,
+        output: str = "confidence",
+    ) -> tuple[Array, Array]:
+        """What a graph makes of sequences (M, T), and one of its other outputs; `feeds` makes its other inputs of the
+        rows of `beside`."""
+        self._scene.check(context)
+
+        def call(ids: Array, *rows: Array) -> tuple[Array, Array]:
+            out = self._calls[graph].run({"blocks": ids, **feeds(*rows)})
             return out["written"][0], out[output][0]
 
-        return run_batched(call, actions, self._sequences)
+        return run_batched(call, actions, self._sequences, beside)
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         return draft_sequentially(self, context, actions, limits)
@@ -348,12 +378,14 @@ def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, place: Path, do: s
 
 def _share_context(gpu: CudaDevice, engines: Mapping[str, Engine], kind: str) -> dict[str, int]:
     """Addresses of the tensors that go from one engine to the other. Raises EngineError, CudaError."""
-    reader, writers = CONTEXT_GRAPHS[kind]
-    read = {name: tensor for name, tensor in engines[reader].inputs.items() if name.startswith(CONTEXT)}
+    readers, writers = ([graph for graph in graphs if graph in engines] for graphs in CONTEXT_GRAPHS[kind])
+    read = {
+        name: tensor for graph in readers for name, tensor in engines[graph].inputs.items() if name.startswith(CONTEXT)
+    }
     for graph in writers:
         written = {name: tensor for name, tensor in engines[graph].outputs.items() if name.startswith(CONTEXT)}
         if written != read:
-            raise EngineError(f"the engines of {graph} and {reader} do not belong together: build both again")
+            raise EngineError(f"the engines of {graph} and {readers[0]} do not belong together: build both again")
     return Buffers(gpu, read).addresses
 
 

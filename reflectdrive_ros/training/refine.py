@@ -1,0 +1,228 @@
+"""Training of a refinement expert on the network's own drafts (DriveFine, sections 3.2 and 3.3).
+
+    L = supervised L_supervised + offline L_offline + online L_online + plan_value L_plan_value
+
+The generator drafts G plans per scene; it is not trained, and no gradient reaches it. The expert predicts all tokens
+of a plan x_j from the plan. L_supervised: cross-entropy with the expert driver's tokens. L_offline: the drafts
+themselves are corrections of each other, with advantages A_ij = r_i - r_j (Eq. 5); G passes give log p(x_i | x_j) of
+all pairs. Pairs with A <= 0 are left out: draft i was not drawn from the expert, so that lowering its probability has
+no bound. L_online: K corrections are drawn from the expert for each draft, with advantages A_ik = r_ik - r_i (Eq. 6),
+and their clipped policy gradient is taken. L_plan_value: cross-entropy of the predicted score of drafts and
+corrections with their rewards. Rewards are those of `rewards.PlanScorer`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from ..model.layers import KeysValues
+from ..model.token import ops, rollout
+from ..model.token.net import TokenNet
+from ..model.token.ops import EditRules, GoalRules
+from ..model.token.rollout import Sampling
+from ..tokens import decoding_rounds
+from . import trainer
+from .losses import Batch, plan_value_loss
+from .rewards import RewardPool
+from .settings import RefineConfig, RefineTrainConfig
+from .token_job import TokenJob
+from .train_state import Progress
+from .trainer import Clock, Reporter, Trainer
+
+METRICS = ("supervised", "offline", "online", "plan_value", "token_accuracy", "entropy")
+PANEL = ("reward_draft", "reward_refined", "reward_drafts", "reward_samples", "best", "changed")
+COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
+TRAINED = ("refiner.", "plan_value_")  # parameters of the network
+
+
+@dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
+class Drafts:
+    """Of B scenes: G drafts, and K corrections of each if these are rewarded."""
+
+    prompt: Tensor  # (B, P, width)
+    keys_values: tuple[KeysValues, ...]
+    plans: Tensor  # (B, G, T) int64; the first has the most probable tokens
+    refined: Tensor  # (B, G, T) int64, corrections of the most probable tokens
+    samples: Tensor | None = None  # (B, G, K, T) int64, drawn corrections
+    reward: Tensor | None = None  # (B, G) float32 of plans
+    refined_reward: Tensor | None = None  # (B, G)
+    sample_reward: Tensor | None = None  # (B, G, K)
+    old: Tensor | None = None  # (B, G, K, T) float32 log-probabilities of the samples; None before the first update
+
+
+class RefineLosses(nn.Module):
+    """The network with the losses of its expert; everything else in it is fixed."""
+
+    def __init__(self, net: TokenNet, config: RefineConfig) -> None:
+        super().__init__()
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_(name.startswith(TRAINED))
+        self.net, self.config = net, config
+
+    def forward(self, batch: Batch, drafts: Drafts) -> dict[str, Tensor]:
+        """Scalars `loss` and METRICS, and the log-probabilities `log_probs` (B, G, K, T) of the samples."""
+        config, net = self.config, self.net
+        keys_values = net.encode(drafts.prompt) if net.config.refine.own_prompt else drafts.keys_values
+        logits = net.refine(drafts.plans, keys_values).float()
+        zero = logits.new_zeros(())
+        wanted = batch.clean[:, None].expand(-1, logits.shape[1], -1)
+        supervised = F.cross_entropy(logits.flatten(0, 2), wanted.flatten())
+        found = {"supervised": supervised, "offline": zero, "online": zero, "plan_value": zero}
+        log_p = (logits / config.temperature).log_softmax(-1)
+        log_probs = zero
+        if config.offline and drafts.reward is not None:
+            found["offline"] = offline_loss(log_p, drafts.plans, drafts.reward)
+        if drafts.samples is not None and drafts.reward is not None and drafts.sample_reward is not None:
+            log_probs = log_p.gather(-1, drafts.samples.transpose(2, 3)).transpose(2, 3)  # (B, G, K, T)
+            old = log_probs.detach() if drafts.old is None else drafts.old
+            advantage = drafts.sample_reward - drafts.reward[..., None]
+            found["online"] = online_loss(log_probs, old, advantage, config.clip)
+        if config.plan_value and drafts.reward is not None and drafts.refined_reward is not None:
+            plans = torch.cat([drafts.plans, drafts.refined], 1)
+            reward = torch.cat([drafts.reward, drafts.refined_reward], 1)
+            with torch.no_grad():
+                hidden = net.hidden(plans, drafts.keys_values)
+            found["plan_value"] = plan_value_loss(net.plan_value(hidden), reward)
+        total = zero
+        for name, value in found.items():
+            total = total + getattr(config, name) * value
+        with torch.no_grad():
+            found["token_accuracy"] = 100.0 * (logits.argmax(-1) == wanted).float().mean()
+            found["entropy"] = -(log_p.exp() * log_p).sum(-1).mean()
+        metrics = {name: value.detach() for name, value in found.items()}
+        return {"loss": total, **metrics, "log_probs": log_probs.detach()}
+
+    def run_unsharded(self, function: Callable[[TokenNet], Drafts]) -> Drafts:
+        """Applies a function to the network; sharded weights (fsdp.py) are gathered meanwhile."""
+        return function(self.net)
+
+
+def offline_loss(log_p: Tensor, plans: Tensor, reward: Tensor) -> Tensor:
+    """-mean over pairs and tokens of A_ij log p(x_i | x_j) where A_ij = r_i - r_j is above 0.
+
+    log_p (B, G, T, bins) of the corrections of each draft, plans (B, G, T), reward (B, G).
+    """
+    count = plans.shape[1]
+    of_pairs = log_p.gather(-1, plans.transpose(1, 2)[:, None].expand(-1, count, -1, -1)).mean(2)  # (B, G_j, G_i)
+    gain = (reward[:, None, :] - reward[:, :, None]).clamp(min=0.0)
+    return -(gain * of_pairs).mean()
+
+
+def online_loss(log_probs: Tensor, old: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """Clipped policy gradient of corrections: log-probabilities (B, G, K, T) now and when they were drawn, advantages
+    (B, G, K)."""
+    ratio, gain = (log_probs - old).exp(), advantage[..., None]
+    return -torch.minimum(ratio * gain, ratio.clamp(1.0 - clip, 1.0 + clip) * gain).mean()
+
+
+@torch.no_grad()
+def sample_drafts(
+    net: TokenNet, inputs: tuple[Tensor, Tensor, Tensor, Tensor], config: RefineConfig, generator: torch.Generator
+) -> Drafts:
+    """Drafts of the scenes of `inputs`, and their corrections."""
+    layout = net.config.layout
+    prompt = net.prompt(*inputs)
+    keys_values = net.encode(prompt)
+    if layout.goal:
+        first = rollout.prefill_goal_from_prompt(net, prompt, GoalRules()).actions[:, :1]
+    else:
+        first = net.all_masked(len(prompt), prompt.device)
+    schedule = rollout.default_decoding(layout).schedule
+    rounds = decoding_rounds(len(layout.free), config.draft_rounds, 0, schedule)
+
+    def logits(actions: Tensor) -> Tensor:
+        return net.decode(actions, keys_values)
+
+    plans = [rollout.rollout(logits, first, layout, rounds, EditRules())[-1].actions]
+    if config.drafts > 1:
+        several = first.expand(-1, config.drafts - 1, -1)
+        sampling = Sampling(config.draft_temperature, generator)
+        plans.append(rollout.rollout(logits, several, layout, rounds, EditRules(), sampling)[-1].actions)
+    drafted = torch.cat(plans, 1)
+    refined, _ = rollout.refine(net, drafted, keys_values)
+    samples = None
+    if config.online:
+        of_drafts = net.refine(drafted, keys_values)
+        share = torch.rand((config.samples, *drafted.shape), generator=generator).to(drafted.device)
+        samples = torch.stack([ops.draw(of_drafts, config.temperature, each) for each in share], 2)
+    return Drafts(prompt, keys_values, drafted, refined, samples)
+
+
+def train(
+    job: TokenJob,
+    fabric: Fabric,
+    reporter: Reporter,
+    rewards: RewardPool | None,
+    stop: Callable[[], bool],
+    clock: Clock = time.monotonic,
+) -> Progress:
+    """As `sft.train`, of the refinement expert. `job.config` is a RefineTrainConfig; `rewards` may be None if no loss
+    needs them.
+    """
+    config = job.config
+    assert isinstance(config, RefineTrainConfig)
+
+    def make_losses(net: TokenNet, generator: torch.Generator) -> RefineLosses:
+        return RefineLosses(net, config.refine)
+
+    loop, progress = trainer.begin(job, fabric, reporter, make_losses)
+    return loop.run(progress, _Steps(loop, config.refine, rewards), COLUMNS, stop, clock)
+
+
+@dataclass(eq=False)
+class _Steps:
+    loop: Trainer
+    config: RefineConfig
+    rewards: RewardPool | None
+
+    def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
+        """One step; COLUMNS."""
+        loop, config = self.loop, self.config
+        generator = loop.generator(step)
+        with loop.fabric.autocast():
+            drafts: Drafts = loop.losses.run_unsharded(lambda net: sample_drafts(net, batch.inputs, config, generator))
+        if self.rewards is not None:
+            self._score(self.rewards, batch, drafts)
+        rows = []
+        for update in range(config.updates):
+            losses = loop.model(batch, drafts)
+            if update == 0 and drafts.samples is not None:
+                drafts.old = losses["log_probs"]
+            scalars = {name: losses[name] for name in ("loss", *METRICS)}
+            norm = loop.update(scalars, batch, step, {"drafts": drafts.plans})
+            rows.append(torch.stack([*(value.detach().float() for value in scalars.values()), norm]))
+        mean = torch.stack(rows).mean(0)
+        return torch.cat([mean[:-1], _panel(drafts), mean[-1:]])
+
+    def _score(self, rewards: RewardPool, batch: Batch, drafts: Drafts) -> None:
+        rows, mirrored, with_route = (each.cpu().numpy() for each in (batch.rows, batch.mirrored, batch.with_route))
+        plans = [drafts.plans, drafts.refined]
+        if drafts.samples is not None:
+            plans.append(drafts.samples.flatten(1, 2))
+        found = rewards.score(rows.tolist(), mirrored, with_route, torch.cat(plans, 1).cpu().numpy())[..., 0]
+        count = drafts.plans.shape[1]
+        scores = torch.from_numpy(np.ascontiguousarray(found)).to(drafts.plans.device)
+        drafts.reward, drafts.refined_reward = scores[:, :count], scores[:, count : 2 * count]
+        if drafts.samples is not None:
+            drafts.sample_reward = torch.unflatten(scores[:, 2 * count :], 1, (count, -1))
+
+
+def _panel(drafts: Drafts) -> Tensor:
+    """PANEL in percent: mean rewards of the most probable draft, of its correction, of all drafts, of the drawn
+    corrections, and of the best plan; share of tokens that the correction changes."""
+    changed = (drafts.refined != drafts.plans).float().mean()
+    nothing = torch.full((), torch.nan, device=changed.device)
+    if drafts.reward is None or drafts.refined_reward is None:
+        return torch.stack([*[nothing] * (len(PANEL) - 1), 100.0 * changed])
+    samples = nothing if drafts.sample_reward is None else drafts.sample_reward.mean()
+    best = torch.cat([drafts.reward, drafts.refined_reward], 1).amax(1).mean()
+    first = drafts.reward[:, 0].mean(), drafts.refined_reward[:, 0].mean()
+    return 100.0 * torch.stack([*first, drafts.reward.mean(), samples, best, changed])
