@@ -190,7 +190,9 @@ def test_a_network_without_goals_is_checked_decoded_and_refused_by_planners_that
     assert (actions != POSES.mask_id).all()
     context = PlannerContext(config(), network)
     for recipe in (reflectdrive, reflectdrive2):
-        with pytest.raises(PlanningError, match="needs the capability goals of its network, whose card has edit, sampling"):
+        with pytest.raises(
+            PlanningError, match="needs the capability goals of its network, whose card has edit, sampling"
+        ):
             recipe.plan(PlannerState(), seen(8.0), context)
 
 

@@ -29,6 +29,7 @@ from ..config import ConfigError, override_dotted
 from ..data import real_tracks, shards
 from ..data.cache import CachedSet, Shape, build_cache
 from ..files import lock_folder
+from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
 from ..provenance import provenance
@@ -225,21 +226,25 @@ def columns_of(config: TrainConfig) -> tuple[str, ...]:
 
 
 def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainConfig) -> TokenNetConfig:
-    """The network of a folder with the refinement expert of the setting `network`. Raises StateError for a network of
-    another layout, ConfigError for one without an expert.
+    """The network of a folder, with the refinement expert of the settings. Raises StateError for a network of another
+    layout, ConfigError for an expert that it cannot have.
 
     It keeps a plan value, and gets one if the run trains it.
     """
-    found = train_state.load_network(folder).config
-    refine = network.refine if network.refine.layers else found.refine
-    if not refine.layers:
-        raise ConfigError(f"network is {config.network}, which has no refinement expert: set it to drivefine_small")
+    found, asked = train_state.load_network(folder).config, config.refine
     if found.layout != network.layout:
         raise StateError(
             f"{folder} holds a network of other tokens than the setting network ({config.network}): "
             "give another --init-from"
         )
-    return replace(found, refine=refine, plan_value=found.plan_value or config.refine.plan_value > 0.0)
+    try:
+        expert = ExpertConfig(asked.layers, asked.own_norm, asked.own_heads, asked.own_prompt)
+        return replace(found, refine=expert, plan_value=found.plan_value or asked.plan_value > 0.0)
+    except ValueError:
+        most = found.transformer.layers - 1
+        raise ConfigError(
+            f"refine.layers is {asked.layers}, but the network has {most + 1} layers: set at most {most}"
+        ) from None
 
 
 def _run_alone(

@@ -39,6 +39,10 @@ Answer = TypeVar("Answer")
 SERIES_TERMS = 8  # powers of p q that are summed for every cell
 EXACT_CELLS = 4  # rows and columns of the largest p and q whose cells are computed exactly
 STEP_M = 0.1  # of stored distances
+ACTION_PARAMETERS = (  # of a network, those that no prompt token passes; and the FFNs of action tokens
+    *("slot", "norm.", "heading_", "x_head", "y_head"),
+    *("goal_", "value_", "plan_value_"),
+)
 
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
@@ -82,11 +86,17 @@ class Losses(nn.Module):
     x_cells: Tensor  # rows of a distance map, of the ids that x may have
     y_cells: Tensor  # columns, of those of y
 
-    def __init__(self, net: TokenNet, weights: LossConfig, generator: torch.Generator) -> None:
-        """`generator` initialises the auxiliary heads."""
+    def __init__(
+        self, net: TokenNet, weights: LossConfig, generator: torch.Generator, fixed_prompt: bool = False
+    ) -> None:
+        """`generator` initialises the auxiliary heads. fixed_prompt: what encodes the prompt is not trained."""
         super().__init__()
         self.net = net
         self.weights = weights
+        self.fixed_prompt = fixed_prompt
+        if fixed_prompt:
+            for name, parameter in net.named_parameters():
+                parameter.requires_grad_(name.startswith(ACTION_PARAMETERS) or ".action_mlp." in name)
         layout = net.config.layout
         for axis, (name, (low, high)) in enumerate(zip(("x_cells", "y_cells"), layout.id_ranges, strict=False)):
             values = layout.codebook.to_values(np.arange(low, high + 1))
@@ -122,7 +132,13 @@ class Losses(nn.Module):
             batch.actions.shape[1],
             self._goals_to_rescore(batch) if weights.goal_value else batch.actions[:, :0],
         )
-        out = self.net.forward_packed(*batch.inputs, torch.cat([batch.actions, rescored], 1))
+        sequences = torch.cat([batch.actions, rescored], 1)
+        if self.fixed_prompt:
+            with torch.no_grad():
+                prompt = self.net.prompt(*batch.inputs)
+            out = self.net.forward_fixed_prompt(prompt, sequences)
+        else:
+            out = self.net.forward_packed(*batch.inputs, sequences)
         rescored_hidden, out = out.hidden[:, asked:], out.first(asked)
         net_goal = self.net.config.layout.goal
         goal_log_probs = self.goal_log_probs(out, batch.goals)

@@ -30,6 +30,7 @@ DENOISERS: Mapping[str, Callable[[], CurveNetConfig]] = {
 
 
 MASKINGS = ("kinds", "complementary")
+TRAINED = ("all", "actions")
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ class OptimizerConfig:
     warmup_fraction: float = setting(0.03, "of the schedule", 0.0, 1.0)
     vision_pretrain_fraction: float = setting(
         0.15, "share of the run in which the vision encoder alone is trained, by L_aux", 0.0, 0.99
+    )
+    trained: str = setting(
+        "all",
+        "all, or actions: only what no prompt token passes (FFNs of action tokens, heads, slots), at a third of the "
+        "time; for another layout of a trained network",
     )
     weight_decay: float = setting(0.05, "of matrices; vectors and tables of tokens have none", 0.0, 10.0)
     beta2: float = setting(0.98, "of AdamW", 0.5, 0.99999)
@@ -161,8 +167,8 @@ class TrainConfig:
 
     network: str = setting(
         "small",
-        "small: 7.8 M parameters, trains on a CPU; drivefine_small: as small, with DriveFine's tokens and a refinement "
-        "expert; base: 621 M, from public weights",
+        "small: 7.8 M parameters, trains on a CPU; drivefine_small: as small, with DriveFine's tokens; base: 621 M, from "
+        "public weights",
     )
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
     data: DataConfig = field(default_factory=DataConfig)
@@ -173,11 +179,20 @@ class TrainConfig:
     device: DeviceConfig = field(default_factory=DeviceConfig)
 
     def __post_init__(self) -> None:
-        check_choices(self, ("network", self.network, tuple(NETWORKS)), ("data.masking", self.data.masking, MASKINGS))
+        check_choices(
+            self,
+            ("network", self.network, tuple(NETWORKS)),
+            ("data.masking", self.data.masking, MASKINGS),
+            ("optimizer.trained", self.optimizer.trained, TRAINED),
+        )
         if self.data.masking == "complementary" and self.data.masked_actions % 2:
             raise ConfigError(
                 f"data.masked_actions is {self.data.masked_actions}, but data.masking complementary takes pairs: set "
                 "it to an even number"
+            )
+        if self.optimizer.trained == "actions" and self.loss.aux_perception > 0.0:
+            raise ConfigError(
+                "optimizer.trained is actions, so that loss.aux_perception trains nothing: set loss.aux_perception to 0"
             )
         if self.loss.goal_value > 0.0 and self.loss.goal_score == 0.0:
             raise ConfigError("loss.goal_value is above 0 and loss.goal_score is 0: set loss.goal_score above 0")
@@ -228,8 +243,12 @@ class RlTrainConfig(TrainConfig):
 
 @dataclass(frozen=True)
 class RefineConfig:
-    """Drafts, rewards and losses of the refinement expert."""
+    """Measures of the refinement expert, its drafts, rewards and losses."""
 
+    layers: int = setting(1, "last layers of the network that the expert copies", 1, 256)
+    own_norm: bool = setting(True, "a final norm of its own, else the generator's")
+    own_heads: bool = setting(False, "heads of its own, else the generator's")
+    own_prompt: bool = setting(False, "its layers encode the prompt too, else they use the generator's keys and values")
     drafts: int = setting(6, "plans that the generator drafts per scene, the first of the most probable tokens", 1, 64)
     draft_rounds: int = setting(4, "decoding rounds of a draft", 1, 64)
     draft_temperature: float = setting(1.0, "sampling temperature of the other drafts", 0.0, 10.0)

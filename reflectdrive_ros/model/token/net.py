@@ -112,9 +112,8 @@ def small_config(words: tuple[str, ...]) -> TokenNetConfig:
 
 
 def drivefine_small_config(words: tuple[str, ...]) -> TokenNetConfig:
-    """The small network with DriveFine's tokens, and a refinement expert of one layer of the six: 7.7 M parameters."""
-    refine = RefineConfig(layers=1, own_heads=False)
-    return replace(small_config(words), layout=DRIVEFINE, table_stride=7, refine=refine)
+    """The small network with DriveFine's tokens: 7.3 M parameters."""
+    return replace(small_config(words), layout=DRIVEFINE, table_stride=7)
 
 
 def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
@@ -252,6 +251,15 @@ class TokenNet(nn.Module):
         )
         return PackedOutput(self.logits(hidden), hidden, of_prompt, image_tokens, route_embedding)
 
+    def forward_fixed_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
+        """As `forward_from_prompt`, but no gradient passes through the prompt (B, P, width) and its keys and values."""
+        with torch.no_grad():
+            keys_values = self.encode(prompt)[: len(self.layers)]
+        hidden, length = self.hidden(actions, keys_values), prompt.shape[1]
+        image_tokens = prompt[:, : length - self.config.non_image_length].detach()
+        route_embedding = prompt[:, length - len(self.config.route_at_m) :].detach()
+        return PackedOutput(self.logits(hidden), hidden, keys_values, image_tokens, route_embedding)
+
     def encode(self, prompt: Tensor) -> tuple[KeysValues, ...]:
         """The KV cache of the prompt (B, P, width), equal to that of `forward_packed`; then that of a refinement expert
         which encodes the prompt itself."""
@@ -305,7 +313,10 @@ class TokenNet(nn.Module):
         tables = self._sequence_tables(keys_values)
         with torch.no_grad():
             shared = self._through(self.layers[: -config.layers], self.action_embeddings(actions), keys_values, tables)
-        of_expert = keys_values[count:] if config.own_prompt else keys_values[count - config.layers : count]
+        if config.own_prompt:
+            of_expert = keys_values[count:]
+        else:
+            of_expert = tuple((keys.detach(), values.detach()) for keys, values in keys_values[count - config.layers :])
         x = self.refiner.hidden(shared, of_expert, *tables)
         x = self.refiner.norm(x) if config.own_norm else self.norm(x)
         return self.logits(x, self.refiner if config.own_heads else self)

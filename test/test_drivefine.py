@@ -1,0 +1,217 @@
+"""The recipe drivefine: drafts from masks, a refinement, a choice of sampled plans, headings from tokens, repair."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rubber_band import strip_grid
+from scenes import Clock, cars, config
+from test_reflectdrive2 import seen
+from tiny_net import tiny_net
+
+from reflectdrive_ros import kinematics
+from reflectdrive_ros.config import DriveFineConfig
+from reflectdrive_ros.domain import StepKind, Verdict
+from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer
+from reflectdrive_ros.model.token.moe import RefineConfig
+from reflectdrive_ros.planning import PROPOSALS, drivefine, get_planner
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, draft_sequentially
+from reflectdrive_ros.planning.postprocess.waypoints import token_headings
+from reflectdrive_ros.planning.repair import encode_points
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+from reflectdrive_ros.scoring.safety import SafetyContext
+from reflectdrive_ros.scoring.search import ball, search_stride
+from reflectdrive_ros.tokens import DRIVEFINE, TokenLayout, cosine_schedule
+
+TIMES_S = 0.5 * np.arange(1, 9)
+
+
+def drive(speed=8.0, curvature=0.0):
+    """(8, 3) poses at constant speed on an arc."""
+    return kinematics.arc(curvature, speed * TIMES_S)
+
+
+class KnownPlans:
+    """A network that knows plans (K, 8, 3) by heart: row k of a draft is filled with plan k, and the refinement
+    replaces plan 0 by another if there is one."""
+
+    layout = DRIVEFINE
+    inputs = InputSpec(64, 36, 16, WordTokenizer(WORDS))
+
+    def __init__(self, *plans, refined=None, values=None, capabilities=("edit", "sampling", "refine", "plan_value")):
+        self.ids = DRIVEFINE.encode(np.array(plans))
+        self.refined = None if refined is None else DRIVEFINE.encode(refined[None])[0]
+        self.values, self.calls, self.capabilities = values, [], frozenset(capabilities)
+
+    def prefill(self, inputs):
+        return "scene"
+
+    def step(self, context, actions, limit, edit):
+        self.calls.append(("step", len(actions), limit))
+        return self._write(actions, limit)
+
+    def draft(self, context, actions, limits):
+        return draft_sequentially(self, context, actions, limits)
+
+    def sampled_step(self, context, actions, limit, temperature, share):
+        assert temperature[0] < 0.01 < temperature[1]
+        self.calls.append(("sampled", len(actions), limit, round(float(share.sum()), 6)))
+        return self._write(actions, limit)
+
+    def refine(self, context, actions):
+        self.calls.append(("refine", len(actions)))
+        assert (actions < DRIVEFINE.mask_id).all()
+        corrected = actions.copy()
+        if self.refined is not None:
+            corrected[0] = self.refined
+        return corrected, np.full(actions.shape, 0.8)
+
+    def plan_values(self, context, actions):
+        return np.array(self.values)
+
+    def _write(self, actions, limit):
+        written = actions.copy()
+        for row, block in enumerate(written):
+            free = np.flatnonzero(block == DRIVEFINE.mask_id)[:limit]
+            block[free] = self.ids[min(row, len(self.ids) - 1)][free]
+        return written, np.full(written.shape, 0.9)
+
+
+def planned(network, scene, **changes):
+    return drivefine.plan(PlannerState(), scene, PlannerContext(config(**changes), network))
+
+
+def test_without_objects_one_plan_is_drafted_in_four_growing_rounds_and_refined():
+    network = KnownPlans(drive())
+    state, plan = planned(network, seen(8.0))
+    assert network.calls == [*(("step", 1, limit) for limit in (2, 6, 7, 9)), ("refine", 1)]
+    assert (plan.step, plan.candidates, plan.scores) == (StepKind.FULL, (), ())
+    assert state.memory.full_step_reason == "every step is a full step"
+    np.testing.assert_allclose(kinematics.resample(plan.trajectory, TIMES_S), drive(), atol=0.1)
+
+
+@pytest.mark.parametrize(("masked", "rounds"), [(24, 12), (24, 4), (24, 1), (5, 12), (0, 3)])
+def test_the_cosine_schedule_writes_every_token_and_some_in_every_round(masked, rounds):
+    counts = cosine_schedule(masked, rounds)
+    assert sum(counts) == masked
+    assert len(counts) == min(masked, rounds)
+    assert all(count >= 1 for count in counts)
+    assert cosine_schedule(24, 12) == (1, 1, 1, 1, 1, 3, 2, 2, 3, 3, 3, 3)
+
+
+def test_what_the_expert_corrects_is_driven_and_both_are_in_the_trace():
+    network = KnownPlans(drive(8.0, 0.05), refined=drive())
+    _, plan = planned(network, seen(8.0))
+    np.testing.assert_allclose(kinematics.resample(plan.trajectory, TIMES_S)[:, 1], 0.0, atol=0.05)
+    assert plan.trace.ids.tolist() == [network.ids[0].tolist(), network.refined.tolist()]
+    assert plan.trace.confidence[:, 0].tolist() == [0.9, 0.8]
+    _, kept = planned(network, seen(8.0), drivefine__refine=False)
+    assert kept.tokens.tolist() == network.ids[0].tolist()
+
+
+def test_among_objects_the_plan_with_the_best_score_is_chosen():
+    """The most probable plan hits the truck; the second, slow one is sampled."""
+    slow = drive(8.0)
+    slow[:, 0] = [3.5, 6.5, 9.0, 11.0, 12.5, 13.5, 14.0, 14.1]
+    network = KnownPlans(drive(), slow)
+    truck = cars((24.0, 0.0, 0.0, 0.0))
+    _, plan = planned(network, seen(8.0, agents=truck), drivefine__candidates=3)
+    assert plan.tokens.tolist() == network.ids[1].tolist()
+    assert plan.check.repairs == 0
+    assert len(plan.candidates) == 2
+    assert plan.scores == tuple(sorted(plan.scores, reverse=True))
+    assert plan.check.unsafe_after_s is None
+
+
+def test_a_replay_samples_the_same_plans_and_the_next_frame_others():
+    scene, drawn = seen(8.0, agents=cars()), []
+    for each in (scene, scene, replace(scene, stamp_ns=scene.stamp_ns + 1)):
+        network = KnownPlans(drive(), drive(7.0))
+        planned(network, each)
+        drawn.append(network.calls)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_plan_value_ranks_where_nothing_can_be_scored():
+    network = KnownPlans(drive(8.0), drive(7.0), drive(6.0), values=[0.2, 0.9, 0.5])
+    _, plan = planned(network, seen(8.0), drivefine__candidates=3, drivefine__rank_plans=True)
+    assert plan.tokens.tolist() == network.ids[1].tolist()
+    assert plan.scores == (0.9, 0.5, 0.2)
+
+
+def test_a_plan_that_would_hit_someone_is_repaired():
+    scene = seen(8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), drivable=strip_grid(2.4))
+    network = KnownPlans(drive())
+    _, plan = planned(network, scene, drivefine__candidates=1)
+    assert plan.check.repairs > 0
+    assert plan.check.unsafe_after_s is None
+    assert plan.tokens.tolist() != network.ids[0].tolist()
+    _, bare = planned(network, scene, drivefine__candidates=1, drivefine__repair=False)
+    assert bare.check.unsafe_after_s is not None
+
+
+def test_repair_searches_as_far_as_with_coarse_tokens():
+    assert search_stride(DRIVEFINE.codebook) == 6
+    assert search_stride(TokenLayout().codebook) == 1
+    fine, coarse = ball(DRIVEFINE.codebook, np.array([2000, 2000]), 5), ball(TokenLayout().codebook, [333, 333], 5)
+    np.testing.assert_allclose(DRIVEFINE.codebook.to_values(fine), TokenLayout().codebook.to_values(coarse), atol=1e-9)
+    known = SafetyContext(seen(8.0), config())
+    ids = encode_points(drive(8.0, 0.02)[None, :, :2], known, DRIVEFINE)
+    np.testing.assert_allclose(DRIVEFINE.decode(ids)[0], drive(8.0, 0.02), atol=0.04)
+
+
+def test_headings_come_from_tokens_unless_they_are_clipped_or_their_waypoint_moved():
+    turned = drive(8.0, 0.02)
+    turned[:, 2] += 0.05
+    ids = DRIVEFINE.encode(turned[None])
+    waypoints = DRIVEFINE.decode(ids)
+    found = token_headings(waypoints, waypoints[..., :2], DRIVEFINE)
+    np.testing.assert_allclose(found[0], turned[:, 2], atol=np.radians(0.05) + 1e-9)
+    moved = waypoints[..., :2].copy()
+    moved[0, 3] += 0.2
+    assert np.isnan(token_headings(waypoints, moved, DRIVEFINE)[0]).tolist() == [k == 3 for k in range(8)]
+    beyond = turned.copy()
+    beyond[-1, 2] = 2.0
+    clipped = DRIVEFINE.decode(DRIVEFINE.encode(beyond[None]))
+    assert np.isnan(token_headings(clipped, clipped[..., :2], DRIVEFINE)).all()
+    assert token_headings(np.zeros((1, 8, 2)), np.zeros((1, 8, 2)), TokenLayout()) is None
+
+
+def test_all_candidates_are_proposed_without_choice():
+    network = KnownPlans(drive(8.0), drive(7.0))
+    found = PROPOSALS["drivefine"](seen(8.0), PlannerContext(config(drivefine__candidates=2), network))
+    ends = [kinematics.resample(each, TIMES_S)[-1, 0] for each in found]
+    np.testing.assert_allclose(ends, [32.0, 28.0], atol=0.5)
+
+
+@pytest.mark.parametrize(
+    ("network", "sentence"),
+    [
+        (None, "drivefine has no network"),
+        (KnownPlans(drive(), capabilities=("edit", "sampling")), "needs the capability refine of its network"),
+        (KnownPlans(drive(), capabilities=("edit", "refine")), "needs the capability sampling of its network"),
+    ],
+)
+def test_a_network_that_cannot_is_named(network, sentence):
+    with pytest.raises(PlanningError, match=sentence):
+        planned(network, seen(8.0))
+
+
+def test_a_card_without_an_expert_drives_with_refine_off():
+    network = KnownPlans(drive(), capabilities=("edit",))
+    _, plan = planned(network, seen(8.0), drivefine__refine=False, drivefine__candidates=1)
+    assert plan.tokens.tolist() == network.ids[0].tolist()
+
+
+def test_a_real_network_plans_and_its_plan_is_judged():
+    net = TorchNetwork(
+        tiny_net(layout=DRIVEFINE, table_stride=7, refine=RefineConfig(1), words=WORDS, text_vocabulary=64)
+    )
+    made = config(planner="drivefine", model__file="x", model__sha256="y")
+    engine = Engine(made, Clock(), planner=get_planner(made), network=net)
+    report = engine.step(seen(8.0, agents=cars()))
+    assert report.verdict in (Verdict.OK, Verdict.UNSAFE)
+    assert report.step is StepKind.FULL
+    assert report.plan.trajectory.horizon_s >= 3.0
+    assert DriveFineConfig().draft_rounds == 4
