@@ -1,12 +1,12 @@
-"""`reflectdrive bench editing --model RUN RUN .. --scenes val`: the effect of AutoEdit, for one or more trainings.
+"""`reflectdrive bench editing --model RUN RUN .. --scenes val`: what a planner's corrections of its own plans bring.
 
-One row per weights: PDMS of the plan before and after its edit rounds, and the gain, paired by scene (ReflectDrive-2,
-Table 3). Further columns compare the plan with that of the first weights. If a network predicts scores of plans,
-`ranked` is its choice among the finished plans to all goals, and `best` the best of them by the true score, an upper
-bound.
+One row per weights: PDMS of the plan before and after its edit rounds (ReflectDrive-2, Table 3) or, with --planner
+drivefine, before and after the refinement expert (DriveFine, Table 4), and the gain, paired by scene. Further columns
+compare the plan with that of the first weights. If a network predicts scores of plans, `ranked` is its choice among the
+finished plans, and `best` the best of them by the true score, an upper bound.
 
-Every plan is that of the planner `reflectdrive2` under one privilege, `route` by default, in a full step. Intervals are
-95 % bootstrap intervals over scenes.
+Every plan is that of a full step under one privilege, `route` by default. Intervals are 95 % bootstrap intervals over
+scenes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..data.shards import SetError, ShardNote
 from ..domain import Array
 from ..evaluation import driving_scores, open_loop, privilege
 from ..files import sha256_of
-from ..planning import reflectdrive2
+from ..planning import LEARNED
 from ..planning.planner import PlannerContext
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -42,6 +42,10 @@ from ..scoring.scorer import SUB_SCORES
 
 WEIGHTS = "weights.safetensors"
 VARIANTS = ("draft", "plan", "ranked", "best")
+UNCORRECTED: dict[str, dict[str, Any]] = {  # planner -> settings of its section without corrections
+    "reflectdrive2": {"edit_rounds": 0},
+    "drivefine": {"refine": False},
+}
 Scored = dict[str, list[float]]  # MEASURES of each variant, in 0..1
 
 
@@ -62,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scenes", default="val", metavar="SET", help=f"folder of a set, or {', '.join(sets.SIZES)}, which is made"
     )
+    parser.add_argument(
+        "--planner", default="reflectdrive2", choices=tuple(UNCORRECTED), help="planner (default: reflectdrive2)"
+    )
     parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
     parser.add_argument("--privilege", default="route", choices=("words", "route"), help="inputs of the planner")
     parser.add_argument("--workers", type=arguments.process_count(), default=2, metavar="N", help="processes")
@@ -72,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if there is nothing to plan for."""
-    config = override_dotted(Config(planner="reflectdrive2"), cli_args.settings_of(args.settings))
+    config = override_dotted(Config(planner=args.planner), cli_args.settings_of(args.settings))
     models = {str(folder): _model(folder, config) for folder in args.model}
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     rows = measure(folder, models, config, args.privilege, args.limit, args.workers, errors)
@@ -136,16 +143,17 @@ def score_scene(scene: DrivingScene, config: Config, privilege_name: str) -> Sco
     """MEASURES of the plan before and after editing and, if the network predicts scores, of its choice and of the best
     finished plan.
     """
-    network = cli_args.network_for(config, "reflectdrive2", random_weights=False)
+    network, recipe = cli_args.network_for(config, config.planner, random_weights=False), config.planner
     assert network is not None
     observation = privilege.observe(scene, privilege_name)
     plans: dict[str, Array] = {}
-    changes: dict[str, dict[str, Any]] = {"draft": {"edit_rounds": 0}, "plan": {}}
+    changes: dict[str, dict[str, Any]] = {"draft": UNCORRECTED[recipe], "plan": {}}
     if "plan_value" in network.capabilities:
         changes["ranked"] = {"rank_plans": True}
     for name, change in changes.items():
-        context = PlannerContext(replace(config, reflectdrive2=replace(config.reflectdrive2, **change)), network)
-        waypoints = driving_scores.plan_waypoints(driving_scores.plan_once(reflectdrive2.plan, observation, context))
+        settings = replace(getattr(config, recipe), **change)
+        context = PlannerContext(replace(config, **{recipe: settings}), network)
+        waypoints = driving_scores.plan_waypoints(driving_scores.plan_once(LEARNED[recipe], observation, context))
         plans[name] = waypoints[0]
         if name == "ranked":
             plans |= {f"candidate {place}": each for place, each in enumerate(waypoints)}

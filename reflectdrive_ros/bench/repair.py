@@ -155,6 +155,14 @@ class CountingNetwork:
     def capabilities(self) -> frozenset[str]:
         return self._network.capabilities
 
+    def sampled_step(
+        self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
+    ) -> tuple[Array, Array]:
+        return self._network.sampled_step(context, actions, limit, temperature, share)
+
+    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
+        return self._network.refine(context, actions)
+
     def plan_values(self, context: Any, actions: Array) -> Array:
         return self._network.plan_values(context, actions)
 

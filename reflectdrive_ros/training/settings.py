@@ -167,8 +167,8 @@ class TrainConfig:
 
     network: str = setting(
         "small",
-        "small: 7.8 M parameters, trains on a CPU; drivefine_small: as small, with DriveFine's tokens; base: 621 M, from "
-        "public weights",
+        "small: 7.8 M parameters, trains on a CPU; drivefine_small: as small, with DriveFine's tokens; base: 621 M, "
+        "from public weights",
     )
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
     data: DataConfig = field(default_factory=DataConfig)

@@ -34,18 +34,25 @@ class SplineEmbedding(nn.Module):
 
     def __init__(self, bins: int, mask_id: int, width: int, stride: int) -> None:
         super().__init__()
-        self.half, self.mask_id, self.stride = bins // 2, mask_id, stride
+        self.zero_id, self.mask_id, self.stride = bins // 2, mask_id, stride
         self.weight = nn.Parameter(torch.empty(knot_count(bins, stride) + 1, width))
 
     def forward(self, ids: Tensor) -> Tensor:
         """(.., width) of ids (..)."""
         masked = ids == self.mask_id
-        place = torch.where(masked, self.half, ids) - self.half + self.stride * knots_per_side(self.half, self.stride)
+        place = (
+            torch.where(masked, self.zero_id, ids)
+            - self.zero_id
+            + self.stride * knots_per_side(self.zero_id, self.stride)
+        )
         first = torch.div(place, self.stride, rounding_mode="floor")
         share = (place - self.stride * first).to(self.weight.dtype) / self.stride
         rows = [self.weight[first + k - 1] for k in range(4)]
-        mixed = sum(weight[..., None] * row for weight, row in zip(spline_weights(share), rows, strict=True))
-        return torch.where(masked[..., None], self.weight[-1], mixed)  # type: ignore[arg-type]
+        weights = spline_weights(share)
+        mixed = weights[0][..., None] * rows[0]
+        for weight, row in zip(weights[1:], rows[1:], strict=True):
+            mixed = mixed + weight[..., None] * row
+        return torch.where(masked[..., None], self.weight[-1], mixed)
 
 
 class SplineHead(nn.Module):
@@ -55,14 +62,14 @@ class SplineHead(nn.Module):
 
     def __init__(self, bins: int, width: int, stride: int) -> None:
         super().__init__()
-        self.half, self.stride = bins // 2, stride
+        self.zero_id, self.stride = bins // 2, stride
         self.weight = nn.Parameter(torch.empty(knot_count(bins, stride), width))
         share = torch.arange(stride) / stride
         self.register_buffer("between", torch.stack(spline_weights(share)), persistent=False)  # (4, stride)
 
     def logits(self, hidden: Tensor, low: int, high: int) -> Tensor:
         """As `TableHead.logits`."""
-        shift = self.stride * knots_per_side(self.half, self.stride) - self.half
+        shift = self.stride * knots_per_side(self.zero_id, self.stride) - self.zero_id
         first, last = (low + shift) // self.stride, (high + shift) // self.stride  # knots before the first, last id
         knots = F.linear(hidden, self.weight[first - 1 : last + 3])
         count = last - first + 1

@@ -412,7 +412,7 @@ class TokenNet(nn.Module):
         said = self.goal_route(out.route_embedding)
         about = self.goal_hidden(hidden[:, goal_x : goal_y + 1].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
         low, high = self.config.layout.id_ranges[1]
-        logits = self.goal_y_head.logits(F.silu(about + there @ said[..., width:]), low, high)
+        logits: Tensor = self.goal_y_head.logits(F.silu(about + there @ said[..., width:]), low, high)
         logits = logits + self.y_head.logits(hidden[:, None, goal_y], low, high)
         logits = logits + there @ self.y_head.logits(said[..., :width], low, high)
         return logits.float()
