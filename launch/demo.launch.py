@@ -9,29 +9,37 @@ here, because the images have simulated stamps.
 
 from pathlib import Path
 
-from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction
+from launch.actions import DeclareLaunchArgument, GroupAction, IncludeLaunchDescription, OpaqueFunction
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from reflectdrive_ros.planning import LEARNED, PLANNERS
+from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
 
 HERE = Path(__file__).parent
 WORLD_TOPICS = {  # outputs of the world whose Autoware names differ
     "input_route": "/planning/reflectdrive/route",
     "input_instruction": "/planning/reflectdrive/instruction",
 }
+HANDED_ON = ("config_file", "planner", "namespace", "log_level", "rviz")
 
 
 def generate_launch_description() -> LaunchDescription:
-    planner = IncludeLaunchDescription(
-        PythonLaunchDescriptionSource(str(HERE / "planner.launch.py")),
-        launch_arguments={
-            "config_file": LaunchConfiguration("config_file"),
-            "use_sim_time": "true",
-            **WORLD_TOPICS,
-        }.items(),
-    )
+    # every argument, since those left out would be a parent's of the same name; in a group, which keeps them from it
+    handed = {
+        **{name: LaunchConfiguration(name) for name in HANDED_ON},
+        "route_type": "",
+        "lanelet_map": "",
+        "use_sim_time": "true",
+        "strict_start": "true",
+        "respawn": "false",
+        **{name: topic for name, topic, _ in (*INPUTS.values(), *OUTPUTS.values())},
+        **WORLD_TOPICS,
+    }
+    source = PythonLaunchDescriptionSource(str(HERE / "planner.launch.py"))
+    planner = GroupAction([IncludeLaunchDescription(source, launch_arguments=handed.items())])
     return LaunchDescription(
         [
             argument("seed", "6", "of the town, its traffic and its appearance"),
@@ -41,16 +49,18 @@ def generate_launch_description() -> LaunchDescription:
                 str(HERE.parent / "config" / "demo.yaml"),
                 "YAML file laid over the defaults; it names the world's camera topics, as config/demo.yaml does",
             ),
+            argument("planner", "", "the planner; empty: as in the config file", ["", *PLANNERS, *LEARNED]),
             argument("namespace", "/planning/reflectdrive", "namespace of the planner"),
             argument("log_level", "info", "least severe message shown"),
+            argument("rviz", "false", "show inputs and plan in RViz (rviz2 must be installed)", ["true", "false"]),
             OpaqueFunction(function=world),
             planner,
         ]
     )
 
 
-def argument(name: str, default: str, description: str) -> DeclareLaunchArgument:
-    return DeclareLaunchArgument(name, default_value=default, description=description)
+def argument(name: str, default: str, description: str, choices: list[str] | None = None) -> DeclareLaunchArgument:
+    return DeclareLaunchArgument(name, default_value=default, description=description, choices=choices)
 
 
 def world(context: LaunchContext) -> list[LaunchDescriptionEntity]:

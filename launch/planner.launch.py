@@ -15,32 +15,10 @@ from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity, logging
 from reflectdrive_ros.planning import LEARNED, PLANNERS
+from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
 
 SHARE = Path(__file__).parent.parent
 
-INPUTS = {  # the node's topic -> argument, Autoware's name, description
-    "~/input/odometry": ("input_odometry", "/localization/kinematic_state", "nav_msgs/Odometry in map"),
-    "~/input/acceleration": ("input_acceleration", "/localization/acceleration", "AccelWithCovarianceStamped"),
-    "~/input/route": ("input_route", "/planning/mission_planning/route", "LaneletRoute, or nav_msgs/Path"),
-    "~/input/map": ("input_vector_map", "/map/vector_map", "LaneletMapBin, where lanelet_map names no file"),
-    "~/input/objects": ("input_objects", "/perception/object_recognition/objects", "PredictedObjects"),
-    "~/input/drivable": (
-        "input_drivable",
-        "~/input/drivable",
-        "nav_msgs/OccupancyGrid, with inputs.drivable_type grid",
-    ),
-    "~/input/obstacles": (
-        "input_obstacles",
-        "/perception/obstacle_segmentation/pointcloud",
-        "sensor_msgs/PointCloud2 without its ground, with inputs.obstacles_type cloud",
-    ),
-    "~/input/instruction": ("input_instruction", "~/input/instruction", "std_msgs/String, the route in words"),
-}
-OUTPUTS = {  # by default they stay in the node's own namespace
-    "~/output/trajectory": ("output_trajectory", "Trajectory; /planning/trajectory makes the car follow it"),
-    "~/output/candidate_trajectories": ("output_candidates", "CandidateTrajectories, for a selector"),
-    "~/output/turn_indicators": ("output_turn_indicators", "TurnIndicatorsCommand"),
-}
 HOME = "/planning/reflectdrive/reflectdrive"  # the node's name in the default namespace
 PROFILE_VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")  # Fast DDS 2 and 3
 
@@ -71,10 +49,17 @@ def generate_launch_description() -> LaunchDescription:
                 yes_or_no,
             ),
             argument("log_level", "info", "least severe message shown", ["debug", "info", "warn", "error", "fatal"]),
+            argument(
+                "strict_start",
+                "false",
+                "a setting or model that cannot be used: true ends the node with exit code 2, false reports it in "
+                "/diagnostics without publishing a plan",
+                yes_or_no,
+            ),
             argument("respawn", "false", "start the node again when it ends", yes_or_no),
             argument("rviz", "false", "show inputs and plan in RViz (rviz2 must be installed)", yes_or_no),
             *(argument(name, topic, f"topic: {what}") for name, topic, what in INPUTS.values()),
-            *(argument(name, own, f"topic: {what}") for own, (name, what) in OUTPUTS.items()),
+            *(argument(name, topic, f"topic: {what}") for name, topic, what in OUTPUTS.values()),
             OpaqueFunction(function=planner),
         ]
     )
@@ -90,7 +75,7 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
     # left out if false, because it would override Autoware's setting for its whole tree
     time_source: dict[str, object] = {"use_sim_time": True} if given("use_sim_time") == "true" else {}
-    parameters = dict(time_source)
+    parameters = {"strict_start": given("strict_start") == "true", **time_source}
     for name in ("config_file", "planner"):
         if given(name):
             parameters[name] = given(name)
@@ -99,13 +84,13 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     if given("route_type") or given("lanelet_map"):
         parameters["inputs.route_type"] = given("route_type") or "lanelet"
     inputs = [(own, given(name)) for own, (name, _, _) in INPUTS.items()]
-    outputs = [(own, given(name)) for own, (name, _) in OUTPUTS.items()]
+    outputs = [(own, given(name)) for own, (name, _, _) in OUTPUTS.items()]
     node = Node(
         package="reflectdrive",
         executable="planner",
         name="reflectdrive",
         namespace=given("namespace"),
-        parameters=[parameters] if parameters else [],
+        parameters=[parameters],
         remappings=[(own, topic) for own, topic in (*inputs, *outputs) if topic != own],
         ros_arguments=["--log-level", given("log_level")],
         additional_env=dds_profile(context.environment),

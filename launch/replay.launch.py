@@ -14,6 +14,7 @@ from launch.actions import (
     DeclareLaunchArgument,
     EmitEvent,
     ExecuteProcess,
+    GroupAction,
     IncludeLaunchDescription,
     OpaqueFunction,
     RegisterEventHandler,
@@ -25,7 +26,9 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from reflectdrive_ros.planning import LEARNED, PLANNERS
 from reflectdrive_ros.ros.bag import BagError, BagReader
+from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
 
 HERE = Path(__file__).parent
 CLOCK_HZ = "100"
@@ -34,6 +37,7 @@ MADE_TOPICS = {  # topics of `reflectdrive make-bag` whose Autoware names differ
     "input_route": "/planning/reflectdrive/route",
     "input_instruction": "/planning/reflectdrive/instruction",
 }
+HANDED_ON = ("config_file", "planner", "route_type", "lanelet_map", "namespace", "log_level", "rviz")
 RECORDED = ("trajectory", "candidate_trajectories", "turn_indicators", "status")  # of ~/output
 
 
@@ -48,15 +52,30 @@ def generate_launch_description() -> LaunchDescription:
                 str(HERE.parent / "config" / "recorded.yaml"),
                 "YAML file laid over the defaults: names the bag's camera topics",
             ),
+            argument("planner", "", "the planner; empty: as in the config file", ["", *PLANNERS, *LEARNED]),
+            argument("route_type", "", "path, lanelet; empty: as in the config file", ["", "path", "lanelet"]),
+            argument(
+                "lanelet_map", "", "the map's .osm file: the route is a LaneletRoute; empty: as in the config file"
+            ),
             argument("namespace", "/planning/reflectdrive", "namespace of the planner"),
+            argument("log_level", "info", "least severe message shown"),
+            argument("rviz", "false", "show inputs and plan in RViz (rviz2 must be installed)", ["true", "false"]),
+            *(topic_argument(*row) for row in INPUTS.values()),
             OpaqueFunction(function=planner),
             OpaqueFunction(function=player),
         ]
     )
 
 
-def argument(name: str, default: str, description: str) -> DeclareLaunchArgument:
-    return DeclareLaunchArgument(name, default_value=default, description=description)
+def argument(name: str, default: str, description: str, choices: list[str] | None = None) -> DeclareLaunchArgument:
+    return DeclareLaunchArgument(name, default_value=default, description=description, choices=choices)
+
+
+def topic_argument(name: str, default: str, what: str) -> DeclareLaunchArgument:
+    """The argument of an input topic, empty by default where `reflectdrive make-bag` has its own name for it."""
+    if name in MADE_TOPICS:
+        return argument(name, "", f"topic: {what}; empty: {MADE_TOPICS[name]} if the bag has it, else {default}")
+    return argument(name, default, f"topic: {what}")
 
 
 def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
@@ -65,18 +84,22 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             held = {topic.name for topic in bag.topics}
     except BagError:
         held = set()  # `ros2 bag play` reports errors
-    given = context.launch_configurations
-    found = {name: topic for name, topic in MADE_TOPICS.items() if topic in held and name not in given}
-    return [
-        IncludeLaunchDescription(
-            PythonLaunchDescriptionSource(str(HERE / "planner.launch.py")),
-            launch_arguments={
-                "config_file": LaunchConfiguration("config_file"),
-                "use_sim_time": "true",
-                **found,
-            }.items(),
-        )
-    ]
+
+    def given(name: str) -> str:
+        return str(LaunchConfiguration(name).perform(context))
+
+    found = {name: topic for name, topic in MADE_TOPICS.items() if topic in held}
+    # every argument, since those left out would be a parent's of the same name; in a group, which keeps them from it
+    handed = {
+        **{name: given(name) for name in HANDED_ON},
+        "use_sim_time": "true",
+        "strict_start": "true",
+        "respawn": "false",
+        **{name: given(name) or found.get(name) or default for name, default, _ in INPUTS.values()},
+        **{name: own for name, own, _ in OUTPUTS.values()},
+    }
+    source = PythonLaunchDescriptionSource(str(HERE / "planner.launch.py"))
+    return [GroupAction([IncludeLaunchDescription(source, launch_arguments=handed.items())])]
 
 
 def player(context: LaunchContext) -> list[LaunchDescriptionEntity]:

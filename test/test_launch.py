@@ -23,6 +23,7 @@ from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.planning import LEARNED
 from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.bag import BagWriter
+from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "launch" / "planner.launch.py"
@@ -34,7 +35,7 @@ MAP = ROOT / "test" / "data" / "lanelet2_maps" / "cargo_transport_map.osm"
 START_S = 60.0
 
 
-def table(name, file=FILE):
+def table(name, file):
     """A table of a launch file, read from its source."""
     tree = ast.parse(file.read_text())
     (value,) = (
@@ -55,7 +56,7 @@ def called(function, file):
 def declared():
     """Every argument of planner.launch.py."""
     plain = {words[0] for words, _ in called("argument", FILE) if isinstance(words[0], str)}
-    return plain | {row[0] for name in ("INPUTS", "OUTPUTS") for row in table(name).values()}
+    return plain | {row[0] for row in (*INPUTS.values(), *OUTPUTS.values())}
 
 
 def xml_arguments():
@@ -77,7 +78,7 @@ def test_every_remapped_input_is_one_of_the_nodes():
     ]
     known = {topic.name for inputs in asked for topic in topics.inputs(Config(inputs=inputs))}
     cameras = {name for name in known if name.startswith("~/input/camera/")}  # these are settings
-    assert known - cameras - {"/tf_static"} == set(table("INPUTS"))
+    assert known - cameras - {"/tf_static"} == set(INPUTS)
 
 
 def test_the_planners_to_choose_from_are_all_that_there_are():
@@ -94,11 +95,11 @@ def argument_name(node):
 
 
 def test_every_remapped_output_is_one_of_the_nodes():
-    assert set(table("OUTPUTS")) <= {topic.name for topic in topics.OUTPUTS if topic.name.startswith("~/output/")}
+    assert set(OUTPUTS) <= {topic.name for topic in topics.OUTPUTS if topic.name.startswith("~/output/")}
 
 
 def test_autowares_names_are_the_defaults():
-    defaults = {own: topic for own, (_, topic, _) in table("INPUTS").items()}
+    defaults = {own: topic for own, (_, topic, _) in INPUTS.items()}
     assert defaults["~/input/odometry"] == "/localization/kinematic_state"
     assert defaults["~/input/acceleration"] == "/localization/acceleration"
     assert defaults["~/input/route"] == "/planning/mission_planning/route"
@@ -141,14 +142,14 @@ def test_inside_autoware_the_map_comes_by_its_topic_and_no_file_is_needed():
     defaults = {name: entry.get("default") for name, entry in xml_arguments().items()}
     assert None not in defaults.values()
     assert (defaults["route_type"], defaults["lanelet_map"]) == ("lanelet", "")
-    assert defaults["input_vector_map"] == table("INPUTS")["~/input/map"][1] == "/map/vector_map"
+    assert defaults["input_vector_map"] == INPUTS["~/input/map"][1] == "/map/vector_map"
 
 
 def test_inside_autoware_too_nothing_leaves_the_namespace_by_default():
     defaults = {name: entry.get("default") for name, entry in xml_arguments().items() if name.startswith("output_")}
-    assert set(defaults.values()) == set(table("OUTPUTS"))
-    names = {own: name for own, (name, _, _) in table("INPUTS").items()}
-    for own, (_, topic, _) in table("INPUTS").items():
+    assert set(defaults.values()) == set(OUTPUTS)
+    names = {own: name for own, (name, _, _) in INPUTS.items()}
+    for own, (_, topic, _) in INPUTS.items():
         if names[own] in xml_arguments():
             assert xml_arguments()[names[own]].get("default") == topic
 
@@ -163,7 +164,7 @@ def test_the_cameras_of_the_shipped_files_are_those_of_our_bags(name):
 
 def test_the_demo_listens_where_the_world_speaks():
     car = {topic.private: topic.name for topic in world_messages.car_topics(Config())}
-    heard = {own: table("WORLD_TOPICS", DEMO).get(name, topic) for own, (name, topic, _) in table("INPUTS").items()}
+    heard = {own: table("WORLD_TOPICS", DEMO).get(name, topic) for own, (name, topic, _) in INPUTS.items()}
     assert {own: heard[own] for own in car if own.startswith("~/input") and own in heard} == {
         own: car[own] for own in heard if own in car
     }
@@ -349,6 +350,40 @@ def test_arguments_of_autowares_own_neither_come_in_nor_change(launching):
     assert launching.launch_configurations["planner"] == "constant_velocity"
 
 
+@pytest.mark.parametrize("file", [DEMO, REPLAY], ids=lambda file: file.name)
+def test_demo_and_replay_hand_on_every_argument_that_the_planner_file_declares(launching, file):
+    """A parent's argument of a name that is left out would be the planner's."""
+    from launch.actions import IncludeLaunchDescription
+
+    launching.launch_configurations["bag"] = "/bags/drive"
+    found = everything(loaded(file, launching).entities, launching)
+    (include,) = (entity for entity in found if isinstance(entity, IncludeLaunchDescription))
+    assert {text(name, launching) for name, _ in include.launch_arguments} == declared()
+
+
+@pytest.mark.parametrize("file", [DEMO, REPLAY], ids=lambda file: file.name)
+def test_a_parents_arguments_neither_reach_the_planner_of_demo_and_replay_nor_change(launching, file):
+    parents = {
+        "respawn": "true",
+        "use_sim_time": "false",
+        "strict_start": "false",
+        "output_trajectory": "/planning/trajectory",
+    }
+    launching.launch_configurations.update(parents)
+    planner = nodes(file, launching, bag="/bags/drive", planner="constant_velocity")["planner"]
+    assert parameters(planner) | {"use_sim_time": True, "strict_start": True} == parameters(planner)
+    assert parameters(planner)["planner"] == "constant_velocity"
+    assert "~/output/trajectory" not in dict(planner.expanded_remapping_rules)
+    assert parents.items() <= launching.launch_configurations.items()
+
+
+@pytest.mark.parametrize("file", [FILE, AUTOWARE], ids=lambda file: file.name)
+@pytest.mark.parametrize("strict", [None, "true"])
+def test_in_a_stack_the_node_stays_where_it_cannot_start_unless_asked(launching, file, strict):
+    given = {} if strict is None else {"strict_start": strict}
+    assert parameters(nodes(file, launching, **given)["planner"])["strict_start"] is (strict == "true")
+
+
 @pytest.mark.parametrize("asked", ["true", "false"])
 def test_time_that_the_launch_tree_sets_is_not_overruled(launching, asked):
     given = parameters(nodes(AUTOWARE, launching, use_sim_time=asked)["planner"])
@@ -420,7 +455,7 @@ sys.exit(service.run())
 
 
 VEHICLE = "from vehicle_info: vehicle.length_m 4.89, vehicle.width_m 1.896, vehicle.wheel_base_m 2.79"
-FOREIGN = "parameters ignored, no settings of this node: map_height_m"
+FOREIGN = "parameters: ignored, no settings of this node: map_height_m"
 
 
 @pytest.mark.dds
@@ -430,6 +465,7 @@ FOREIGN = "parameters ignored, no settings of this node: map_height_m"
         (FILE, ["planner:=constant_velocity"], 1, ["planner constant_velocity"]),
         (AUTOWARES_TREE, [f"lanelet_map:={MAP}"], 1, ["planner reflectdrive2", VEHICLE, FOREIGN]),
         (DEMO, ["planner:=route_follower"], 2, ["planner route_follower", "the world is"]),
+        (AUTOWARE, ["config_file:=missing.yaml"], 1, ["no plan is published: configuration file missing.yaml does"]),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )

@@ -95,10 +95,12 @@ def test_nodes_in_different_namespaces_have_no_name_in_common():
     sent = [outputs.candidates(plan, points, Command.FOLLOW, config(), node) for node in nodes]
     generators = [message.generator_info[0].generator_name.data for message in sent]
     identities = {bytes(message.generator_info[0].generator_id.uuid) for message in sent}
-    count_diagnostics = [outputs.diagnostics([line], 0, node).status[0].name for node in nodes]
-    assert len(set(generators)) == len(identities) == len(set(count_diagnostics)) == len(nodes)
-    assert (generators[0], count_diagnostics[0]) == ("ReflectDrive_0", "reflectdrive: planner")
-    assert (generators[2], count_diagnostics[2]) == ("ReflectDrive/left/reflectdrive_0", "/left/reflectdrive: planner")
+    statuses = [outputs.diagnostics([line], 0, node).status[0] for node in nodes]
+    names, hardware = [status.name for status in statuses], [status.hardware_id for status in statuses]
+    assert len(set(generators)) == len(identities) == len(set(names)) == len(set(hardware)) == len(nodes)
+    assert (generators[0], names[0], hardware[0]) == ("ReflectDrive_0", "reflectdrive: planner", "reflectdrive")
+    assert (generators[2], names[2]) == ("ReflectDrive/left/reflectdrive_0", "/left/reflectdrive: planner")
+    assert hardware[2] == "/left/reflectdrive"
 
 
 @pytest.mark.skipif(not outputs.HAS_TURN_INDICATOR, reason="this CandidateTrajectory has no turn indicators")

@@ -11,6 +11,7 @@ from rclpy.context import Context
 from rclpy.node import Node
 
 from reflectdrive_ros.config import Config, ConfigError, VehicleConfig, settings
+from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.node import start_ros
 from reflectdrive_ros.ros.params import declare_config
 
@@ -49,9 +50,12 @@ def node(*arguments):
 
 
 def asked(*arguments):
-    """The configuration and the sentences that these arguments lead to."""
+    """The configuration and the status of the parameters that these arguments lead to."""
     with node(*arguments) as made:
         return declare_config(made)
+
+
+IN_A_STACK = ("-p", "strict_start:=false")
 
 
 def words(parameters):
@@ -67,26 +71,29 @@ def file(path, parameters, name="/**"):
 @pytest.mark.parametrize("by_file", [True, False], ids=["file", "words"])
 def test_autowares_vehicle_info_becomes_the_vehicle(tmp_path, by_file):
     given = file(tmp_path / "vehicle_info.param.yaml", VEHICLE_INFO) if by_file else words(VEHICLE_INFO)
-    config, (note,) = asked(*given)
+    config, status = asked(*given)
     assert config.vehicle == MEASURED
-    assert note.startswith("from vehicle_info: vehicle.length_m 4.89, vehicle.width_m 1.88, vehicle.wheel_base_m 2.79")
-    assert "set otherwise" not in note
+    assert status.level is Level.OK
+    assert status.message.startswith(
+        "from vehicle_info: vehicle.length_m 4.89, vehicle.width_m 1.88, vehicle.wheel_base_m 2.79"
+    )
+    assert "set otherwise" not in status.message
 
 
 def test_own_settings_of_the_vehicle_win_whether_parameter_or_file(tmp_path):
     own = tmp_path / "car.yaml"
     own.write_text("vehicle: {width_m: 2.5}\n")
-    config, (note,) = asked(*words({**VEHICLE_INFO, "config_file": own, "vehicle.length_m": 6.0}))
+    config, status = asked(*words({**VEHICLE_INFO, "config_file": own, "vehicle.length_m": 6.0}))
     assert (config.vehicle.width_m, config.vehicle.length_m) == (2.5, 6.0)
     assert config.vehicle.wheel_base_m == MEASURED.wheel_base_m
-    assert note.endswith("set otherwise: vehicle.length_m, vehicle.width_m")
+    assert status.message.endswith("set otherwise: vehicle.length_m, vehicle.width_m")
 
 
 def test_a_vehicle_info_that_lacks_a_measure_is_not_used_in_part():
     lacking = {name: value for name, value in VEHICLE_INFO.items() if name != "rear_overhang"}
-    config, (note,) = asked(*words(lacking))
+    config, status = asked(*words(lacking))
     assert config.vehicle == VehicleConfig()
-    assert note == "vehicle_info is not used, it lacks rear_overhang"
+    assert (status.level, status.message) == (Level.WARN, "vehicle_info is not used, it lacks rear_overhang")
 
 
 @pytest.mark.parametrize(
@@ -102,10 +109,11 @@ def test_a_vehicle_info_that_makes_no_car_is_refused(wrong, sentence):
 
 
 def test_parameters_of_other_nodes_are_ignored_and_named(tmp_path):
-    given = file(tmp_path / "tree.yaml", {"update_rate": 10.0, "lidar": {"frames": ["a", "b"]}})
-    config, (note,) = asked(*given, "-p", "use_gpu:=true")
+    others = {"update_rate": 10.0, "vehicle_id": "default", "lidar": {"frames": ["a", "b"]}}
+    config, status = asked(*file(tmp_path / "tree.yaml", others), "-p", "use_gpu:=true")
     assert config == Config()
-    assert note == "ignored, no settings of this node: lidar.frames, update_rate, use_gpu"
+    named = "lidar.frames, update_rate, use_gpu, vehicle_id"
+    assert (status.level, status.message) == (Level.OK, f"ignored, no settings of this node: {named}")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +121,7 @@ def test_parameters_of_other_nodes_are_ignored_and_named(tmp_path):
     [
         ("planer", "planner"),
         ("guards.max_speed_mps", "guard"),
-        ("vehicle.lenght_m", "vehicle.length_m"),
+        ("vehicle.whel_base_m", "vehicle.wheel_base_m"),
         ("speed_limit", "speed_limit_mps"),
     ],
 )
@@ -122,9 +130,34 @@ def test_a_misspelt_setting_of_ours_is_refused(misspelt, near):
         asked("-p", f"{misspelt}:=3.0")
 
 
+@pytest.mark.parametrize(("similar", "near"), [("planer", "planner"), ("guards.speed", "guard"), ("camera", "cameras")])
+def test_in_a_stack_a_parameter_of_no_section_of_ours_does_not_keep_the_car_from_driving(similar, near):
+    """It may be another node's. A driver of ours who misspelt it reads of it in the diagnostics."""
+    config, status = asked(*IN_A_STACK, "-p", f"{similar}:=3.0")
+    assert config == Config()
+    assert status.level is Level.WARN
+    assert status.message == f"unknown setting '{similar}' is ignored; did you mean '{near}'?"
+
+
+def test_in_a_stack_too_a_misspelt_setting_of_a_section_of_ours_is_refused():
+    with pytest.raises(ConfigError, match=r"did you mean 'vehicle.wheel_base_m'"):
+        asked(*IN_A_STACK, *words(VEHICLE_INFO), "-p", "vehicle.whel_base:=2.9")
+
+
+@pytest.mark.parametrize("setting", ["topics", "info_topics"])
+def test_a_camera_topic_that_ros_does_not_have_is_one_sentence(setting):
+    with pytest.raises(ConfigError, match=f"cameras.{setting} holds '/front camera', which is no topic name"):
+        asked("-p", f"cameras.{setting}:=['/left', '/front camera', '/right']")
+
+
+def test_whether_the_start_is_strict_is_true_or_false():
+    with pytest.raises(ConfigError, match="strict_start is 'perhaps', expected true or false"):
+        asked("-p", "strict_start:=perhaps")
+
+
 def test_what_param_dump_writes_can_be_given_back(tmp_path):
     """`ros2 param dump` nests names at their dots, and writes empty lists."""
-    dumped = {"use_sim_time": False, "config_file": "", "start_type_description_service": True}
+    dumped = {"use_sim_time": False, "config_file": "", "strict_start": False, "start_type_description_service": True}
     for entry in settings(Config()):
         *path, last = entry.name.split(".")
         at = dumped
@@ -133,7 +166,7 @@ def test_what_param_dump_writes_can_be_given_back(tmp_path):
         at[last] = list(entry.value) if entry.kind is tuple else entry.value
     assert dumped["cameras"]["topics"] == []
     given = file(tmp_path / "dump.yaml", dumped, "/planning/reflectdrive/reflectdrive")
-    assert asked(*given) == (Config(), ())
+    assert asked(*given) == (Config(), None)
 
 
 @pytest.mark.parametrize(

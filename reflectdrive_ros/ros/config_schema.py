@@ -33,11 +33,16 @@ HEAD = """# Parameters
 
 Made from `reflectdrive_ros/config.py`; `python -m reflectdrive_ros.ros.config_schema page` prints it.
 Each is a key of the configuration file and a ROS parameter of the same name (`guard.max_speed_mps`). All are read-only
-while the node runs: change them and restart the node. An unknown name, a wrong type or a value out of range ends the
-start with exit code 2 and one sentence. Further parameters are `config_file`, and ROS's `use_sim_time`.
+while the node runs: change them and restart the node. Further parameters are `config_file`, `strict_start`, and ROS's
+`use_sim_time`.
+
+`strict_start` (true; the launch files set false) decides about an unknown name in a section below, a wrong type, a
+value out of range or a model that cannot be used: true ends the start with exit code 2 and one sentence, false keeps
+the node running, with that sentence as an ERROR of the status `planner` in `/diagnostics`, and no plan is published.
+
 Parameters of Autoware's `vehicle_info.param.yaml` set `vehicle.*` unless the configuration file or a parameter does.
-Launch trees may give other nodes' parameters to all nodes: parameters whose first part (`a` of `a.b`) is not similar to
-a section below are ignored and named in the log.
+Launch trees may give other nodes' parameters to all nodes: those whose first part (`a` of `a.b`) is no section below
+are ignored and named in the log and the diagnostics. With `strict_start`, one that resembles a section is refused.
 
 `config/reflectdrive.yaml` has the same settings as a file to copy from, `config/schema.json` as a JSON schema: with the
 first line `# yaml-language-server: $schema=<path to>/schema.json`, an editor with YAML support marks wrong keys and

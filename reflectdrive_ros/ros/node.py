@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from types import FrameType
 from typing import Any
 
@@ -43,7 +44,7 @@ from ..runtime.model_file import ModelFileError
 from ..stopping import end_with_parent
 from . import outputs, topics
 from .inputs.channel import InputStatus, Level
-from .params import declare_config
+from .params import declare_config, starts_strictly
 from .planning_core import PlanningCore, PlanningStep
 from .topics import message_class
 
@@ -92,14 +93,16 @@ class RateLimitedCallbackGroup(CallbackGroup):
 
 class PlannerNode(Node):
     def __init__(self, core: PlanningCore | None = None, context: Context | None = None) -> None:
-        """Raises ConfigError or ModelFileError: one sentence with what to change."""
+        """Raises ConfigError or ModelFileError: one sentence with what to change; ParameterException for a parameter
+        of ROS itself, such as use_sim_time."""
+        super().__init__("reflectdrive", context=context)
         try:
-            super().__init__("reflectdrive", context=context)
-        except ParameterException as fault:  # of ROS's own parameters, such as use_sim_time
-            raise ConfigError(str(fault)) from None
-        self.config, notes = declare_config(self)
-        self._parameter_status = [InputStatus("parameters", Level.OK, "; ".join(notes), {})] if notes else []
-        self._core = core or PlanningCore(self.config, time.perf_counter)  # loads the network
+            self.config, parameter_status = declare_config(self)
+            self._core = core or PlanningCore(self.config, time.perf_counter)  # loads the network
+        except BaseException:  # also Ctrl-C: no node of this name may stay in the graph
+            self.destroy_node()
+            raise
+        self._parameter_status = [] if parameter_status is None else [parameter_status]
         self._arrived: dict[int, float] = {}  # stamp of an anchor image -> time of arrival; the newest ARRIVALS_KEPT
         self._busy_since: float | None = None
         # times of the worker's last plan, of the last plan of worker or watchdog, of the last report of an overdue plan
@@ -305,6 +308,25 @@ class PlannerNode(Node):
         self._worker.join(timeout=1.0)
 
 
+class FaultNode(Node):
+    """In place of a planner that cannot start: publishes the reason as an ERROR of the status `planner`, and no plan.
+
+    In a running stack it stays, because a process that ends and is started again looks like one that crashes.
+    """
+
+    def __init__(self, reason: str, context: Context | None = None) -> None:
+        """`reason`: one sentence with what to change."""
+        super().__init__("reflectdrive", context=context)
+        self._status = InputStatus("planner", Level.ERROR, reason, {})
+        (topic,) = (topic for topic in topics.OUTPUTS if topic.key == "diagnostics")
+        self._publisher = self.create_publisher(message_class(topic.type), topic.name, qos_profile(topic.qos))
+        self.create_timer(DIAGNOSTICS_PERIOD_S, self._publish, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+    def _publish(self) -> None:
+        now_ns = int(self.get_clock().now().nanoseconds)
+        self._publisher.publish(outputs.diagnostics([self._status], now_ns, self.get_fully_qualified_name()))
+
+
 def spin_once_safely(executor: SingleThreadedExecutor, node: Node) -> None:
     """`spin_once` that logs exceptions instead of raising them, such as those of a malformed /clock message."""
     try:
@@ -335,6 +357,27 @@ def _strip_source_locations(fault: Exception) -> str:
     return " ".join(text.replace(". Error: ", ": ").split())
 
 
+def start_node() -> PlannerNode | FaultNode:
+    """The planner; if it cannot start, and the parameter `strict_start` is false, a node that reports why.
+
+    With `strict_start` it raises as PlannerNode does.
+    """
+    try:
+        return PlannerNode()
+    except ParameterException:  # no node can be created
+        raise
+    except Exception as fault:
+        expected = isinstance(fault, (ConfigError, ModelFileError))
+        text = " ".join(str(fault).split())
+        reason = text if expected else f"the start failed with {type(fault).__name__}: {text}"
+        node = FaultNode(reason)
+        if starts_strictly(node):
+            node.destroy_node()
+            raise
+        node.get_logger().error(f"no plan is published: {reason}" if expected else traceback.format_exc())
+        return node
+
+
 def main(args: list[str] | None = None) -> int:
     """`ros2 run reflectdrive planner [--ros-args -p config_file:=FILE -p SETTING:=VALUE ...]`"""
     given = sys.argv[1:] if args is None else args
@@ -342,7 +385,9 @@ def main(args: list[str] | None = None) -> int:
         prog="planner",
         description=__doc__,
         epilog="Settings are ROS parameters: --ros-args -p config_file:=FILE -p planner:=route_follower -p "
-        "guard.max_speed_mps:=15.0 ..; config/reflectdrive.yaml lists them all with their meaning.",
+        "guard.max_speed_mps:=15.0 ..; config/reflectdrive.yaml lists them all with their meaning. A setting or model "
+        "that cannot be used ends the process with exit code 2; with -p strict_start:=false it stays and reports it as "
+        "an ERROR in /diagnostics.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see below")
@@ -365,14 +410,14 @@ def main(args: list[str] | None = None) -> int:
     node = None
     try:
         start_ros(given)
-        node = PlannerNode()
+        node = start_node()
         gc.freeze()  # objects of the start-up are not scanned again
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         driving = True
         while not ending and node.context.ok():
             spin_once_safely(executor, node)  # the watchdog's timer limits each wait
-    except (ConfigError, ModelFileError) as fault:
+    except (ConfigError, ModelFileError, ParameterException) as fault:
         sys.stderr.write(f"reflectdrive: {fault}\n")
         return 2
     except (KeyboardInterrupt, ExternalShutdownException):
@@ -382,8 +427,9 @@ def main(args: list[str] | None = None) -> int:
             raise
     finally:
         driving = True
-        if node is not None:
+        if isinstance(node, PlannerNode):
             node.close()
+        if node is not None:
             node.destroy_node()
         rclpy.try_shutdown()
         sys.stdout.flush()

@@ -319,7 +319,7 @@ def diagnostics(statuses: Iterable[InputStatus], now_ns: int, node: str) -> Diag
                 level=bytes([int(item.level)]),
                 name=f"{diagnostic_node(node)}: {item.name}",
                 message=item.message,
-                hardware_id="reflectdrive",
+                hardware_id=diagnostic_node(node),
                 values=[KeyValue(key=key, value=value) for key, value in item.values.items()],
             )
         )

@@ -5,8 +5,8 @@ the other overrides, and the result is declared as read-only parameters with des
 dump` shows the values in use and `ros2 param describe` explains them.
 
 A launch tree may set parameters for all of its nodes, as Autoware does with its vehicle_info.param.yaml. These become
-`vehicle.*`, below the config file and the other overrides. Global parameters that resemble no setting are ignored and
-named.
+`vehicle.*`, below the config file and the other overrides. Parameters of no section of ours are ignored and named; with
+`strict_start`, one that resembles a setting is refused.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from dataclasses import fields
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+from rclpy.exceptions import InvalidTopicNameException
 from rclpy.node import Node
+from rclpy.validate_topic_name import validate_topic_name
 
 from ..config import Config, ConfigError, Setting, load, override, override_dotted, settings
+from .inputs.channel import InputStatus, Level
 
 ROS_OWN = ("use_sim_time", "start_type_description_service")  # declared by rclpy itself
 ROS_OWN_PREFIX = "qos_overrides."
@@ -34,14 +37,20 @@ REQUIRED_VEHICLE_INFO = (  # of vehicle_info: m, and rad for the last
 )
 VEHICLE_INFO = (*REQUIRED_VEHICLE_INFO, "wheel_radius", "wheel_width", "vehicle_height")
 SECTIONS = tuple(entry.name for entry in fields(Config))
-SIMILARITY_MIN = (
-    0.8  # of difflib's ratio: a name this close to one of ours is taken for a misspelling, not for another node's
-)
+SIMILARITY_MIN = 0.84  # of difflib's ratio: speed_limit resembles speed_limit_mps, vehicle_id does not vehicle
 
 
-def declare_config(node: Node) -> tuple[Config, tuple[str, ...]]:
+def starts_strictly(node: Node) -> bool:
+    """Whether a setting or model that cannot be used ends the process (`strict_start`), rather than being reported in
+    the diagnostics. Also true for a `strict_start` that is no boolean, which `declare_config` refuses.
+    """
+    given = node._parameter_overrides.get("strict_start")
+    return given is None or given.value is not False
+
+
+def declare_config(node: Node) -> tuple[Config, InputStatus | None]:
     """The configuration from the node's parameter overrides, mirrored as read-only parameters; and the diagnostics'
-    sentences on overrides that are not settings, which are also logged here.
+    status on overrides that are not settings, which is also logged here. None if there are no such overrides.
 
     Raises ConfigError.
     """
@@ -54,31 +63,63 @@ def declare_config(node: Node) -> tuple[Config, tuple[str, ...]]:
     config_file = given.pop("config_file", "")
     if not isinstance(config_file, str):
         raise ConfigError(f"parameter config_file is {config_file!r}, expected a path")
+    strict = given.pop("strict_start", True)
+    if not isinstance(strict, bool):
+        raise ConfigError(f"parameter strict_start is {strict!r}, expected true or false")
     vehicle_info = {name: given.pop(name) for name in VEHICLE_INFO if name in given}
-    foreign = sorted(filter(is_foreign, given))
+    own = {name: value for name, value in given.items() if _section(name) in SECTIONS}
+    similar = {name: near for name in given if name not in own and (near := similar_section(name))}
+    if strict:
+        own |= {name: given[name] for name in similar}  # refused below, with the name that was meant
     measured = vehicle_settings(vehicle_info)
     base = override(Config(), {"vehicle": measured})
-    own = {name: value for name, value in given.items() if name not in foreign}
     config: Config = override_dotted(load(config_file, base) if config_file else base, own)
+    for name in ("topics", "info_topics"):
+        for topic in getattr(config.cameras, name):
+            check_topic_name(f"cameras.{name}", topic)
     node.declare_parameter("config_file", config_file, descriptor("YAML file laid over the defaults"), True)
+    node.declare_parameter(
+        "strict_start", strict, descriptor("end with exit code 2 if a setting or the model cannot be used"), True
+    )
     for entry in settings(config):
         value = list(entry.value) if entry.kind is tuple else entry.value
         node.declare_parameter(entry.name, value, setting_descriptor(entry), ignore_override=True)
-    about_vehicle = vehicle_note(vehicle_info, measured, config)
-    about_foreign = f"ignored, no settings of this node: {', '.join(foreign)}" if foreign else ""
-    if measured:
-        node.get_logger().info(about_vehicle)
-    elif about_vehicle:
-        node.get_logger().warning(about_vehicle)
-    if about_foreign:
-        node.get_logger().warning(f"parameters {about_foreign}")
-    return config, tuple(filter(None, (about_vehicle, about_foreign)))
+    foreign = sorted(given.keys() - own.keys() - similar.keys())
+    notes = [
+        (Level.OK if measured else Level.WARN, vehicle_note(vehicle_info, measured, config)),
+        (Level.WARN, "; ".join(f"unknown setting '{a}' is ignored; did you mean '{b}'?" for a, b in similar.items())),
+        (Level.OK, f"ignored, no settings of this node: {', '.join(foreign)}" if foreign else ""),
+    ]
+    return config, _logged(node, [(level, note) for level, note in notes if note])
 
 
-def is_foreign(name: str) -> bool:
-    """Whether a parameter is another node's: its first part is no section of ours and resembles none."""
-    section = name.partition(".")[0]
-    return section not in SECTIONS and not difflib.get_close_matches(section, SECTIONS, n=1, cutoff=SIMILARITY_MIN)
+def _logged(node: Node, notes: list[tuple[Level, str]]) -> InputStatus | None:
+    """The notes as one status, each also logged at its level."""
+    for level, note in notes:
+        if level is Level.OK:  # rclpy allows one severity for each line of code that logs
+            node.get_logger().info(f"parameters: {note}")
+        else:
+            node.get_logger().warning(f"parameters: {note}")
+    if not notes:
+        return None
+    return InputStatus("parameters", max(level for level, _ in notes), "; ".join(note for _, note in notes), {})
+
+
+def _section(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def similar_section(name: str) -> str:
+    """The section of ours, or setting without one, that a parameter's first part resembles; empty if none."""
+    return next(iter(difflib.get_close_matches(_section(name), SECTIONS, n=1, cutoff=SIMILARITY_MIN)), "")
+
+
+def check_topic_name(setting: str, topic: str) -> None:
+    """Raises ConfigError for a name that ROS refuses."""
+    try:
+        validate_topic_name(topic)
+    except InvalidTopicNameException:
+        raise ConfigError(f"{setting} holds {topic!r}, which is no topic name, such as /camera/front/image") from None
 
 
 def vehicle_settings(vehicle_info: Mapping[str, Any]) -> dict[str, float]:

@@ -102,8 +102,9 @@ class PlanningCore:
 
     def problems(self, now_ns: int) -> str:
         """Why the planner cannot plan, in one line; empty when it can."""
-        faults = [s.message for s in self.inputs.statuses(now_ns) if s.level >= Level.ERROR]
-        return NO_CLOCK if any(NO_CLOCK in fault for fault in faults) else "; ".join(faults)
+        if now_ns == 0:  # ROS time before the first message on /clock
+            return NO_CLOCK
+        return "; ".join(s.message for s in self.inputs.statuses(now_ns) if s.level >= Level.ERROR)
 
     def statuses(self, now_ns: int) -> list[InputStatus]:
         """The diagnostics: one status for each input, then the planner's status."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
+from math import isfinite
 from statistics import median
 from typing import Any, TypeVar
 
@@ -19,8 +20,15 @@ T = TypeVar("T")
 
 CLOCK_TOLERANCE_S = 0.1  # a stamp further in the future means that the clocks are not synchronised
 REMARK_SHOWN_S = 3.0  # how long the diagnostics show a remark
+OTHER_CLOCK = (
+    "its stamp is more than a day from this node's time: set use_sim_time to true for a bag or a simulator, and to "
+    "false for sensors"
+)
 NO_CLOCK = "use_sim_time is true and nothing was received on /clock: publish /clock, or set use_sim_time to false"
 RATE_WINDOW = 20  # messages over which a rate is measured
+PAUSE_S = 5.0  # after a longer gap between stamps, the rate is measured again from there
+RATE_MAX_HZ = 10_000.0  # no sensor is faster: such stamps are not times
+AGE_MAX_S = 86_400.0  # stamps further from this node's time are of another clock
 
 
 class Level(IntEnum):
@@ -72,7 +80,10 @@ class Channel:
             else:
                 self.out_of_order += 1
             return False
-        self._count_lost(stamp_ns)
+        if self.stamps and stamp_ns - self.stamps[-1] > PAUSE_S * 1e9:
+            self.stamps.clear()
+        if self.max_age_s is not None:  # latched messages are numbered, refused ones included
+            self._count_lost(stamp_ns)
         self.stamps.append(stamp_ns)
         self.messages.append((stamp_ns, message))
         while len(self.messages) > self.keep:
@@ -112,8 +123,16 @@ class Channel:
         return min(self.messages, key=lambda item: abs(item[0] - stamp_ns), default=None)
 
     def rate_hz(self) -> float:
+        """Messages per second by their stamps; 0 before the second one, NaN for stamps that are no times."""
         spread = self.stamps[-1] - self.stamps[0] if len(self.stamps) > 1 else 0
-        return (len(self.stamps) - 1) * 1e9 / spread if spread else 0.0
+        rate_hz = (len(self.stamps) - 1) * 1e9 / spread if spread else 0.0
+        return rate_hz if rate_hz <= RATE_MAX_HZ else float("nan")
+
+    def age_s(self, now_ns: int) -> float:
+        """Age of the newest message, s; NaN without a message, and for a stamp of another clock."""
+        newest = self.newest()
+        age_s = float("nan") if newest is None else (now_ns - newest[0]) * 1e-9
+        return age_s if abs(age_s) <= AGE_MAX_S else float("nan")
 
     def problem(self, now_ns: int) -> str:
         """Why this input may not be used now; empty if it may."""
@@ -124,20 +143,25 @@ class Channel:
             return f"{self.name}: nothing received yet"
         if self.max_age_s is None:
             return ""
+        if now_ns == 0:
+            return f"{self.name}: {NO_CLOCK}"
         age_s = (now_ns - newest[0]) * 1e-9
+        if newest[0] == 0 and age_s > self.max_age_s:
+            return f"{self.name}: its stamp is 0: the sender must set header.stamp"
+        if abs(age_s) > AGE_MAX_S:
+            return f"{self.name}: {OTHER_CLOCK}"
         if age_s > self.max_age_s:
             return f"{self.name}: newest is {age_s:.2f} s old, allowed {self.max_age_s:.2f} s"
-        if age_s < -CLOCK_TOLERANCE_S and now_ns == 0:
-            return f"{self.name}: {NO_CLOCK}"
         if age_s < -CLOCK_TOLERANCE_S:
             return f"{self.name}: stamped {-age_s:.2f} s in the future: synchronise the clocks"
         return ""
 
     def status(self, now_ns: int) -> InputStatus:
-        problem, newest = self.problem(now_ns) or self.fault, self.newest()
-        age_s = float("nan") if newest is None else (now_ns - newest[0]) * 1e-9
+        problem, rate_hz = self.problem(now_ns) or self.fault, self.rate_hz()
         # a latched topic has neither age nor rate
-        summary = f"{self.received} received" if self.max_age_s is None else f"{self.rate_hz():.1f} Hz"
+        summary = f"{self.received} received"
+        if self.max_age_s is not None:
+            summary = f"{rate_hz:.1f} Hz" if isfinite(rate_hz) else "its stamps are too close together for a rate"
         level, message = Level.OK, summary
         if problem:
             level, message = (Level.ERROR if self.required else Level.WARN), problem
@@ -147,6 +171,6 @@ class Channel:
         elif not problem and self.lost > 0.02 * max(self.received, 50):
             level, message = Level.WARN, f"{self.name}: {self.lost} messages lost on the way; use config/fastdds.xml"
         counters = ("received", "lost", "duplicates", "out_of_order", "refused")
-        values = {} if self.max_age_s is None else {"age_s": f"{age_s:.3f}", "rate_hz": f"{self.rate_hz():.2f}"}
+        values = {} if self.max_age_s is None else {"age_s": f"{self.age_s(now_ns):.3f}", "rate_hz": f"{rate_hz:.2f}"}
         values |= {key: str(getattr(self, key)) for key in counters}
         return InputStatus(self.name, level, message, values)

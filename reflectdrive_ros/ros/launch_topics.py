@@ -1,0 +1,35 @@
+"""The topics that the launch files remap: their arguments, defaults and descriptions."""
+
+from __future__ import annotations
+
+INPUTS = {  # the node's topic -> argument, its default (Autoware's name), description
+    "~/input/odometry": ("input_odometry", "/localization/kinematic_state", "nav_msgs/Odometry in map"),
+    "~/input/acceleration": ("input_acceleration", "/localization/acceleration", "AccelWithCovarianceStamped"),
+    "~/input/route": ("input_route", "/planning/mission_planning/route", "LaneletRoute, or nav_msgs/Path"),
+    "~/input/map": ("input_vector_map", "/map/vector_map", "LaneletMapBin, where lanelet_map names no file"),
+    "~/input/objects": ("input_objects", "/perception/object_recognition/objects", "PredictedObjects"),
+    "~/input/drivable": (
+        "input_drivable",
+        "~/input/drivable",
+        "nav_msgs/OccupancyGrid, with inputs.drivable_type grid",
+    ),
+    "~/input/obstacles": (
+        "input_obstacles",
+        "/perception/obstacle_segmentation/pointcloud",
+        "sensor_msgs/PointCloud2 without its ground, with inputs.obstacles_type cloud",
+    ),
+    "~/input/instruction": ("input_instruction", "~/input/instruction", "std_msgs/String, the route in words"),
+}
+OUTPUTS = {  # likewise; by default they stay in the node's own namespace
+    "~/output/trajectory": (
+        "output_trajectory",
+        "~/output/trajectory",
+        "Trajectory; /planning/trajectory makes the car follow it",
+    ),
+    "~/output/candidate_trajectories": (
+        "output_candidates",
+        "~/output/candidate_trajectories",
+        "CandidateTrajectories, for a selector",
+    ),
+    "~/output/turn_indicators": ("output_turn_indicators", "~/output/turn_indicators", "TurnIndicatorsCommand"),
+}
