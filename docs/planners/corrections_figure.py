@@ -1,10 +1,12 @@
-"""Draws `corrections.svg`: the first three scenes of a set in which AutoEdit moved the plan by more than 0.3 m.
+"""Draws the first three scenes of a set in which a planner's own correction moved the plan by more than 0.3 m.
 
     python docs/planners/corrections_figure.py --scenes val --model models/reflectdrive2_small/weights.safetensors
+    python docs/planners/corrections_figure.py --scenes val --planner drivefine
 
-Each scene is planned twice from the initial state, without and with edit rounds, with the privilege `objects` and
-without repair. The scenes are taken in the order of the set; a plan moved if one of its waypoints did by more than the
-limit.
+The first writes `corrections.svg` (AutoEdit), the second `refinements.svg` (the refinement expert). Each scene is
+planned twice from the initial state, without and with correction, with the privilege `objects` and without repair;
+drivefine plans one candidate. The scenes are taken in the order of the set; a plan moved if one of its waypoints did
+by more than the limit.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import shapely
 from rich.console import Console
 
 from reflectdrive_ros import geometry
+from reflectdrive_ros.bench.editing import UNCORRECTED
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.scene import DrivingScene
@@ -32,7 +36,8 @@ from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.runtime.network import load_network
 from reflectdrive_ros.scoring import drivable
 
-FIGURE = Path(__file__).parent / "corrections.svg"
+FIGURES = {"reflectdrive2": ("corrections.svg", "AutoEdit"), "drivefine": ("refinements.svg", "refinement expert")}
+ALONE: dict[str, dict[str, Any]] = {"reflectdrive2": {}, "drivefine": {"candidates": 1}}  # settings of both plans
 PANELS = 3
 MOVED_M = 0.3  # a bin of the codebook
 WIDTH, HEIGHT, TOP, BOTTOM, GAP = 300, 380, 74, 40, 12  # px
@@ -57,8 +62,10 @@ class Panel:
 
 def panels(folder: Path, config: Config, network: Network, limit: int, errors: Console) -> Iterator[Panel]:
     """The scenes of a set whose plan moved, in the order of the set."""
-    edited = replace(config, reflectdrive2=replace(config.reflectdrive2, repair=False))
-    unedited = replace(edited, reflectdrive2=replace(edited.reflectdrive2, edit_rounds=0))
+    recipe = config.planner
+    settings = replace(getattr(config, recipe), repair=False, **ALONE[recipe])
+    edited = replace(config, **{recipe: settings})
+    unedited = replace(config, **{recipe: replace(settings, **UNCORRECTED[recipe])})
     for scene in shards.read(folder, images=True, limit=limit, on_damage=errors.print):
         seen = observe(scene, "objects")
         with_edits, without = (
@@ -133,7 +140,7 @@ def figure(found: list[Panel], title: str) -> str:
         clip = f'<clipPath id="p{place}"><rect x="{left}" y="0" width="{WIDTH}" height="{TOP + HEIGHT}"/></clipPath>'
         out += [clip, f'<g clip-path="url(#p{place})">', *drawing(panel, left), "</g>"]
     y, x = TOP + HEIGHT + 24, GAP
-    legend = {DRAFT: "plan of the draft", AFTER: "plan after the edits", MOVED: "waypoint with a replaced token"}
+    legend = {DRAFT: "plan of the draft", AFTER: "plan after the correction", MOVED: "waypoint with a replaced token"}
     for colour, name in {**legend, ROAD: "drivable area", AGENT: "objects"}.items():
         out.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
         out.append(f'<text x="{x + 17}" y="{y}" fill="{INK}">{name}</text>')
@@ -147,6 +154,10 @@ def main() -> int:
     parser.set_defaults(scenes="val", planner="reflectdrive2")
     args, errors = parser.parse_args(), Console(stderr=True)
     config = cli_args.configuration(args)
+    if config.planner not in FIGURES:
+        errors.print(f"planner {config.planner} corrects no tokens: expected one of {', '.join(FIGURES)}")
+        return 2
+    file, what = FIGURES[config.planner]
     network = load_network(config.model, decoding_config(config))
     assert network is not None  # configuration() has refused a planner without a model
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
@@ -156,11 +167,11 @@ def main() -> int:
         if len(found) == PANELS:
             break
     if not found:
-        errors.print(f"AutoEdit moved no plan of the first {args.limit} scenes by more than {MOVED_M} m")
+        errors.print(f"The {what} moved no plan of the first {args.limit} scenes by more than {MOVED_M} m")
         return 1
     weights = cli_args.weights_of(config, [config.planner])[:12]
-    title = f"AutoEdit: set {shards.index_of(folder).set}, weights {weights}"
-    FIGURE.write_text(figure(found, title), encoding="utf-8")
+    title = f"{what[:1].upper()}{what[1:]}: set {shards.index_of(folder).set}, weights {weights}"
+    (Path(__file__).parent / file).write_text(figure(found, title), encoding="utf-8")
     return 0
 
 

@@ -1,8 +1,9 @@
 """`reflectdrive bench decoding --model FILE --scenes test`: the effect of each decoding parameter on PDMS.
 
 Every row changes one parameter of ReflectDrive-2's decoding on the same scenes: draft rounds, edit rounds, number of
-goals, goal spacing. `single` is the plan of the likeliest goal, `best` the best of all goals by the true score (an
-upper bound), `chosen` the plan that the planner selects with objects at constant velocity. Differences to the first
+goals, goal spacing; with --planner drivefine draft rounds, refinement, temperature. `single` is the most probable plan,
+`best` the best of all candidates by the true score (an upper bound), `chosen` the plan that the planner selects with
+objects at constant velocity. Differences to the first
 row, the configured decoding, have bootstrap intervals over scenes.
 
 Below the table stand the scores of the expert's plan, exact and rounded to tokens: the upper bounds of any decoding.
@@ -27,12 +28,13 @@ from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..evaluation import open_loop
 from ..features.images import model_inputs
-from ..planning import reflectdrive2
-from ..planning.planner import Network
-from ..planning.postprocess.waypoints import postprocess
+from ..planning import drivefine, reflectdrive2
+from ..planning.assessment import can_score, score_candidates
+from ..planning.planner import Network, prefill_sequences
+from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
 from ..provenance import write_numbers
 from ..runtime import cli_args
-from ..scoring.frenet import FrenetFrame, poses_on_road
+from ..scoring.frenet import FrenetFrame
 from ..scoring.safety import SafetyContext
 from ..scoring.scorer import score
 from ..tokens import TokenLayout
@@ -40,6 +42,8 @@ from ..tokens import TokenLayout
 ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
 GOALS = (1, 2, 3, 6, 10)
 SPACINGS_M = (0.3, 0.6, 1.2, 2.4, 4.8)
+DRIVEFINE_ROUNDS = (1, 2, 4, 8, 12, 24)
+TEMPERATURES = (0.5, 1.0, 1.5)
 CONFIGURED = "configured"
 
 
@@ -105,6 +109,16 @@ def measure(folder: Path, config: Config, limit: int, errors: Console) -> tuple[
 def variants(config: Config) -> dict[str, Config]:
     """Configurations by name: the given one first, then one parameter changed at a time."""
     found = {CONFIGURED: config}
+    if config.planner == "drivefine":
+        for rounds in DRIVEFINE_ROUNDS:
+            for refine in (True, False):
+                name = f"draft rounds {rounds}, {'refined' if refine else 'not refined'}"
+                found[name] = replace(config, drivefine=replace(config.drivefine, draft_rounds=rounds, refine=refine))
+        for temperature in TEMPERATURES:
+            found[f"temperature {temperature}"] = replace(
+                config, drivefine=replace(config.drivefine, temperature=temperature)
+            )
+        return found
 
     def changed(**values: Any) -> Config:
         return replace(config, reflectdrive2=replace(config.reflectdrive2, **values))
@@ -128,28 +142,38 @@ def decode_variants(
     observation = scene.observation()
     scored, road = scene.scored(), FrenetFrame.of(observation.route)
     known = {
-        decoding: network.prefill_goal(model_inputs(observation, network.inputs))
+        decoding: prefill_sequences(network, model_inputs(observation, network.inputs))
         for decoding, network in networks.items()
     }
     for name, config in ways.items():
-        network = networks[config.decoding]
-        settings: ReflectDrive2Config = config.reflectdrive2
-        seen = known[config.decoding]
-        drafts = reflectdrive2.draft_actions(network, seen.context, seen.actions[seen.valid], settings)
-        actions, _ = reflectdrive2.edit_actions(network, seen.context, *drafts, settings.edit_rounds)[-1]
-        points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
-        values = score(scored, poses_on_road(points, road)).score
-        choice = reflectdrive2.rank_candidates(
-            points, seen.goal_log_probs[seen.valid], SafetyContext(observation, config)
-        )
-        yield name, Row(float(values[0]), float(values.max()), float(values[choice.order[0]]))
+        network, seen = networks[config.decoding], known[config.decoding]
+        if config.planner == "drivefine":
+            made = drivefine.candidates(
+                network, seen.context, config.drivefine.candidates, config.drivefine, observation.stamp_ns
+            )
+            actions = made.ids
+        else:
+            settings: ReflectDrive2Config = config.reflectdrive2
+            drafts = reflectdrive2.draft_actions(network, seen.context, seen.actions[seen.valid], settings)
+            actions, _ = reflectdrive2.edit_actions(network, seen.context, *drafts, settings.edit_rounds)[-1]
+        waypoints, layout = network.layout.decode(actions), network.layout
+        points = postprocess(waypoints[..., :2], observation.ego, layout.codebook.bin_m, road)
+        poses = waypoint_poses(points, road, token_headings(waypoints, points, layout))
+        values = score(scored, poses).score
+        context = SafetyContext(observation, config)
+        if config.planner == "drivefine":
+            chosen = int(np.argmax(score_candidates(context, points).scores)) if can_score(observation) else 0
+        else:
+            chosen = reflectdrive2.rank_candidates(points, seen.goal_log_probs[seen.valid], context).order[0]
+        yield name, Row(float(values[0]), float(values.max()), float(values[chosen]))
 
 
 def expert_ceiling(scene: DrivingScene, layout: TokenLayout) -> Ceiling:
     """The scores of the expert's plan in one scene."""
-    rounded, plans = layout.decode(layout.encode(scene.expert[:, :2])), [scene.expert]
+    rounded, plans = layout.decode(layout.encode(scene.expert[:, : len(layout.axes)])), [scene.expert]
     for road in (FrenetFrame.of(scene.route), None):
-        plans.append(poses_on_road(postprocess(rounded, scene.ego, layout.codebook.bin_m, road), road))
+        points = postprocess(rounded[:, :2], scene.ego, layout.codebook.bin_m, road)
+        plans.append(waypoint_poses(points, road, token_headings(rounded, points, layout)))
     return Ceiling(*map(float, score(scene.scored(), np.stack(plans)).score))
 
 
