@@ -23,7 +23,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_table, track_progress
-from ..config import Config, ModelConfig, load, override
+from ..config import Config, DriveFineConfig, ModelConfig, load, override
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
@@ -177,7 +177,9 @@ def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pa
 
 
 def full_rounds(layout: TokenLayout) -> tuple[Round, ...]:
-    """Rounds of a full step."""
+    """Rounds of a full step: of ReflectDrive-2 or, without a goal, the drafts of DriveFine."""
+    if not layout.goal:
+        return decoding_rounds(layout.length, DriveFineConfig().draft_rounds, 0, "cosine")
     return decoding_rounds(len(layout.free), 3, 3)
 
 
@@ -196,7 +198,8 @@ def run_step(
 ) -> tuple[Array, tuple[float, float, float]]:
     """Blocks (M, T) of a frame on `count` goals, all by default, or from `blocks`; ms in prefill, drafts and edits.
 
-    Edits are made on the first `edited` of them, which are what is returned; None: on all.
+    Edits are made on the first `edited` of them, which are what is returned; None: on all. A refinement expert, if there
+    is one, counts as an edit.
     """
     begun = time.perf_counter_ns()
     if actions is None:
@@ -210,6 +213,8 @@ def run_step(
     edits = [each for each in rounds if each.edit and "edit" in network.capabilities]
     drafted_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
     actions, _ = run_rounds(partial(network.step, context), actions, edits)
+    if "refine" in network.capabilities:
+        actions, _ = network.refine(context, actions)
     return actions, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
 
 

@@ -45,7 +45,8 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
     layout = config.layout
     length, columns = layout.length, [high - low + 1 for low, high in layout.id_ranges]
     xs, ys = columns[:2]
-    heads = width * sum(columns)  # of one waypoint, each token by its axis's head
+    rows = [count if config.table_stride == 1 else count // config.table_stride + 4 for count in columns]
+    heads = width * sum(rows)  # of one waypoint, each token by its axis's head
 
     def looks(rows: int, columns: int) -> int:
         return 2 * inside * rows * columns

@@ -64,4 +64,4 @@ def mirror(distances: Array) -> Array:
 def indices_of(values_m: Array, axis: int) -> Array:
     """Rows (axis 0, of x) or columns (axis 1, of y) of a map at values in metres, those beyond it at its border."""
     ids = id_window()[axis]
-    return np.clip(GRID.to_ids(values_m), ids.start, ids.stop - 1).astype(np.int64) - ids.start
+    return np.asarray(np.clip(GRID.to_ids(values_m), ids.start, ids.stop - 1) - ids.start, np.int64)
