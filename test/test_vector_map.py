@@ -33,6 +33,8 @@ def test_route_and_road_from_the_topic_are_those_from_the_file():
     message = route_message(ids_along_the_site(), *ends_of_the_site())
     for mine, theirs in zip(by_topic.route(message, "map", 2000), by_file.route(message, "map", 2000), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+    for lanelet in (*by_topic.lanelets.values(), *by_file.lanelets.values()):
+        assert {*lanelet.left_z_m, *lanelet.right_z_m} == {100.0}
     places = drive()[1]
     for place in places[:: len(places) // 5]:
         mine, theirs = ([p.wkb for p in some.road_near(place, 250.0)] for some in (by_topic, by_file))

@@ -71,15 +71,14 @@ class MapElevation:
         stays on the level of the one before.
         """
         _, near = self._tree.query(places, NEAREST_PIECES, distance_upper_bound=LANE_DISTANCE_MAX_M)
-        count = len(self._pieces)
-        pieces = self._pieces[np.minimum(near, count - 1)]  # (N, K, 9)
+        pieces = self._pieces.take(near, axis=0, mode="clip")  # (N, K, 9)
         x, y, z, along_x, along_y, length, slope = (pieces[..., column] for column in range(7))
         dx, dy = places[:, :1] - x, places[:, 1:] - y
         ahead = dx * along_x + dy * along_y
         inside = np.minimum(np.maximum(ahead, 0.0), length)
         beyond = ahead - inside
         distance2 = beyond * beyond + (dx * along_y - dy * along_x) ** 2
-        distance2[(near >= count) | (np.abs(beyond) > OVERSHOOT_MAX_M)] = np.inf
+        distance2[(near == len(self._pieces)) | (np.abs(beyond) > OVERSHOOT_MAX_M)] = np.inf
         heights = z + inside * slope
 
         level = follow_level(distance2, heights, z_m)

@@ -103,7 +103,13 @@ def unpack(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
     elevations = np.split(z_m, np.cumsum(np.diff(ends, prepend=0).reshape(count, 3)[:, :2])[:-1])
     return {
         int(name): Lanelet(
-            *lines[3 * k : 3 * k + 3], bool(for_cars[k]), float(limits_mps[k]), *elevations[2 * k : 2 * k + 2]
+            left=lines[3 * k],
+            right=lines[3 * k + 1],
+            centerline=lines[3 * k + 2],
+            for_cars=bool(for_cars[k]),
+            limit_mps=float(limits_mps[k]),
+            left_z_m=elevations[2 * k],
+            right_z_m=elevations[2 * k + 1],
         )
         for k, name in enumerate(ids)
     }
