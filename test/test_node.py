@@ -26,6 +26,7 @@ from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros.elevation import FLAT_GROUND
 from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
@@ -338,7 +339,8 @@ def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
         node._publish = slowly
         engine = Engine(made, time.perf_counter)
         report = engine.stop(an_ego(), None, "a test")
-        threads = [threading.Thread(target=lambda: [node._send(report, 0) for _ in range(20)]) for _ in range(2)]
+        again = [(report, FLAT_GROUND, 0)] * 20
+        threads = [threading.Thread(target=lambda: [node._send(*plan) for plan in again]) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:

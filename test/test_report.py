@@ -200,6 +200,17 @@ DRAFT = np.stack([3.0 * np.arange(1, 9), np.zeros(8)], axis=-1)
 CORRECTED = (Correction(1, 3, "y", 0.0, 0.6, 0.125, 0.75), Correction(2, 5, "x", 15.0, 15.3, 0.25, 0.5))
 
 
+def test_the_page_draws_a_plan_into_images_at_its_height_above_the_plane_of_the_car(tmp_path):
+    """On a ramp the plan lies in that plane; where the ramp ends it is below the plane."""
+    steady = frame(0.0, EIGHT_S)
+    ahead = geometry.compose(geometry.invert(steady.map_from_ego), steady.plan_poses)[:, 0]
+    for z, height in ((50.0 + 0.08 * ahead, 0.0 * ahead), (50.0 + 0.08 * np.minimum(ahead, 20.0), 1.6 - 0.08 * ahead)):
+        made = replace(steady, plan_heights=z, ego_height_m=50.0, ego_slope=0.08)
+        write_report(record([made]), tmp_path / "report.html")
+        drawn = np.array(embedded(tmp_path / "report.html")["frames"][0]["plan"])[:, 4]
+        np.testing.assert_allclose(drawn, np.minimum(height, 0.0), atol=1e-3)
+
+
 def test_the_draft_and_its_corrections_are_on_the_page_and_only_of_plans_that_have_them(tmp_path):
     with_draft = frame(0.1, EIGHT_S, draft=DRAFT, corrections=CORRECTED)
     write_report(record([frame(0.0, EIGHT_S), with_draft]), tmp_path / "report.html")

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 DT = 0.1
 
 
-def frame(index, speed=8.0, left=0.0, bend=0.0, points=80):
+def frame(index, speed=8.0, left=0.0, bend=0.0, points=80, **changes):
     """A plan at constant speed from where the car is at step `index`, `left` to its side, curving by `bend` (1/m)."""
     at = speed * DT * np.arange(1, points + 1)
     heading = bend * at
@@ -41,6 +41,7 @@ def frame(index, speed=8.0, left=0.0, bend=0.0, points=80):
         agent_poses=np.zeros((0, 3)),
         agent_sizes=np.zeros((0, 2)),
         agent_kinds=np.zeros(0, np.int64),
+        **changes,
     )
 
 
@@ -76,6 +77,29 @@ def test_from_ten_metres_a_second_a_plan_needs_the_extender():
     assert slow[RAW_FORWARD_SHIFT].met
     assert not fast[RAW_FORWARD_SHIFT].met
     assert fast["forward_shift_m"].met
+
+
+def on_ramp(slope=0.08, z=30.0, **changes):
+    """A plan straight up a ramp, from a car at this height."""
+    x = 0.8 * np.arange(1, 81)
+    ramp = {"plan_heights": 30.0 + slope * x, "plan_pitches": np.full(80, -np.arctan(slope))}
+    return frame(0, **({"ego_height_m": z, "ego_slope": slope} | ramp | changes))
+
+
+def test_a_plan_on_the_road_passes_the_checks_of_height_and_pitch():
+    for slope in (0.0, 0.08, -0.12):
+        found = margins([on_ramp(slope)], 3.0)
+        assert found["height_deviation_m"].worst == pytest.approx(0.0, abs=1e-9)
+        assert found["pitch_deviation_rad"].worst == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_plan_at_another_height_or_pitch_than_the_road_is_seen():
+    assert margins([on_ramp(z=0.0)], 3.0)["height_deviation_m"].worst == pytest.approx(30.0)
+    on_the_nose = margins([on_ramp(plan_pitches=np.full(80, np.arctan(0.08)))], 3.0)["pitch_deviation_rad"]
+    assert on_the_nose.worst == pytest.approx(2 * np.arctan(0.08))
+    assert not on_the_nose.met
+    step = np.where(np.arange(80) < 40, 30.0, 24.0)  # off a bridge
+    assert not margins([on_ramp(0.0, plan_heights=step)], 3.0)["pitch_deviation_rad"].met
 
 
 def test_three_points_on_a_circle():

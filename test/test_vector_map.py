@@ -33,6 +33,8 @@ def test_route_and_road_from_the_topic_are_those_from_the_file():
     message = route_message(ids_along_the_site(), *ends_of_the_site())
     for mine, theirs in zip(by_topic.route(message, "map", 2000), by_file.route(message, "map", 2000), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+    for lanelet in (*by_topic.lanelets.values(), *by_file.lanelets.values()):
+        assert {*lanelet.left_z_m, *lanelet.right_z_m} == {100.0}
     places = drive()[1]
     for place in places[:: len(places) // 5]:
         mine, theirs = ([p.wkb for p in some.road_near(place, 250.0)] for some in (by_topic, by_file))
@@ -60,7 +62,7 @@ def test_a_centreline_that_autowares_loader_computed_does_not_cut_bends():
     round_the_corner = np.stack([np.sin(angles), 1.0 - np.cos(angles)], axis=1)
     left, right = 8.0 * round_the_corner + (0.0, 2.0), 12.0 * round_the_corner - (0.0, 2.0)
     coarse = 10.0 * round_the_corner[:: len(angles) // 3]
-    plain = Lanelet(left, right, np.zeros((0, 2)), True, np.nan)
+    plain = Lanelet(left, right, np.zeros((0, 2)), True, np.nan, np.zeros(len(left)), np.zeros(len(right)))
     drawn = np.array([(0.0, 1.5), (7.0, 3.0), (8.5, 10.0)])
     by_kind = LaneletMap({1: plain, 2: replace(plain, centerline=coarse), 3: replace(plain, centerline=drawn)}, SOURCE)
     lanes = [by_kind._lane(k)[:, :2] for k in (1, 2, 3)]
@@ -73,18 +75,19 @@ lines = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), max_size
 )
 
 
-@given(
-    st.dictionaries(
-        st.integers(-(2**63), 2**63 - 1),
-        st.builds(Lanelet, lines, lines, lines, st.booleans(), st.floats()),
-        max_size=4,
-    )
-)
+@st.composite
+def some_lanelets(draw):
+    left, right, centerline = (draw(lines) for _ in range(3))
+    left_z, right_z = (np.array(draw(st.lists(st.floats(), min_size=n, max_size=n))) for n in map(len, (left, right)))
+    return Lanelet(left, right, centerline, draw(st.booleans()), draw(st.floats()), left_z, right_z)
+
+
+@given(st.dictionaries(st.integers(-(2**63), 2**63 - 1), some_lanelets(), max_size=4))
 def test_packed_lanelets_are_the_lanelets_again(lanelets):
     again = unpack(pack(lanelets))
     assert again.keys() == lanelets.keys()
     for name, lanelet in lanelets.items():
-        for part in ("left", "right", "centerline", "for_cars", "limit_mps"):
+        for part in ("left", "right", "centerline", "for_cars", "limit_mps", "left_z_m", "right_z_m"):
             np.testing.assert_array_equal(getattr(again[name], part), getattr(lanelet, part))
 
 
@@ -97,12 +100,13 @@ def test_packed_lanelets_are_the_lanelets_again(lanelets):
         ("points", np.array([["a", "b"]] * 4)),
         ("for_cars", np.array([1.0])),
         ("limits_mps", np.zeros(2)),
+        ("z_m", np.zeros(3)),
     ],
 )
 def test_arrays_that_do_not_fit_together_are_no_lanelets(name, other):
     line = np.zeros((2, 2))
     with pytest.raises(ValueError, match="do not fit together"):
-        unpack(pack({7: Lanelet(line, line, np.zeros((0, 2)), True, 5.0)}) | {name: other})
+        unpack(pack({7: Lanelet(line, line, np.zeros((0, 2)), True, 5.0, *np.zeros((2, 2)))}) | {name: other})
 
 
 # --- what cannot be read ---------------------------------------------------------------------------------------------

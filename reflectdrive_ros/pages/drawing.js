@@ -58,14 +58,15 @@ function outOf(pose, x, y) {
 }
 const corners = (pose, length, width) =>
   [[1, 1], [-1, 1], [-1, -1], [1, -1]].map(([a, b]) => outOf(pose, a * length / 2, b * width / 2));
-// left and right edge of what the car sweeps, in the map: from its rear axle now to its front bumper at the plan's end
+// left and right edge of what the car sweeps, in the map: from its rear axle now to its front bumper at the plan's end;
+// height is above the plane of the car, 0 where the plan has none
 function swept(frame) {
   const half = car.width / 2, nose = car.offset + car.length / 2;
-  const poses = [[frame.ego[0], frame.ego[1], frame.ego[2], frame.v, 0]];
-  frame.plan.forEach((p, i) => poses.push([p[0], p[1], p[2], p[3], (i + 1) * frame.dt]));
+  const poses = [[frame.ego[0], frame.ego[1], frame.ego[2], frame.v, 0, 0]];
+  frame.plan.forEach((p, i) => poses.push([p[0], p[1], p[2], p[3], (i + 1) * frame.dt, p[4] || 0]));
   const last = poses[poses.length - 1], tip = outOf(last, nose, 0);
-  if (nose > 0) poses.push([tip[0], tip[1], last[2], last[3], null]);
-  return poses.map(p => ({left: outOf(p, 0, half), right: outOf(p, 0, -half), speed: p[3], time: p[4]}));
+  if (nose > 0) poses.push([tip[0], tip[1], last[2], last[3], null, last[5]]);
+  return poses.map(p => ({left: outOf(p, 0, half), right: outOf(p, 0, -half), speed: p[3], time: p[4], height: p[5]}));
 }
 const wholeSecond = time => time !== null && time > 0 && Math.abs(time - Math.round(time)) < 1e-3;
 
@@ -98,8 +99,8 @@ function clipNear(points, near) {  // polygon of camera points (x right, y down,
 // the plan as a ribbon on the road of an image w px wide; cam holds width, k, distortion, camera_from_ego and ego
 function paintPlanInImage(g, w, cam, frame, roadHeight, boxes) {
   const ribbon = swept(frame), k = cam.k, m = cam.camera_from_ego, scale = w / cam.width;
-  const lens = ([x, y]) => {  // map point on the road -> camera axes
-    const [ex, ey] = into(cam.ego, x, y), z = roadHeight;
+  const lens = ([x, y], height = 0) => {  // map point on the road, that high above the car's plane -> camera axes
+    const [ex, ey] = into(cam.ego, x, y), z = roadHeight + height;
     return [0, 1, 2].map(r => m[4 * r] * ex + m[4 * r + 1] * ey + m[4 * r + 2] * z + m[4 * r + 3]);
   };
   const bend = distortion(cam.distortion);
@@ -120,7 +121,7 @@ function paintPlanInImage(g, w, cam, frame, roadHeight, boxes) {
     g.strokeStyle = style; g.lineWidth = width;
     g.beginPath(); g.moveTo(u0, v0); g.lineTo(u1, v1); g.stroke();
   };
-  const edges = ribbon.map(p => [lens(p.left), lens(p.right)]);
+  const edges = ribbon.map(p => [lens(p.left, p.height), lens(p.right, p.height)]);
   for (let i = 1; i < edges.length; i++)
     fill([edges[i - 1][0], edges[i][0], edges[i][1], edges[i - 1][1]], rampColour(ribbon[i].speed, ribbon[i].time === null ? 0.25 : 0.5));
   g.lineJoin = "round";
@@ -129,7 +130,7 @@ function paintPlanInImage(g, w, cam, frame, roadHeight, boxes) {
   if (boxes)
     for (const [x, y, heading, length, width, kind] of frame.agents) {
       if (Math.hypot(x - frame.ego[0], y - frame.ego[1]) > 60) continue;
-      const around = corners([x, y, heading], length, width).map(lens);
+      const around = corners([x, y, heading], length, width).map(corner => lens(corner));
       around.forEach((corner, i) => segment(corner, around[(i + 1) % 4], kindOf(kind)[1], 1.4));
     }
   ribbon.forEach((p, i) => { if (wholeSecond(p.time)) segment(edges[i][0], edges[i][1], "rgba(255,255,255,.85)", 1.2); });

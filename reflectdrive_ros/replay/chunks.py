@@ -124,8 +124,8 @@ class ReplayChunks:
         last_ns = plans[-1].at_ns if end_ns is None and plans else end_ns
         part = BagSlice(self._reader, self._sources, start_ns, None if last_ns is None else last_ns + MARGIN_NS)
         egos = {}
-        for received_ns, ego in read_odometry(part, self._config):
-            egos[ego.stamp_ns] = ego
+        for received_ns, ego, plane in read_odometry(part, self._config):
+            egos[ego.stamp_ns] = ego, plane
             known = self._until_ns is not None and received_ns < self._until_ns
             if not known and (end_ns is None or received_ns < end_ns):
                 self._path.add((ego.stamp_ns, ego.map_from_ego))
@@ -142,7 +142,7 @@ class ReplayChunks:
         stamps = sorted(egos)
         path = replace(
             self._empty,
-            driven_path=np.array([egos[stamp].map_from_ego for stamp in stamps]).reshape(-1, 3),
+            driven_path=np.array([egos[stamp][0].map_from_ego for stamp in stamps]).reshape(-1, 3),
             driven_stamps_ns=np.array(stamps, np.int64),
         )
         seen = read_sightings(part, self._config, lambda stamps_ns: interpolate_driven_path(path, stamps_ns))

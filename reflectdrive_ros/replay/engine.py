@@ -226,10 +226,11 @@ def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
 def publish_plan(core: PlanningCore, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
     """The plan of a step as the node would publish it; None where not even a stop plan is possible."""
     step = core.plan_step(seen.look)
-    if step.report is None:
+    surface = step.snapshot.surface
+    if step.report is None or surface is None:
         return None
     begun = time.perf_counter()
-    points = outputs.plan_points(step.report.plan, config)
+    points = outputs.plan_points(step.report.plan, config, surface)
     total_ms = step.timings_ms["snapshot"] + step.timings_ms["total"] + 1e3 * (time.perf_counter() - begun)
     image_ns = step.snapshot.image_stamp_ns
     age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9

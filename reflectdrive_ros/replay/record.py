@@ -77,13 +77,22 @@ class ReplayFrame:
     yaw_rate_rps: float = 0.0  # of the ego
     draft: Array = field(default_factory=lambda: np.zeros((0, 2)))  # (N, 2) m, ego frame; (0, 2): no tokens
     corrections: tuple[Correction, ...] = ()  # of the draft, by the edit rounds
+    plan_heights: Array = field(default_factory=lambda: np.zeros(0))  # (T,) z, m; (0,): all 0
+    plan_pitches: Array = field(default_factory=lambda: np.zeros(0))  # (T,) rad, positive nose down; (0,): all 0
+    ego_height_m: float = 0.0  # z of the odometry
+    ego_slope: float = 0.0  # rise per metre along the heading, from the odometry's pitch
 
     def __post_init__(self) -> None:
         count = len(np.atleast_1d(self.agent_poses))
+        for name in ("plan_heights", "plan_pitches"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.zeros(len(np.atleast_1d(self.plan_poses))))
         for name, shape, dtype in (
             ("map_from_ego", (3,), np.float64),
             ("plan_poses", (None, 3), np.float64),
             ("plan_speeds", (len(np.atleast_1d(self.plan_poses)),), np.float64),
+            ("plan_heights", (len(np.atleast_1d(self.plan_poses)),), np.float64),
+            ("plan_pitches", (len(np.atleast_1d(self.plan_poses)),), np.float64),
             ("agent_poses", (count, 3), np.float64),
             ("agent_sizes", (count, 2), np.float64),
             ("agent_kinds", (count,), np.int64),
@@ -94,6 +103,12 @@ class ReplayFrame:
             raise ValueError(f"ReplayFrame.speed_mps is {self.speed_mps}, expected a finite number")
         if not self.dt_s > 0:
             raise ValueError(f"ReplayFrame.dt_s is {self.dt_s}, expected more than 0")
+
+    @property
+    def heights_above_plane(self) -> Array:
+        """(T,) m, of the plan above the plane of the vehicle at the plan's stamp."""
+        ahead = geometry.compose(geometry.invert(self.map_from_ego), self.plan_poses)[:, 0]
+        return np.asarray(self.plan_heights - self.ego_height_m - self.ego_slope * ahead)
 
 
 class DriveEvent(NamedTuple):

@@ -17,9 +17,10 @@ import numpy as np
 from ..config import Config
 from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, TokenTrace, Verdict
 from ..planning.corrections import draft_and_corrections
-from ..ros import convert, image_decoding
+from ..ros import convert, image_decoding, rotations
 from ..ros.bag import BagReader, DamagedMessage
 from ..ros.convert import BadMessage
+from ..ros.elevation import VehiclePlane
 from ..ros.inputs.channel import InputStatus
 from ..ros.lanelet_file import load_map
 from ..ros.lanelet_map import LaneletMap
@@ -70,14 +71,14 @@ class BagSlice:
 
 def build_frames(
     sent: Sequence[PlanOutput],
-    egos: Mapping[int, EgoState],
+    egos: Mapping[int, tuple[EgoState, VehiclePlane]],
     images: Mapping[int, tuple[ReplayImage, ...]],
     seen: Sequence[Sighting],
     part: BagSlice,
     config: Config,
     layout: TokenLayout | None,
 ) -> list[ReplayFrame]:
-    """Frames of plans, from egos by stamp, images by plan index and sightings in order of time.
+    """Frames of plans, from egos and their planes by stamp, images by plan index and sightings in order of time.
 
     `layout`: of the tokens; None: drafts and corrections are left out.
     """
@@ -85,8 +86,9 @@ def build_frames(
     agents, accelerations = _agents(seen, stamps), _accelerations(part, config, stamps)
     frames = []
     for k, item in enumerate(sent):
-        ego = replace(egos[stamps[k]], acceleration_mps2=accelerations[k])
-        frames.append(_frame(item, ego, agents[k], images.get(k, ()), layout))
+        ego, plane = egos[stamps[k]]
+        ego = replace(ego, acceleration_mps2=accelerations[k])
+        frames.append(_frame(item, ego, plane, agents[k], images.get(k, ()), layout))
     return frames
 
 
@@ -142,6 +144,7 @@ class InlineExecutor(Executor):
 def _frame(
     item: PlanOutput,
     ego: EgoState,
+    plane: VehiclePlane,
     agents: Agents,
     images: tuple[ReplayImage, ...],
     layout: TokenLayout | None,
@@ -149,6 +152,7 @@ def _frame(
     points, status = item.points, item.status
     draft, changes = draft_and_corrections(item.trace, layout)
     headings = 2.0 * np.arctan2(points["qz"], points["qw"])
+    quaternions = np.stack([points[name] for name in ("qx", "qy", "qz", "qw")], axis=1)
     return ReplayFrame(
         stamp_ns=item.stamp_ns,
         map_from_ego=ego.map_from_ego,
@@ -170,14 +174,18 @@ def _frame(
         yaw_rate_rps=ego.yaw_rate_rps,
         draft=draft,
         corrections=changes,
+        plan_heights=points["z"],
+        plan_pitches=rotations.pitches_from_quaternions(quaternions),
+        ego_height_m=plane.z_m,
+        ego_slope=plane.slope,
     )
 
 
-def read_odometry(part: BagSlice, config: Config) -> Iterator[tuple[int, EgoState]]:
-    """Receive time and ego state of every usable odometry message."""
+def read_odometry(part: BagSlice, config: Config) -> Iterator[tuple[int, EgoState, VehiclePlane]]:
+    """Receive time, ego state and plane of every usable odometry message."""
     for received_ns, message in part.messages("odometry"):
         with suppress(BadMessage):  # the inputs rejected and reported it
-            yield received_ns, convert.ego_state(message, config.output.map_frame)
+            yield received_ns, convert.ego_state(message, config.output.map_frame), convert.vehicle_plane(message)
 
 
 def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> list[float]:

@@ -139,7 +139,7 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "clock": f"{clock}.{frame.stamp_ns // 10**8 % 10} UTC",
         "ego": _rounded(frame.map_from_ego, 4),
         "v": round(float(frame.speed_mps), 3),
-        "plan": _rounded(np.column_stack([frame.plan_poses, frame.plan_speeds]), 3),
+        "plan": _rounded(np.column_stack([frame.plan_poses, frame.plan_speeds, frame.heights_above_plane]), 3),
         "dt": frame.dt_s,
         "verdict": int(frame.verdict),
         "source": int(frame.source),

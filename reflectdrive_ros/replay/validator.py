@@ -5,6 +5,9 @@ file), not compared by running it. Shape checks use the plan resampled to 1 m, a
 the plan: Autoware's trajectory_processor prepends the path already driven before the validator (`trajectory_extender`),
 so these checks use such an extended plan. Without it a plan starts 0.1 s ahead of the car, which from 10 m/s on exceeds
 the limit; `raw_forward_shift_m` is that value.
+
+Autoware's validator does not check z and pitch. Two checks of our own do: the plan begins at the vehicle's height
+(`height_deviation_m`), and its pitch is the slope of the line through its points (`pitch_deviation_rad`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from .record import ReplayFrame
 POINT_SPACING_M = 1.0
 BRAKING_MPS2, LENGTH_MARGIN_M = 3.0, 2.0
 STANDING_MPS = 1.0 / 3.6
+SLOPE_STEP_MIN_M = 0.05  # points closer together have no slope between them
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ LIMITS = {
     "lateral_shift_m": 0.5,
     "forward_shift_m": 1.0,
     "backward_shift_m": 0.1,
+    "height_deviation_m": 0.2,  # of the plan, continued back to the car, from the odometry; ours, as the next
+    "pitch_deviation_rad": 0.1,  # mean pitch of neighbouring points and the slope between them
 }
 RAW_FORWARD_SHIFT = "raw_forward_shift_m"  # for information: Autoware's extender precedes the validator
 
@@ -64,7 +70,7 @@ def margins(frames: Sequence[ReplayFrame], wheel_base_m: float) -> dict[str, Mar
     worst = dict.fromkeys([*LIMITS, RAW_FORWARD_SHIFT], 0.0)
     for index, frame in enumerate(frames):
         past = np.array([earlier.map_from_ego for earlier in frames[max(0, index - 30) : index]]).reshape(-1, 3)
-        found = check_shape(frame, wheel_base_m) | check_position(frame, past)
+        found = check_shape(frame, wheel_base_m) | check_position(frame, past) | check_height(frame)
         if index:
             found |= check_shift(frames[index - 1], frame, past)
         for name, value in found.items():
@@ -122,6 +128,23 @@ def check_position(frame: ReplayFrame, past: Array) -> dict[str, float]:
         if total > 1.0
         else 0.0,
         "missing_length_m": max(0.0, float(needed - (total - at))) if moving else 0.0,
+    }
+
+
+def check_height(frame: ReplayFrame) -> dict[str, float]:
+    """Checks of z and pitch of one plan."""
+    line = np.concatenate([frame.map_from_ego[None], frame.plan_poses])
+    step = np.diff(line[:, :2], axis=0)
+    heading = line[1:, 2]
+    forward = step[:, 0] * np.cos(heading) + step[:, 1] * np.sin(heading)  # negative in reverse
+    pitch, z = frame.plan_pitches, frame.plan_heights
+    at_car = z[0] + np.tan(pitch[0]) * forward[0]  # pitch is positive nose down
+    moving = np.abs(forward[1:]) > SLOPE_STEP_MIN_M
+    slope = np.diff(z)[moving] / forward[1:][moving]
+    mean = 0.5 * (pitch[1:] + pitch[:-1])[moving]
+    return {
+        "height_deviation_m": float(abs(at_car - frame.ego_height_m)),
+        "pitch_deviation_rad": float(np.abs(mean + np.arctan(slope)).max(initial=0.0)),
     }
 
 

@@ -16,6 +16,7 @@ from .. import geometry, kinematics
 from ..domain import AgentKind, Agents, Array, DrivableGrid, EgoState
 from ..scoring.drivable import REACH_M
 from . import rotations
+from .elevation import VehiclePlane
 
 
 class BadMessage(Exception):
@@ -43,6 +44,7 @@ EGO_YAW_RATE_MAX_RPS = 5.0  # a spin; full lock in a car park is 1.3
 EGO_ACCELERATION_MAX_MPS2 = 20.0  # twice the limit of tyres
 EGO_TILT_MAX_RAD = np.deg2rad(45.0)  # the steepest roads have 20 degrees
 EGO_POSITION_MAX_M = 2e7  # half the circumference of the Earth, for any map projection
+EGO_HEIGHT_MAX_M = 1e4  # no road is higher
 
 
 def ego_state(message: Any, map_frame: str) -> EgoState:
@@ -67,6 +69,7 @@ def ego_state(message: Any, map_frame: str) -> EgoState:
     tilt = float(np.arccos(np.clip(turn[2, 2], -1.0, 1.0)))
     for what, value, most, unit in (
         ("a position", max(abs(at.x), abs(at.y)), EGO_POSITION_MAX_M, "m"),
+        ("a height", at.z, EGO_HEIGHT_MAX_M, "m"),
         ("a speed", speed, EGO_SPEED_MAX_MPS, "m/s"),
         ("a speed to the side", sideways, EGO_LATERAL_SPEED_MAX_MPS, "m/s"),
         ("a yaw rate", yaw_rate, EGO_YAW_RATE_MAX_RPS, "rad/s"),
@@ -78,6 +81,14 @@ def ego_state(message: Any, map_frame: str) -> EgoState:
                 "check localisation, and that the twist is in base_link"
             )
     return ego
+
+
+def vehicle_plane(message: Any) -> VehiclePlane:
+    """Height and slope of a nav_msgs/Odometry that `ego_state` accepts; Autoware's base_link is at road height."""
+    q, at = message.pose.pose.orientation, message.pose.pose.position
+    forward = rotations.matrix_from_quaternion((q.x, q.y, q.z, q.w))[:3, 0]  # the vehicle's x axis in the map
+    pose = np.array([at.x, at.y, np.arctan2(forward[1], forward[0])])
+    return VehiclePlane(pose, float(at.z), float(forward[2] / np.hypot(forward[0], forward[1])))
 
 
 def acceleration(message: Any) -> float:

@@ -20,9 +20,11 @@ from .. import geometry
 from ..domain import Array
 from ..lanes import Lane, LaneSegments
 from .convert import BadMessage, require_frame
+from .elevation import MapElevation
 from .lanelets import Lanelet
 
 LANE_STEP_M = 2.0  # of points along a lane
+ELEVATION_STEP_M = 1.0  # likewise, of those that have elevation
 ROUNDING_M = (
     6.0  # corners of the map are rounded over this length: so the car recorded on the test map drove them, to 0.2 m
 )
@@ -104,6 +106,18 @@ class LaneletMap:
         return LaneSegments.of(lanes)
 
     @cached_property
+    def elevation(self) -> MapElevation | None:
+        """Elevation at the middle of the lanelets for cars; None for a map without elevation. Some 0.1 ms a lanelet."""
+        lines = []
+        for lanelet in self.lanelets.values():
+            if lanelet.for_cars and len(lanelet.left) and len(lanelet.right):
+                bounds = (lanelet.left, lanelet.left_z_m), (lanelet.right, lanelet.right_z_m)
+                left, right = (np.column_stack(bound) for bound in bounds)
+                lines.append(middle_line(left, right, ELEVATION_STEP_M))
+        found = MapElevation(lines)
+        return None if found.is_flat else found
+
+    @cached_property
     def _road(self) -> list[Any]:
         """Polygons of all lanelets for cars."""
         return [part for parts in self._polygons.values() for part in parts]
@@ -167,26 +181,27 @@ def align_direction(line: Array, model: Array) -> Array:
     return line if np.hypot(*there.T).sum() <= np.hypot(*back.T).sum() else line[::-1]
 
 
-def middle_line(left: Array, right: Array) -> Array:
-    """(N, 2) the middle of two bounds (A, 2) and (B, 2) at equal shares of their lengths, as Autoware draws it.
+def middle_line(left: Array, right: Array, step_m: float = LANE_STEP_M) -> Array:
+    """(N, D) the middle of two bounds (A, D) and (B, D) at equal shares of their lengths, as Autoware draws it; D is 2,
+    or 3 with elevation.
 
     lanelet2's own centreline zigzags by up to 90 degrees where the bounds have points at different places. Nor can its
     sense of direction be used: it is made at loading, from the degrees, which maps in a frame of their own leave empty.
     """
     bounds = [left, align_direction(right, left)]
-    x, y = np.concatenate([bounds[0], bounds[1][::-1]]).T  # up on one side and back on the other
+    x, y = np.concatenate([bounds[0], bounds[1][::-1]])[:, :2].T  # up on one side and back on the other
     if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # counter-clockwise: left and right are swapped
         bounds = [bound[::-1] for bound in bounds]
     longest_m = max(geometry.arc_lengths(bound)[-1] for bound in bounds)
-    count = max(int(np.ceil(longest_m / LANE_STEP_M)) + 1, 2)
+    count = max(int(np.ceil(longest_m / step_m)) + 1, 2)
     return np.asarray(0.5 * (resample_evenly(bounds[0], count) + resample_evenly(bounds[1], count)))
 
 
 def resample_evenly(line: Array, count: int) -> Array:
-    """(count, 2) points from end to end of a line, equally far apart."""
+    """(count, D) points from end to end of a line (N, D), equally far apart in the plane."""
     along = geometry.arc_lengths(line)
     at = np.linspace(0.0, along[-1], count)
-    return np.column_stack([np.interp(at, along, line[:, axis]) for axis in (0, 1)])
+    return np.column_stack([np.interp(at, along, column) for column in line.T])
 
 
 def cut_lane(lane: Array, from_m: float, to_m: float) -> Array:
@@ -225,7 +240,7 @@ def round_corners(line: Array) -> Array:
     at = np.linspace(0.0, along[-1], count)
     index = np.arange(count)
     reach = np.minimum(round(0.5 * ROUNDING_M / ROUNDING_STEP_M), np.minimum(index, count - 1 - index))
-    sums = np.concatenate([np.zeros((1, 2)), np.cumsum(resample_evenly(line, count), axis=0)])
+    sums = np.concatenate([np.zeros((1, 2)), np.cumsum(resample_evenly(line[:, :2], count), axis=0)])
     means = (sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1)[:, None]
     limits = line[np.clip(np.searchsorted(along, at, side="right") - 1, 0, len(line) - 1), 2]
     return np.column_stack([means, limits])

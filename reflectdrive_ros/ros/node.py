@@ -39,10 +39,11 @@ from rclpy.qos import (
 from rclpy.signals import SignalHandlerOptions
 
 from ..config import ConfigError
-from ..domain import Command, StepReport
+from ..domain import Array, Command, StepReport
 from ..runtime.model_file import ModelFileError
 from ..stopping import end_with_parent
 from . import outputs, topics
+from .elevation import RoadSurface
 from .inputs.channel import InputStatus, Level
 from .params import declare_config, starts_strictly
 from .planning_core import PlanningCore, PlanningStep
@@ -190,8 +191,8 @@ class PlannerNode(Node):
                 self._busy_since = time.perf_counter()
             try:
                 step = self._core.step(self._now_ns())
-                if step.report is not None:
-                    self._send(step.report, step.restarts, step)
+                if step.report is not None and step.snapshot.surface is not None:
+                    self._send(step.report, step.snapshot.surface, step.restarts, step)
                 else:  # no plan can be sent: publish the reason
                     self._publish_diagnostics()
             except Exception as fault:  # an error in a step must not end the node
@@ -201,10 +202,10 @@ class PlannerNode(Node):
             finally:
                 self._busy_since = None
 
-    def _send(self, report: StepReport, restarts: int, step: PlanningStep | None = None) -> None:
+    def _send(self, report: StepReport, surface: RoadSurface, restarts: int, step: PlanningStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
         start_s = time.perf_counter()
-        points = outputs.plan_points(report.plan, self.config)
+        points = outputs.plan_points(report.plan, self.config, surface)
         plan_bytes = outputs.trajectory_bytes(report.plan.stamp_ns, points, self.config.output.map_frame)
         if step is not None and step.snapshot.observation is not None:
             self._command = step.snapshot.observation.command
@@ -218,9 +219,17 @@ class PlannerNode(Node):
             done = self._sent_at = time.perf_counter()
             if step is not None:
                 self._planned_at = done
-            self._explain(report, step, start_s, done)
+            self._explain(report, points, surface, step, start_s, done)
 
-    def _explain(self, report: StepReport, step: PlanningStep | None, start_s: float, done: float) -> None:
+    def _explain(
+        self,
+        report: StepReport,
+        points: Array,
+        surface: RoadSurface,
+        step: PlanningStep | None,
+        start_s: float,
+        done: float,
+    ) -> None:
         """Publish status, candidates and, where they are subscribed to, the debug topics of a plan sent at `done`."""
         self._sequence += 1
         image_ns = None if step is None else step.snapshot.image_stamp_ns
@@ -228,11 +237,11 @@ class PlannerNode(Node):
         age_s = float("nan") if image_ns is None else (report.plan.stamp_ns - image_ns) * 1e-9
         stages = {} if step is None else {**step.timings_ms, "publish": 1e3 * (done - start_s), "overall": total_ms}
         sha = self._core.model_sha256
-        trajectory = outputs.trajectory(report.plan, self.config)
+        trajectory = outputs.trajectory(report.plan, self.config, points)
         self._publish("status", outputs.status(report, self.config, sha, self._sequence, age_s, total_ms))
         self._publish("processing_time", outputs.processing_time(report.plan.stamp_ns, total_ms))
         name = self.get_fully_qualified_name()
-        candidates = outputs.candidates(report.plan, trajectory.points, self._command, self.config, name)
+        candidates = outputs.candidates(report.plan, trajectory.points, self._command, self.config, name, surface)
         self._publish("candidates", candidates)
         self._publish("turn_indicators", outputs.turn_indicators(self._command, report.plan.stamp_ns))
         if self._has_subscribers("path"):
@@ -273,11 +282,11 @@ class PlannerNode(Node):
         if now - self._planned_at <= limit_s or about_to_send or now - self._sent_at < HOLD_PERIOD_S:
             return
         restarts = self._core.inputs.restarts
-        report = self._core.stop(now_ns, reason)
-        if report is None:
+        stop = self._core.stop(now_ns, reason)
+        if stop is None:
             self.get_logger().warning(f"nothing sent: {reason}", throttle_duration_sec=5.0)
             return
-        self._send(report, restarts)
+        self._send(*stop, restarts)
         self.get_logger().warning(f"stop sent: {reason}", throttle_duration_sec=5.0)
 
     def _publish_diagnostics(self) -> None:

@@ -25,6 +25,8 @@ from visualization_msgs.msg import Marker, MarkerArray
 from .. import geometry, kinematics
 from ..config import Config
 from ..domain import Array, Command, Plan, StepReport, TokenTrace, Trajectory
+from . import rotations
+from .elevation import FLAT_GROUND, RoadSurface
 from .inputs.channel import InputStatus
 from .topics import NODE_NAME
 
@@ -52,15 +54,16 @@ def resample_for_output(trajectory: Trajectory, dt_s: float) -> Trajectory:
     return Trajectory(kinematics.resample(trajectory, dt_s * np.arange(1, count + 1)), dt_s)
 
 
-def point_columns(trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float) -> Array:
-    """(T,) of POINT: Autoware points in the map. Speed is that of the interval before each point, acceleration that of
-    the one after it; a stop is the last pose repeated at speed 0."""
+def point_columns(trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float, surface: RoadSurface) -> Array:
+    """(T,) of POINT: Autoware points in the map, on the surface. Speed is that of the interval before each point,
+    acceleration that of the one after it; a stop is the last pose repeated at speed 0. Roll is 0."""
     poses = geometry.compose(map_from_ego, trajectory.poses)
     times_ns = np.rint(1e9 * trajectory.times_s).astype(np.int64)
     made = np.zeros(len(poses), POINT)
     made["sec"], made["nanosec"] = np.divmod(times_ns, 1_000_000_000)
     made["x"], made["y"] = poses[:, 0], poses[:, 1]
-    made["qz"], made["qw"] = np.sin(0.5 * poses[:, 2]), np.cos(0.5 * poses[:, 2])
+    made["z"], pitches = surface.heights_and_pitches(poses)
+    made["qx"], made["qy"], made["qz"], made["qw"] = rotations.quaternions_from_yaw_pitch(poses[:, 2], pitches).T
     made["longitudinal_velocity_mps"] = kinematics.speeds(trajectory)
     made["acceleration_mps2"] = kinematics.accelerations(trajectory)
     made["heading_rate_rps"] = kinematics.yaw_rates(trajectory)
@@ -85,10 +88,10 @@ POINT = np.dtype(  # autoware_planning_msgs/TrajectoryPoint, field by field in t
 )
 
 
-def trajectory_points(trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float) -> list[TrajectoryPoint]:
-    """`point_columns` as message objects."""
+def message_points(columns: Array) -> list[TrajectoryPoint]:
+    """Points (T,) of POINT as message objects."""
     points = []
-    for row in point_columns(trajectory, map_from_ego, wheel_base_m).tolist():
+    for row in columns.tolist():
         point = TrajectoryPoint()
         after, position, orientation = point.time_from_start, point.pose.position, point.pose.orientation
         after.sec, after.nanosec, position.x, position.y, position.z = row[:5]
@@ -99,19 +102,27 @@ def trajectory_points(trajectory: Trajectory, map_from_ego: Array, wheel_base_m:
     return points
 
 
-def trajectory(plan: Plan, config: Config) -> TrajectoryMessage:
-    """The plan for control: map frame, stamp of the odometry used."""
-    sent = resample_for_output(plan.trajectory, config.output.dt_s)
+def plan_points(plan: Plan, config: Config, surface: RoadSurface = FLAT_GROUND) -> Array:
+    """(T,) of POINT: the published points of a plan."""
+    return _published_points(plan.trajectory, plan, config, surface)
+
+
+def _published_points(trajectory: Trajectory, plan: Plan, config: Config, surface: RoadSurface) -> Array:
+    """(T,) of POINT of a trajectory of the plan: its own, or that of another candidate."""
+    sent = resample_for_output(trajectory, config.output.dt_s)
+    return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m, surface)
+
+
+def trajectory(plan: Plan, config: Config, points: Array | None = None) -> TrajectoryMessage:
+    """The plan for control: map frame, stamp of the odometry used.
+
+    `points`: its `plan_points`; None: those on flat ground.
+    """
+    columns = plan_points(plan, config) if points is None else points
     return TrajectoryMessage(
         header=header(plan.stamp_ns, config.output.map_frame),
-        points=trajectory_points(sent, plan.map_from_ego, config.vehicle.wheel_base_m),
+        points=message_points(columns),
     )
-
-
-def plan_points(plan: Plan, config: Config) -> Array:
-    """(T,) of POINT: the published points of a plan."""
-    sent = resample_for_output(plan.trajectory, config.output.dt_s)
-    return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m)
 
 
 def points_from_message(message: TrajectoryMessage) -> Array:
@@ -158,16 +169,18 @@ def generator_name(config: Config, node: str) -> str:
 
 
 def candidates(
-    plan: Plan, best: list[TrajectoryPoint], command: Command, config: Config, node: str = NODE_NAME
+    plan: Plan,
+    best: list[TrajectoryPoint],
+    command: Command,
+    config: Config,
+    node: str = NODE_NAME,
+    surface: RoadSurface = FLAT_GROUND,
 ) -> CandidateTrajectories:
     """The plan (slot 0, its points given) and its rivals; the turn signal is set where the installed message has it.
     `node`: the full name of the node that sends them."""
     generator = generator_name(config, node)
     message = CandidateTrajectories()
-    rivals = (
-        trajectory_points(resample_for_output(t, config.output.dt_s), plan.map_from_ego, config.vehicle.wheel_base_m)
-        for t in plan.candidates
-    )
+    rivals = (message_points(_published_points(t, plan, config, surface)) for t in plan.candidates)
     for slot, points in enumerate([best, *rivals]):
         identity = slot_uuid(generator, slot)
         candidate = CandidateTrajectory(
@@ -197,6 +210,7 @@ def route_path(route: Array, frame: str) -> Path:
     return made
 
 
+TEXT_HEIGHT_M = 3.0  # above the road
 COLOURS = {0: (0.1, 0.8, 0.3), 1: (0.95, 0.75, 0.1), 2: (0.9, 0.15, 0.15)}  # by source: planner, carried, stop
 
 
@@ -211,7 +225,7 @@ def markers(report: StepReport, message: TrajectoryMessage, config: Config) -> M
     ribbon.lifetime = Duration(sec=0, nanosec=500_000_000)
     text = Marker(header=message.header, ns="plan", id=1, type=Marker.TEXT_VIEW_FACING, action=Marker.ADD)
     x, y, _ = (float(value) for value in report.plan.map_from_ego)
-    text.pose.position = Point(x=x, y=y, z=3.0)
+    text.pose.position = Point(x=x, y=y, z=message.points[0].pose.position.z + TEXT_HEIGHT_M)
     text.pose.orientation.w = 1.0
     text.scale.z = 0.8
     text.color.r = text.color.g = text.color.b = text.color.a = 1.0

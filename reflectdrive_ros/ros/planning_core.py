@@ -11,6 +11,7 @@ from typing import Any
 from ..config import Config
 from ..domain import PlanSource, StepReport, Verdict
 from ..runtime.engine import Clock, Engine
+from .elevation import RoadSurface
 from .inputs.channel import NO_CLOCK, InputStatus, Level
 from .inputs.snapshot import Inputs, Snapshot
 
@@ -90,11 +91,13 @@ class PlanningCore:
         self._last = PlanningStep(snapshot, report, timings_ms, inputs.restarts)
         return self._last
 
-    def stop(self, now_ns: int, reason: str) -> StepReport | None:
+    def stop(self, now_ns: int, reason: str) -> tuple[StepReport, RoadSurface] | None:
         """The watchdog's stop plan from the newest odometry; None without usable odometry. Callable during a step."""
         self._interrupted = reason
-        ego, agents = self.inputs.ego(now_ns)
-        return None if ego is None else self._engine.stop(ego, agents, reason)
+        found = self.inputs.ego(now_ns)
+        if found.ego is None or found.surface is None:
+            return None
+        return self._engine.stop(found.ego, found.agents, reason), found.surface
 
     def set_overdue(self, reason: str) -> None:
         """Report in the diagnostics that a plan is overdue, until the next step."""

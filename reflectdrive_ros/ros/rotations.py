@@ -55,3 +55,17 @@ def yaw_from_quaternion(xyzw: Quaternion) -> float:
     """Heading of the rotated x axis in the plane, rad. Raises ValueError as `matrix_from_quaternion`."""
     matrix = matrix_from_quaternion(xyzw)
     return float(np.arctan2(matrix[1, 0], matrix[0, 0]))
+
+
+def quaternions_from_yaw_pitch(yaw: Array, pitch: Array) -> Array:
+    """(N, 4) x, y, z, w of turns by pitch (N,), positive nose down, then by yaw (N,); without roll."""
+    sin_yaw, cos_yaw = np.sin(0.5 * yaw), np.cos(0.5 * yaw)
+    sin_pitch, cos_pitch = np.sin(0.5 * pitch), np.cos(0.5 * pitch)
+    # 0 - x: without pitch x is 0 and not -0
+    return np.stack([0.0 - sin_yaw * sin_pitch, cos_yaw * sin_pitch, sin_yaw * cos_pitch, cos_yaw * cos_pitch], axis=1)
+
+
+def pitches_from_quaternions(xyzw: Array) -> Array:
+    """(N,) rad, positive nose down, of unit quaternions (N, 4)."""
+    x, y, z, w = xyzw.T
+    return np.asarray(np.arcsin(np.clip(2.0 * (w * y - z * x), -1.0, 1.0)))

@@ -200,6 +200,8 @@ specification exactly.
 
 - Trajectories are in `map`, with the stamp of the odometry used; points are 0.1 s apart, the first at +0.1 s.
   A stop repeats its last pose with velocity 0.
+- Trajectory, candidates, path and markers have z and pitch (positive nose down) of the road, and roll 0:
+  [autoware.md](autoware.md#height-and-pitch). Planner details and goals are planar.
 - Topics marked "if subscribed" are published only while a subscriber is connected.
 """
 

@@ -21,6 +21,7 @@ from ...planning import VECTOR_PLANNERS
 from .. import convert, image_decoding
 from .. import obstacles as clouds
 from ..convert import BadMessage
+from ..elevation import RoadSurface, VehiclePlane
 from ..lanelet_map import LaneletMap, lanelets_of_route
 from ..map_drivable import MapDrivableArea
 from .channel import Channel, InputStatus, Level
@@ -37,6 +38,7 @@ class Snapshot:
     agents: Agents | None
     problems: tuple[str, ...]
     image_stamp_ns: int | None  # of the anchor camera
+    surface: RoadSurface | None  # heights for what is published; known if the ego state is
 
 
 class Inputs(MessageStore):
@@ -49,7 +51,7 @@ class Inputs(MessageStore):
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
         self._with_vectors = config.planner in VECTOR_PLANNERS
         self._history, self._history_restarts = AgentHistoryBuffer(), 0
-        self._lane_segments: tuple[LaneletMap, Future[LaneSegments]] | None = None  # being made or made of a map
+        self._of_map: dict[str, tuple[LaneletMap, Future[Any]]] = {}  # being computed or computed from a map
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
 
     # --- when to plan ------------------------------------------------------------------------------------------------
@@ -92,7 +94,7 @@ class Inputs(MessageStore):
             if odometry is not None:
                 self._planned_odometry_ns = odometry[0]
         problems: list[str] = []
-        ego = self._ego(odometry, acceleration, now_ns, problems)
+        ego, surface = self._ego(odometry, acceleration, now_ns, problems)
         tracked = None if ego is None else self._tracked(objects, ego, now_ns)
         agents = None if ego is None or tracked is None else convert.agents_to_ego_frame(tracked, ego)
         drivable = None if ego is None else self._drivable_space(grid, ego, now_ns)
@@ -107,7 +109,7 @@ class Inputs(MessageStore):
         unsteady = "" if ego is None else self._localisation_fault(ego.stamp_ns)
         problems += filter(None, [unsteady])
         if ego is None or ahead is None or cameras is None or unsteady:
-            return Snapshot(None, ego, concat_agents(agents, obstacles), tuple(problems), image_ns)
+            return Snapshot(None, ego, concat_agents(agents, obstacles), tuple(problems), image_ns, surface)
         observation = Observation(
             ego.stamp_ns,
             ego,
@@ -123,20 +125,22 @@ class Inputs(MessageStore):
             obstacles,
             **(self._vectors(ego, tracked, agents, ahead) if self._with_vectors else {}),
         )
-        return Snapshot(observation, ego, observation.others, tuple(problems), image_ns)
+        return Snapshot(observation, ego, observation.others, tuple(problems), image_ns, surface)
 
-    def ego(self, now_ns: int) -> tuple[EgoState | None, Agents | None]:
-        """Ego state and agents for a stop plan, without images; None without usable odometry."""
+    def ego(self, now_ns: int) -> Snapshot:
+        """Ego state, agents and surface for a stop plan, without images; all None without usable odometry."""
         with self._lock:
             odometry, acceleration, objects, cloud = (
                 channel.newest() for channel in (self._odometry, self._acceleration, self._objects, self._obstacles)
             )
-        ego = self._ego(odometry, acceleration, now_ns, [])
+        problems: list[str] = []
+        ego, surface = self._ego(odometry, acceleration, now_ns, problems)
         if ego is None:
-            return None, None
+            return Snapshot(None, None, None, tuple(problems), None, None)
         tracked = self._tracked(objects, ego, now_ns)
         agents = None if tracked is None else convert.agents_to_ego_frame(tracked, ego)
-        return ego, concat_agents(agents, self._boxes(cloud, ego, agents, now_ns))
+        others = concat_agents(agents, self._boxes(cloud, ego, agents, now_ns))
+        return Snapshot(None, ego, others, (), None, surface)
 
     def _ego(
         self,
@@ -144,19 +148,23 @@ class Inputs(MessageStore):
         acceleration: tuple[int, Any] | None,
         now_ns: int,
         problems: list[str],
-    ) -> EgoState | None:
+    ) -> tuple[EgoState, RoadSurface] | tuple[None, None]:
         map_frame = self._config.output.map_frame
+
+        def ego_and_plane(message: Any) -> tuple[EgoState, VehiclePlane]:
+            return convert.ego_state(message, map_frame), convert.vehicle_plane(message)
+
         try:
-            ego = self._odometry.convert(odometry, now_ns, lambda message: convert.ego_state(message, map_frame))
+            ego, plane = self._odometry.convert(odometry, now_ns, ego_and_plane)
         except BadMessage as fault:
             problems.append(str(fault))
-            return None
+            return None, None
+        surface = RoadSurface(plane, self._from_map("elevation"))
         try:
-            return replace(
-                ego, acceleration_mps2=self._acceleration.convert(acceleration, now_ns, convert.acceleration)
-            )
+            found = self._acceleration.convert(acceleration, now_ns, convert.acceleration)
         except BadMessage:
-            return ego  # acceleration 0; the channel's status reports the fault
+            return ego, surface  # acceleration 0; the channel's status reports the fault
+        return replace(ego, acceleration_mps2=found), surface
 
     def _tracked(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> convert.MapAgents | None:
         """Agents in the map; None (unknown, not an empty road) if objects are missing, stale or malformed."""
@@ -186,7 +194,7 @@ class Inputs(MessageStore):
         if tracked is not None and agents is not None:
             self._history.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
             found["history"] = self._history.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, agents)
-        segments = self._newest_lane_segments()
+        segments: LaneSegments | None = self._from_map("lane_segments")
         if segments is not None:
             found["lanes"] = segments.near(ego.map_from_ego)
             if self._config.inputs.route_type == "lanelet" and self._cache.route is not None:
@@ -194,18 +202,19 @@ class Inputs(MessageStore):
                 found["route_lanes"] = segments.along(route, on_route, ego.map_from_ego)
         return found
 
-    def _newest_lane_segments(self) -> LaneSegments | None:
-        """Those of the newest map, made in the background; None without a map and until they are made."""
+    def _from_map(self, name: str) -> Any:
+        """A property of the newest map, computed in the background; None without a map and until it is computed."""
         if not self._config.needs_map:
             return None
         try:
             lanelets = self._newest_map()
         except BadMessage:
             return None
-        if self._lane_segments is None or self._lane_segments[0] is not lanelets:
-            self._lane_segments = lanelets, self._map_executor.submit(lambda: lanelets.lane_segments)
-        making = self._lane_segments[1]
-        return making.result() if making.done() and making.exception() is None else None
+        if name not in self._of_map or self._of_map[name][0] is not lanelets:
+            self._of_map[name] = lanelets, self._map_executor.submit(getattr, lanelets, name)
+            return None  # whatever the speed of the background: a replay must be deterministic
+        computed = self._of_map[name][1]
+        return computed.result() if computed.done() and computed.exception() is None else None
 
     def _boxes(self, cloud: tuple[int, Any] | None, ego: EgoState, agents: Agents | None, now_ns: int) -> Agents | None:
         """Obstacle boxes of a point cloud in the ego frame, None likewise. Each cloud is converted once."""
@@ -366,8 +375,7 @@ class Inputs(MessageStore):
         for worker in (self._vector_map, self._map_drivable):
             if worker is not None:
                 worker.wait_idle()
-        if self._lane_segments is not None:
-            wait([self._lane_segments[1]])
+        wait([computed for _, computed in self._of_map.values()])
 
     # --- diagnostics -------------------------------------------------------------------------------------------------
 
