@@ -198,8 +198,8 @@ def run_step(
 ) -> tuple[Array, tuple[float, float, float]]:
     """Blocks (M, T) of a frame on `count` goals, all by default, or from `blocks`; ms in prefill, drafts and edits.
 
-    Edits are made on the first `edited` of them, which are what is returned; None: on all. A refinement expert counts as
-    an edit.
+    Edits are made on the first `edited` of them, which are what is returned; None: on all. A refinement expert counts
+    as an edit.
     """
     begun = time.perf_counter_ns()
     if actions is None:
