@@ -3,7 +3,8 @@
 One row per weights: PDMS of the plan before and after its edit rounds (ReflectDrive-2, Table 3) or, with --planner
 drivefine, before and after the refinement expert (DriveFine, Table 4), and the gain, paired by scene. Further columns
 compare the plan with that of the first weights. If a network predicts scores of plans, `ranked` is its choice among the
-finished plans, and `best` the best of them by the true score, an upper bound.
+finished plans, and `best` the best of them by the true score, an upper bound. A network of reflectdrive2 that has a
+refinement expert too has a column `refined`: the same draft, corrected by the expert in place of AutoEdit.
 
 Every plan is that of a full step under one privilege, `route` by default. Intervals are 95 % bootstrap intervals over
 scenes.
@@ -24,24 +25,26 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from .. import arguments, parallel
+from .. import arguments, kinematics, parallel
 from ..command import HelpFormatter, command, make_table
 from ..config import Config, ModelConfig, override_dotted
 from ..data import sets, shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
-from ..domain import Array
+from ..domain import Array, Observation
 from ..evaluation import driving_scores, open_loop, privilege
 from ..files import sha256_of
 from ..planning import LEARNED
-from ..planning.planner import PlannerContext
+from ..planning.planner import PlannerContext, network_inputs
+from ..planning.postprocess.comfort import relax_profile
+from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import model_config
-from ..scoring.scorer import SUB_SCORES
+from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S
 
 WEIGHTS = "weights.safetensors"
-VARIANTS = ("draft", "plan", "ranked", "best")
+VARIANTS = ("draft", "plan", "refined", "ranked", "best")
 UNCORRECTED: dict[str, dict[str, Any]] = {  # planner -> settings of its section without corrections
     "reflectdrive2": {"edit_rounds": 0},
     "drivefine": {"refine": False},
@@ -157,12 +160,32 @@ def score_scene(scene: DrivingScene, config: Config, privilege_name: str) -> Sco
         plans[name] = waypoints[0]
         if name == "ranked":
             plans |= {f"candidate {place}": each for place, each in enumerate(waypoints)}
+    if recipe == "reflectdrive2" and "refine" in network.capabilities:
+        plans["refined"] = refined_waypoints(observation, PlannerContext(config, network))
     rows = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), plans, config.scoring)
     candidates = [row for name, row in rows.items() if name.startswith("candidate")]
     found = {name: row for name, row in rows.items() if not name.startswith("candidate")}
     if candidates:
         found["best"] = max(candidates, key=lambda row: row[0])
     return found
+
+
+def refined_waypoints(observation: Observation, context: PlannerContext) -> Array:
+    """(8, 3) poses at 0.5 .. 4 s of the draft of reflectdrive2 after one pass of a refinement expert."""
+    settings = replace(context.config.reflectdrive2, **UNCORRECTED["reflectdrive2"])
+    draft = driving_scores.plan_once(
+        LEARNED["reflectdrive2"],
+        observation,
+        replace(context, config=replace(context.config, reflectdrive2=settings)),
+    )
+    network, inputs = network_inputs("bench editing", observation, context, frozenset({"refine"}))
+    assert draft.tokens is not None
+    ids, _ = network.refine(network.prefill(inputs), draft.tokens[None])
+    known, layout = context.safety_context(observation), network.layout
+    points = postprocess(layout.decode(ids)[..., :2], observation.ego, layout.codebook.bin_m, known.road)
+    sent = relax_profile(points[0], known)
+    (trajectory,) = trajectories(sent[None], observation.ego.speed_mps, context.config.output.dt_s, known.road)
+    return kinematics.resample(trajectory, WAYPOINT_TIMES_S)
 
 
 def summarise(rows: dict[str, list[Scored]]) -> dict[str, dict[str, Any]]:
@@ -176,6 +199,9 @@ def summarise(rows: dict[str, list[Scored]]) -> dict[str, dict[str, Any]]:
         for measure in SUB_SCORES:
             own[measure] = round(100.0 * float(np.nanmean(means[:, driving_scores.MEASURES.index(measure)])), 3)
         own["gain"], own["gain_95"] = _difference(pdms["plan"], pdms["draft"])
+        if "refined" in pdms:
+            own["refined_gain"], own["refined_gain_95"] = _difference(pdms["refined"], pdms["draft"])
+            own["refined_less_plan"], own["refined_less_plan_95"] = _difference(pdms["refined"], pdms["plan"])
         own["to_first"], own["to_first_95"] = _difference(pdms["plan"], np.array([row["plan"][0] for row in first]))
         numbers[name] = own
     return numbers
@@ -187,7 +213,7 @@ def _difference(values: Array, other: Array) -> tuple[float, list[float]]:
 
 def _table(title: str, numbers: dict[str, dict[str, Any]]) -> Table:
     heads = ("weights", "before", "after", "gain (95 %)", "to the first (95 %)", "NC", "DAC", "TTC", "C", "EP")
-    more = [name for name in ("ranked", "best") if any(name in row for row in numbers.values())]
+    more = [name for name in ("refined", "ranked", "best") if any(name in row for row in numbers.values())]
     cells = []
     for name, row in numbers.items():
         differences = [open_loop.format_difference(row[key], row[f"{key}_95"]) for key in ("gain", "to_first")]
