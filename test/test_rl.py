@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from tiny_net import tiny_inputs, tiny_net, whole_layout
+from tiny_net import POSES, tiny_inputs, tiny_net, whole_layout
 from tiny_training import (  # noqa: F401 (two_sets is a fixture)
     NEVER,
     Silent,
@@ -32,6 +32,7 @@ from tiny_training import (  # noqa: F401 (two_sets is a fixture)
     weights,
 )
 
+from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.data import shards
@@ -46,6 +47,7 @@ from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.tokens import decoding_rounds
 from reflectdrive_ros.training import rewards, rl, rl_losses, rollouts, settings, train_state
 from reflectdrive_ros.training.fabric import launch_fabric
+from reflectdrive_ros.training.losses import Batch
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.rl_losses import RlLosses, make_policy_batch
 from reflectdrive_ros.training.settings import LossConfig, RlConfig
@@ -148,7 +150,7 @@ def test_credit_goes_to_the_tokens_of_the_phase_that_is_asked_for():
     _, found = sampled(net)
     layout = net.config.layout
     count = {
-        credit: rl_losses.credited_tokens(found.states, layout.mask_id, replace(SMALL, credit=credit))
+        credit: rl_losses.credited_tokens(found.states, layout, replace(SMALL, credit=credit))
         for credit in settings.CREDITS
     }
     assert count["rollout"].equal(count["drafts"] | count["edits"])
@@ -568,3 +570,72 @@ def test_two_processes_learn_the_same_with_whole_weights_and_with_weights_in_sha
     assert whole.keys() == shards_of.keys()
     for name, value in whole.items():
         torch.testing.assert_close(shards_of[name], value, rtol=1e-3, atol=1e-5)
+
+
+# --- a layout without goals ------------------------------------------------------------------------------------------
+
+WITHOUT_GOAL = replace(SMALL, goals=1, drafts=4, kept=4, decision=0.0)
+
+
+def test_without_goals_drafts_from_masks_are_one_group_and_ratios_begin_at_one():
+    net = tiny_net(layout=POSES)
+    inputs, found = sampled(net, WITHOUT_GOAL)
+    assert found.states.shape == (2, 5, 4, 24)  # before and after each of four rounds
+    assert (found.states[:, 0] == POSES.mask_id).all()
+    assert [int((state[0, 0] != POSES.mask_id).sum()) for state in found.states.transpose(0, 1)] == [0, 2, 8, 15, 24]
+    policy = policy_of(net, found, WITHOUT_GOAL)
+    torch.testing.assert_close(policy.advantage.sum(1), torch.zeros(2), atol=1e-6, rtol=0.0)
+    new = token_log_probs(net, inputs, policy, WITHOUT_GOAL.temperature)
+    kept = ops.top_indices(rl_losses.advantages(policy.finished_reward[:, 1:], 1, "goal").abs(), 4)
+    assert kept.shape == (2, 4)
+    assert policy.credited.sum((1, 3)).tolist() == [[24] * 4] * 2
+    sampled_log_probs = found.log_probs.sum((1, 3))
+    assert torch.isfinite(sampled_log_probs).all()
+    assert (new[policy.credited] <= 0.0).all()
+
+
+def test_without_goals_a_token_is_found_by_its_reward():
+    net = tiny_net(layout=POSES)
+    config = replace(WITHOUT_GOAL, anchor=0.0, temperature=1.0, drafts=16, kept=16)
+    weights_of = LossConfig(goal=0.0, sap=0.0, field=0.0, aux_perception=0.0)
+    losses = RlLosses(net, weights_of, config, RULES, torch.Generator().manual_seed(0), fixed_prompt=True)
+    trained = {name for name, each in net.named_parameters() if each.requires_grad}
+    assert not any(name.startswith(("vision", "embed_tokens", "x_embedding")) for name in trained)
+    optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=0.03)
+    place, low, high = 4, *POSES.token_ranges[4]
+    middle = (low + high) // 2
+    share = []
+    for step in range(30):
+        inputs, found = sampled(net, config, seed=step)
+        reward = (found.plans[..., place] > middle).float()
+        share.append(float(reward.mean()))
+        policy = policy_of(net, found, config, reward)
+        batch = of_inputs(net, inputs)
+        optimizer.zero_grad()
+        losses(batch, policy)["loss"].backward()
+        optimizer.step()
+    assert share[0] < 0.7
+    assert np.mean(share[-5:]) > 0.95
+
+
+def of_inputs(net, inputs):
+    """A batch whose anchor has no weight: one masked sequence of a plan at rest."""
+    scenes, length = len(inputs[0]), net.config.layout.length
+    still = torch.from_numpy(net.config.layout.encode(np.zeros((scenes, 8, 3))).astype(np.int64))
+    masked = torch.full((scenes, 1, length), net.config.layout.mask_id)
+    nothing = torch.zeros(scenes, 0, dtype=torch.int64)
+    return Batch(
+        *inputs, still, masked,
+        torch.zeros(scenes, 301, 235, dtype=torch.int8), torch.zeros(scenes, 4, 1, 1, dtype=torch.bool),
+        torch.zeros(scenes, 0, 2, dtype=torch.int64), torch.zeros(scenes, 0), torch.zeros(scenes, 0, 5), nothing,
+        torch.arange(scenes), torch.zeros(scenes, dtype=torch.bool), torch.ones(scenes, dtype=torch.bool), 1,
+    )  # fmt: skip
+
+
+def test_goals_of_a_network_without_them_are_refused(tmp_path, capsys):
+    words = ["train", "rl", "config/train/drivefine_rl.yaml", "--train", str(tmp_path), "--out", str(tmp_path / "out")]
+    asked = [*words, "--init-from", "models/reflectdrive2_small", "--setting", "rl.goals=4"]
+    make_set(tmp_path / "train")
+    asked[asked.index("--train") + 1] = str(tmp_path / "train")
+    assert main(asked) == 2
+    assert "network drivefine_small has no goals, but rl.goals is 4" in " ".join(capsys.readouterr().err.split())

@@ -190,7 +190,7 @@ def run_with_network(
         shards.index_of(folder)
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
     if isinstance(config, RlTrainConfig):
-        _check_network(args.init_from, network)
+        _check_network(args.init_from, network, config)
         network = replace(network, plan_value=config.rl.plan_value > 0.0)
     if isinstance(config, RefineTrainConfig):
         network = _refined_network(args.init_from, network, config)
@@ -205,11 +205,15 @@ def run_with_network(
         return _run_alone(args, config, network, fabric, init_from, pretrained_paths, console, errors)
 
 
-def _check_network(folder: Path, network: TokenNetConfig) -> None:
-    """Raises StateError if the weights of a folder are not of this network, or of one without goals."""
+def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig) -> None:
+    """Raises StateError if the weights of a folder are not of this network, ConfigError for a decision among goals of a
+    network without goals."""
     found = train_state.load_network(folder).config
-    if not found.layout.goal:
-        raise StateError(f"{folder} holds a network without goals: train rl needs one that decides goals")
+    if not network.layout.goal and (config.rl.goals > 1 or config.rl.decision > 0.0):
+        raise ConfigError(
+            f"network {config.network} has no goals, but rl.goals is {config.rl.goals} and rl.decision "
+            f"{config.rl.decision}: set rl.goals to 1 and rl.decision to 0"
+        )
     other = [name for name, value in vars(network).items() if name != "plan_value" and getattr(found, name) != value]
     if other:
         raise StateError(

@@ -51,7 +51,7 @@ def train(
     rules = job.decoding.goals.for_search
 
     def make_losses(net: TokenNet, generator: torch.Generator) -> Losses:
-        return RlLosses(net, config.loss, config.rl, rules, generator)
+        return RlLosses(net, config.loss, config.rl, rules, generator, config.optimizer.trained == "actions")
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
     reference = None
@@ -123,7 +123,8 @@ class _Steps:
         sampled, decision = scores[:, :count], torch.where(policy.valid, policy.old_goals.exp(), 0.0)
         groups = torch.unflatten(sampled[..., 0], 1, (found.goals.shape[1], -1))
         equal = (groups.amax(-1) - groups.amin(-1)) <= rl_losses.SAME_REWARD
-        edited = rollouts.written(found.states, self.loop.net.config.layout.mask_id)[:, rollouts.DRAFT_ROUNDS :]
+        layout = self.loop.net.config.layout
+        edited = rollouts.written(found.states, layout.mask_id)[:, rollouts.draft_rounds_of(layout) :]
         return torch.cat(
             [
                 100.0 * sampled.mean((0, 1)),

@@ -33,7 +33,7 @@ from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..tokens import TokenLayout
 from .losses import Batch, Losses, plan_value_loss
-from .rollouts import DRAFT_ROUNDS, Rollouts, written
+from .rollouts import Rollouts, draft_rounds_of, written
 from .settings import LossConfig, RlConfig
 
 SAME_REWARD = 1e-6  # rewards that differ by less are equal
@@ -71,14 +71,15 @@ def advantages(reward: Tensor, goals: int, baseline: str) -> Tensor:
     return torch.where(spread > SAME_REWARD, groups - groups.mean(-1, keepdim=True), 0.0).flatten(1)
 
 
-def credited_tokens(states: Tensor, mask_id: int, config: RlConfig) -> Tensor:
+def credited_tokens(states: Tensor, layout: TokenLayout, config: RlConfig) -> Tensor:
     """(B, S, M, T) bool, tokens whose log-probability counts: those that were written in the rounds with credit."""
-    return written(states, mask_id) & credited_rounds(states.shape[1] - 1, config).to(states.device)[:, None, None]
+    rounds = credited_rounds(states.shape[1] - 1, layout, config).to(states.device)
+    return written(states, layout.mask_id) & rounds[:, None, None]
 
 
-def credited_rounds(rounds: int, config: RlConfig) -> Tensor:
+def credited_rounds(rounds: int, layout: TokenLayout, config: RlConfig) -> Tensor:
     """(S,) bool, rounds that get credit."""
-    drafts = torch.arange(rounds) < DRAFT_ROUNDS
+    drafts = torch.arange(rounds) < draft_rounds_of(layout)
     return {"rollout": torch.ones_like(drafts), "drafts": drafts, "edits": ~drafts}[config.credit]
 
 
@@ -102,7 +103,7 @@ def make_policy_batch(
         finished=torch.cat([rollouts.greedy_plans, states[:, -1]], 1),
         finished_reward=torch.cat([greedy_reward, reward.gather(1, kept)], 1),
         advantage=advantage.gather(1, kept),
-        credited=credited_tokens(states, layout.mask_id, config),
+        credited=credited_tokens(states, layout, config),
         sampled=sampled,
     )
 
@@ -111,9 +112,15 @@ class RlLosses(Losses):
     """The network with the policy loss and the supervised losses of its anchor."""
 
     def __init__(
-        self, net: TokenNet, weights: LossConfig, config: RlConfig, rules: GoalRules, generator: torch.Generator
+        self,
+        net: TokenNet,
+        weights: LossConfig,
+        config: RlConfig,
+        rules: GoalRules,
+        generator: torch.Generator,
+        fixed_prompt: bool = False,
     ) -> None:
-        super().__init__(net, weights, generator)
+        super().__init__(net, weights, generator, fixed_prompt)
         self.config, self.rules = config, rules
 
     def forward(self, batch: Batch, policy: PolicyBatch) -> dict[str, Tensor]:  # type: ignore[override]
@@ -125,7 +132,10 @@ class RlLosses(Losses):
         hidden = hidden_states(self.net, out.keys_values, policy, plans=config.plan_value > 0.0)
         goal_hidden, plan_hidden = hidden.goals, hidden.plans
         log_probs = token_log_probs(self.net, hidden.rounds, policy, config.temperature)
-        goal_log_probs = self._decision(out, goal_hidden, policy)
+        if self.net.config.layout.goal:
+            goal_log_probs = self._decision(out, goal_hidden, policy)
+        else:  # one group, which is no choice
+            goal_log_probs = log_probs.new_zeros(policy.valid.shape)
         old = log_probs.detach() if policy.old is None else policy.old
         old_goals = goal_log_probs.detach() if policy.old_goals is None else policy.old_goals
 
@@ -137,7 +147,7 @@ class RlLosses(Losses):
             positions = position_log_probs(self.net, hidden.rounds, policy, config.temperature)
             old_positions = positions.detach() if policy.old_positions is None else policy.old_positions
             gain = _clipped((positions - old_positions).exp(), policy.advantage[:, None], config.clip)
-            rounds = credited_rounds(positions.shape[1], config).to(positions.device)[:, None]
+            rounds = credited_rounds(positions.shape[1], self.net.config.layout, config).to(positions.device)[:, None]
             found["policy"] = found["policy"] - (gain * rounds).sum() / (len(gain) * policy.sampled)
 
         weight = old_goals.exp() * policy.valid

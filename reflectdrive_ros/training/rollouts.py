@@ -3,8 +3,11 @@
 Goals are sampled without replacement from the decision that the car makes: the probabilities of the candidates, after
 the goal values. Tokens are sampled in every draft and edit round; which of them are written is decided as in the car.
 
-To each goal there is also the rollout of the most probable tokens, as in the car: the reward of the decision is that of
-this plan, because sampling noise costs fast plans more than slow ones.
+To each goal there is also the rollout of the most probable tokens, as in the car: the reward of the decision is that
+of this plan, because sampling noise costs fast plans more than slow ones.
+
+A layout without a goal (DriveFine) has one group of rollouts, drafted from masks alone in rounds of the cosine schedule,
+and no edits.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from ..tokens import Round, TokenLayout, decoding_rounds
 from .settings import RlConfig
 
 DRAFT_ROUNDS, EDIT_ROUNDS = 3, 3  # as in a full frame
+DRAFT_ROUNDS_WITHOUT_GOAL = 4  # as of drivefine
 
 
 class Rollouts(NamedTuple):
@@ -44,7 +48,14 @@ class Rollouts(NamedTuple):
 
 def rounds_of(layout: TokenLayout) -> tuple[Round, ...]:
     """The rounds of a full frame."""
+    if not layout.goal:
+        return decoding_rounds(layout.length, DRAFT_ROUNDS_WITHOUT_GOAL, 0, "cosine")
     return decoding_rounds(len(layout.free), DRAFT_ROUNDS, EDIT_ROUNDS)
+
+
+def draft_rounds_of(layout: TokenLayout) -> int:
+    """Number of draft rounds among `rounds_of`."""
+    return sum(not each.edit for each in rounds_of(layout))
 
 
 @torch.no_grad()
@@ -60,7 +71,7 @@ def sample(
     generator: on the CPU, so that every device draws the same numbers.
     """
     layout, sampling = net.config.layout, Sampling(config.temperature, generator)
-    known = rollout.prefill_goal(net, *inputs, rules)
+    known = rollout.prefill_sequences(net, *inputs, rules)
     chosen, valid = _sample_goals(known.goal_log_probs, known.valid, config.goals, sampling)
     first = known.actions.gather(1, chosen[..., None].expand(-1, -1, layout.length))  # (B, G, T)
     begun, first_logits = first.repeat_interleave(config.drafts, 1), net.decode(first, known.keys_values)
