@@ -3,10 +3,10 @@
 Goals are sampled without replacement from the decision that the car makes: the probabilities of the candidates, after
 the goal values. Tokens are sampled in every draft and edit round; which of them are written is decided as in the car.
 
-To each goal there is also the rollout of the most probable tokens, as in the car: the reward of the decision is that
-of this plan, because sampling noise costs fast plans more than slow ones.
+To each goal there is also the rollout of the most probable tokens, as in the car. The reward of the decision is that of
+this plan, because sampling noise costs fast plans more than slow ones.
 
-A layout without a goal (DriveFine) has one group of rollouts, drafted from masks alone in rounds of the cosine schedule,
+A layout without a goal (DriveFine) has one group of rollouts, drafted from masks in rounds of the cosine schedule,
 and no edits.
 """
 
