@@ -6,7 +6,7 @@ sentence, never an exception, and never an old value passed as a new one.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -49,8 +49,9 @@ class Inputs(MessageStore):
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
         self._with_vectors = config.planner in VECTOR_PLANNERS
         self._history, self._history_restarts = AgentHistoryBuffer(), 0
-        self._lane_segments: tuple[LaneletMap, Future[LaneSegments]] | None = None  # being made or made of a map
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
+        if self._with_vectors:
+            self._newest_lane_segments()  # those of a file are computed here, not while driving
 
     # --- when to plan ------------------------------------------------------------------------------------------------
 
@@ -64,7 +65,7 @@ class Inputs(MessageStore):
                     return True
                 waiting_ns = anchor[0] if self._waiting_ns is None else self._waiting_ns
                 return (now_ns - waiting_ns) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
-            if self._config.cameras.required or (
+            if self._config.needs_cameras or (
                 anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.image_max_age_s
             ):
                 return False
@@ -192,20 +193,18 @@ class Inputs(MessageStore):
             if self._config.inputs.route_type == "lanelet" and self._cache.route is not None:
                 on_route = lanelets_of_route(self._cache.route[0])
                 found["route_lanes"] = segments.along(route, on_route, ego.map_from_ego)
+            else:
+                found["route_lanes"] = segments.along_line(route, ego.map_from_ego)
         return found
 
     def _newest_lane_segments(self) -> LaneSegments | None:
-        """Those of the newest map, made in the background; None without a map and until they are made."""
-        if not self._config.needs_map:
+        """Those of the map file, or of the newest map of the topic once it is read; None until then."""
+        if not self._config.uses_map:
             return None
         try:
-            lanelets = self._newest_map()
+            return self._newest_map().lane_segments
         except BadMessage:
             return None
-        if self._lane_segments is None or self._lane_segments[0] is not lanelets:
-            self._lane_segments = lanelets, self._map_executor.submit(lambda: lanelets.lane_segments)
-        making = self._lane_segments[1]
-        return making.result() if making.done() and making.exception() is None else None
 
     def _boxes(self, cloud: tuple[int, Any] | None, ego: EgoState, agents: Agents | None, now_ns: int) -> Agents | None:
         """Obstacle boxes of a point cloud in the ego frame, None likewise. Each cloud is converted once."""
@@ -304,7 +303,7 @@ class Inputs(MessageStore):
         """Frames of both instants, oldest first. Without usable images: () if cameras are optional, else None."""
         faults: list[str] = []
         current = self._current_instant(image_ns, images, now_ns, faults)
-        if current is None and not self._config.cameras.required:
+        if current is None and not self._config.needs_cameras:
             return ()  # the diagnostics of the images have the faults
         if current is None:
             problems.extend(faults)
@@ -366,8 +365,6 @@ class Inputs(MessageStore):
         for worker in (self._vector_map, self._map_drivable):
             if worker is not None:
                 worker.wait_idle()
-        if self._lane_segments is not None:
-            wait([self._lane_segments[1]])
 
     # --- diagnostics -------------------------------------------------------------------------------------------------
 
