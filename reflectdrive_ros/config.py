@@ -76,7 +76,7 @@ class CamerasConfig:
     required: bool = setting(
         True,
         "stop if the cameras are missing; set it to false for constant_velocity and route_follower where there are no "
-        "cameras. With reflexdiffusion it is always false",
+        "cameras. reflexdiffusion needs none, whatever this is",
     )
 
 
@@ -92,7 +92,7 @@ class InputsConfig:
     lanelet_map: str = setting(
         "",
         "the map's .osm file, for routes of type lanelet, drivable space of type map, and the lanes that "
-        "reflexdiffusion reads; empty: Autoware's map topic, for routes and drivable space",
+        "reflexdiffusion reads; empty: Autoware's map topic",
     )
     lanelet_origin_lat: float = setting(
         0.0, "degrees; origin of the map frame (UTM) of the file; 0, 0: use its tags local_x, local_y", -90.0, 90.0
@@ -137,12 +137,8 @@ class InputsConfig:
 
     @property
     def needs_map(self) -> bool:
+        """Whether the route or the drivable space come from a map."""
         return self.route_type == "lanelet" or self.drivable_type == "map"
-
-    @property
-    def map_by_topic(self) -> bool:
-        """Whether the map comes from Autoware's topic: no file is configured."""
-        return self.needs_map and not self.lanelet_map
 
 
 @dataclass(frozen=True)
@@ -400,8 +396,7 @@ class RepairConfig:
 class Config:
     """All settings.
 
-    The planner determines two of them: a shipped model becomes that of the planner, and `cameras.required` becomes
-    false for planners whose network reads no images.
+    A shipped model is replaced by that of the planner.
     """
 
     planner: str = setting(
@@ -448,21 +443,25 @@ class Config:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
         if bool(self.model.file) != bool(self.model.sha256):
             raise ConfigError("model.file and model.sha256 go together: give both or neither")
-        self._set_for_planner()
-
-    @property
-    def needs_map(self) -> bool:
-        """Whether a map is used: by the inputs, or a file of it for the lanes that the planner reads."""
-        reads_lanes = self.planner in DENOISER_PLANNERS and bool(self.inputs.lanelet_map)
-        return self.inputs.needs_map or reads_lanes
-
-    def _set_for_planner(self) -> None:
         shipped = SHIPPED_MODELS.get(self.planner)
         if shipped is not None and self.model.is_shipped:
             file, sha256 = shipped
             object.__setattr__(self, "model", dataclasses.replace(self.model, file=file, sha256=sha256))
-        if self.planner in DENOISER_PLANNERS and self.cameras.required:
-            object.__setattr__(self, "cameras", dataclasses.replace(self.cameras, required=False))
+
+    @property
+    def needs_cameras(self) -> bool:
+        """Whether the car stops without images: `cameras.required`, but never for a planner that reads no images."""
+        return self.cameras.required and self.planner not in DENOISER_PLANNERS
+
+    @property
+    def uses_map(self) -> bool:
+        """Whether a map is read: for the route, the drivable space, or the lanes that the planner reads."""
+        return self.inputs.needs_map or self.planner in DENOISER_PLANNERS
+
+    @property
+    def map_by_topic(self) -> bool:
+        """Whether the map comes from Autoware's topic: one is read, and no file is configured."""
+        return self.uses_map and not self.inputs.lanelet_map
 
 
 def load(path: str | Path, base: Config | None = None) -> Config:

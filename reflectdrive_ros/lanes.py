@@ -25,9 +25,12 @@ LANE_CHANGE_COST_M = 1000.0  # a lane change costs as much as this detour
 ROUTE_BEHIND_M = 30.0
 ROUTE_AHEAD_M = 250.0  # 8 s at the motorway limit
 LANES_MAX, ROUTE_LANES_MAX, LANE_POINTS = 70, 25, 20  # of polylines
+CHECKED_POINTS = (0, 5, 10, 14, 19)  # of a polyline, whose distance to a route is computed
 LANE_RADIUS_M = 100.0  # of polylines, around the vehicle
 SEGMENT_M = 50.0  # longer lanes are cut: their points would be further apart than 2.6 m
 MIN_LANE_M = 0.5  # shorter lanes are joints inside a junction
+ROUTE_OFFSET_M = 7.5  # lanes this close to a route in its direction are those of its road: two lanes to either side
+ROUTE_TURN_RAD = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +203,30 @@ class LaneSegments:
         """The first ROUTE_LANES_MAX segments of the lanes `keys` that are not behind a pose (3,), within LANE_RADIUS_M,
         in the order of a route (L, 2+), ego frame."""
         chosen = np.flatnonzero(np.isin(self.keys, list(keys)) & (self._distances(map_from_ego) < LANE_RADIUS_M))
+        return self._ahead(chosen, route, map_from_ego, lights)
+
+    def along_line(self, route: Array, map_from_ego: Array) -> LanePolylines:
+        """As `along` where the lanes of the route are unknown: those within ROUTE_OFFSET_M of its line and in its
+        direction. A lane that leaves the line, such as one that turns off, is not among them."""
+        if len(route) < 2:
+            return self._polylines(np.zeros(0, int), ROUTE_LANES_MAX, map_from_ego, None)
+        chosen = np.flatnonzero(self._distances(map_from_ego) < LANE_RADIUS_M)
+        points = geometry.transform_points(geometry.invert(map_from_ego), self.points[chosen][:, CHECKED_POINTS])
+        at_m, offsets_m = (each.reshape(points.shape[:2]) for each in geometry.project(route, points.reshape(-1, 2)))
+        headings = geometry.sample(route, at_m.ravel())[:, 2].reshape(at_m.shape)
+        steps = np.diff(points, axis=1)
+        steps = np.concatenate([steps, steps[:, -1:]], axis=1)
+        turns = np.abs(geometry.wrap(np.arctan2(steps[..., 1], steps[..., 0]) - headings))
+        beside = (at_m > 0.0) & (at_m < geometry.arc_lengths(route)[-1])  # neither before nor beyond the line
+        fits = (np.abs(offsets_m) < ROUTE_OFFSET_M) & (turns < ROUTE_TURN_RAD)
+        on_road = (fits | ~beside).all(axis=1) & (beside.sum(axis=1) >= 2)
+        return self._ahead(chosen[on_road], route, map_from_ego, None)
+
+    def _ahead(
+        self, chosen: Array, route: Array, map_from_ego: Array, lights: Mapping[int, int] | None
+    ) -> LanePolylines:
+        """The first ROUTE_LANES_MAX of the segments `chosen` (N,) that are not behind a pose (3,), in the order of a
+        route (L, 2+), ego frame."""
         if len(chosen) and len(route) >= 2:
             ends = geometry.transform_points(geometry.invert(map_from_ego), self.points[chosen][:, [0, -1]])
             at_m, _ = geometry.project(route, np.concatenate([np.zeros((1, 2)), ends.reshape(-1, 2)]))

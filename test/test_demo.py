@@ -127,8 +127,7 @@ def test_the_same_seed_begins_with_the_same_plan(five_seconds, tmp_path):
     [
         ("route_type=lanelet", "inputs.route_type is lanelet, but the proving ground sends routes as nav_msgs/Path"),
         ("objects_type=tracked", "inputs.objects_type is tracked, but the proving ground sends objects as Predicted"),
-        ("drivable_type=grid", "inputs.drivable_type is grid, but the proving ground sends no map and no grid"),
-        ("drivable_type=map", "inputs.drivable_type is map, but the proving ground sends no map and no grid"),
+        ("drivable_type=grid", "inputs.drivable_type is grid, but the proving ground sends no grid"),
     ],
 )
 def test_an_input_that_the_world_does_not_send_is_one_sentence(tmp_path, capsys, setting, sentence):

@@ -66,7 +66,7 @@ ONLY_IN = {
     "reflectdrive": ("ros", "demo", "replay.node"),  # our messages
     "builtin_interfaces": ("ros", "demo", "replay.node"),
     "*_msgs": ("ros", "demo", "replay.node"),
-    "lanelet2": ("ros.lanelet_file", "ros.vector_map_reader", "sim.network.lanelets"),
+    "lanelet2": ("ros.lanelet_file", "ros.vector_map_reader", "sim.network.lanelets", "sim.network.lanelet_archive"),
     "libsumo": ("sim",),
     "sumolib": ("sim",),
     "traci": ("sim",),

@@ -168,7 +168,7 @@ def test_the_demo_listens_where_the_world_speaks():
     assert {own: heard[own] for own in car if own.startswith("~/input") and own in heard} == {
         own: car[own] for own in heard if own in car
     }
-    assert heard.keys() - car.keys() <= {"~/input/drivable", "~/input/obstacles", "~/input/map"}  # the world sends none
+    assert heard.keys() - car.keys() <= {"~/input/drivable", "~/input/obstacles"}  # the world sends none
 
 
 def test_a_world_slower_than_time_is_no_fault_of_the_planner():

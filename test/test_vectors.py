@@ -285,6 +285,30 @@ def test_without_being_asked_nobody_makes_any(stored, driven):
     assert sorted(planning.VECTOR_PLANNERS) == ["reflexdiffusion"]
 
 
+def test_the_lanes_of_a_line_are_those_in_its_direction(driven):
+    """Two lanes ahead, the one that turns off, the oncoming one, one behind, and one of another road."""
+    along, beside, behind = straight_lane(40.0), straight_lane(40.0, y=3.5), straight_lane(-40.0, y=0.0)
+    corner = np.array([[5.0, 0.0], [8.0, -1.5], [10.0, -5.0], [10.0, -12.0]])
+    turning = replace(straight_lane(1.0), centerline=corner)
+    oncoming = replace(straight_lane(1.0), centerline=np.array([[40.0, 3.5], [0.0, 3.5]]))
+    far = straight_lane(40.0, y=12.0)
+    behind = replace(behind, centerline=np.array([[-60.0, 0.0], [-20.0, 0.0]]))
+    every = dict(enumerate([along, beside, turning, oncoming, far, behind]))
+    line = np.array([[-10.0, 0.0, 0.0], [60.0, 0.0, 0.0]])
+    found = LaneSegments.of(every).along_line(line, HERE)
+    np.testing.assert_allclose(sorted(found.points[found.valid][:, 0, 1]), [0.0, 3.5])
+    assert not LaneSegments.of(every).along_line(line[:1], HERE).valid.any()
+    world, _ = driven
+    seen = world.observation(vectors=True)
+    segments = LaneSegments.of({key: lane.lane for key, lane in world.road_map.lanes.items()})
+    by_line = segments.along_line(seen.route, seen.ego.map_from_ego)
+    of_line, of_lanes = (
+        {tuple(row[0]) for row in each.points[each.valid].round(3)} for each in (by_line, seen.route_lanes)
+    )
+    assert len(of_lanes & of_line) > 0.7 * len(of_lanes)  # this route comes back beside itself
+    assert of_line <= of_lanes
+
+
 # --- the node --------------------------------------------------------------------------------------------------------
 
 

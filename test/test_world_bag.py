@@ -26,6 +26,7 @@ def test_a_drive_becomes_a_bag_with_everything_a_planner_needs(bag, tmp_path):
         assert {topic.name for topic in reader.topics if topic.latched} == {
             "/tf_static",
             "/planning/reflectdrive/route",
+            "/map/vector_map",
         }
         for entry in reader.messages(["/localization/kinematic_state"]):
             assert entry.received_ns == convert.stamp_ns(entry.message().header)
@@ -42,7 +43,10 @@ def test_the_same_seed_gives_the_same_drive(bag, tmp_path):
         pairs = zip(one.messages(), other.messages(), strict=True)
         for first, second in pairs:
             assert (first.topic, first.received_ns) == (second.topic, second.received_ns)
-            assert first.message() == second.message()
+            one_message, other_message = first.message(), second.message()
+            if first.topic == "/map/vector_map":  # the last eight bytes are lanelet2's counter of ids in the process
+                one_message.data, other_message.data = one_message.data[:-8], other_message.data[:-8]
+            assert one_message == other_message
 
 
 def test_the_ego_of_the_bag_drives_off(bag):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import arguments
 from ..config import Config
+from ..ros import topics
 from ..ros.planning_core import PlanningCore
 from ..runtime.engine import NO_DEADLINE_MS
 from . import world_messages
@@ -44,13 +45,14 @@ def camera_rig(config: Config) -> Sequence[Any]:
     """The proving ground's cameras at the planner's image size; none if it needs none."""
     from ..sim.render import camera
 
-    return camera.rig(config.cameras.width, config.cameras.height) if config.cameras.required else ()
+    return camera.rig(config.cameras.width, config.cameras.height) if config.needs_cameras else ()
 
 
 def world_recording(world: World, config: Config, seconds: float) -> Recording:
     """The messages on the vehicle's topics while the configured planner drives; can be iterated once."""
     table = tuple(RecordedTopic(*row) for row in world_messages.recorded_topics(config))
     names = {topic.key: topic.name for topic in world_messages.car_topics(config)}
+    read = {topic.key for topic in topics.inputs(config)}
     ticks = max(1, round(seconds / TICK_S))
     rig = camera_rig(config)
 
@@ -63,10 +65,13 @@ def world_recording(world: World, config: Config, seconds: float) -> Recording:
             introduced = [] if tick else list(sender.introduction(world, images))
             for key, message in (*introduced, *sender.messages(world), *sender.images(images)):
                 if key in names:
-                    core.put(key, message, stamp_ns)
+                    if key in read:
+                        core.put(key, message, stamp_ns)
                     yield RecordedMessage(names[key], stamp_ns, message)
+            core.wait_idle()
             report = core.step(stamp_ns).report
             world.step(None if report is None else report.plan, TICK_S)
 
-    per_tick = len(table) - 2  # without the latched ones
-    return Recording(world.road_map.name, table, ticks * per_tick + 2 + len(rig), messages)
+    latched = sum(topic.latched for topic in table)
+    count = ticks * (len(table) - latched) + latched + len(rig)
+    return Recording(world.road_map.name, table, count, messages)

@@ -6,12 +6,15 @@ The same messages go to a running node (`world_node.py`) and into a bag (`reflec
 from __future__ import annotations
 
 import uuid
+from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cv2
 import numpy as np
+from autoware_map_msgs.msg import LaneletMapBin
 from autoware_perception_msgs.msg import ObjectClassification, PredictedObjects
 from geometry_msgs.msg import Point
 from std_msgs.msg import String
@@ -23,6 +26,7 @@ from ..domain import Array, CameraFrame, Plan, Trajectory
 from ..ros import convert, topics
 from ..ros.convert import BadMessage
 from ..ros.outputs import header
+from ..sim.network.lanelet_archive import write_archive
 from ..sim.network.roads import RoadMap
 from ..sim.traffic.actors import Actors, Shape
 from . import sensor_messages
@@ -60,19 +64,25 @@ class CarTopic(NamedTuple):
     qos: topics.Qos
 
 
+MAP = CarTopic("map", "~/input/map", "/map/vector_map", topics.MAP_TYPE, topics.Qos.LATCHED)
+
+
 def check_inputs(inputs: InputsConfig) -> None:
     """Raises ConfigError if the node requires messages that the proving ground does not send."""
     for name, value, sent, what in (
         ("route_type", inputs.route_type, ("path",), "routes as nav_msgs/Path"),
         ("objects_type", inputs.objects_type, ("predicted", "none"), "objects as PredictedObjects"),
-        ("drivable_type", inputs.drivable_type, ("none", "map")[: 1 + bool(inputs.lanelet_map)], "no map and no grid"),
+        ("drivable_type", inputs.drivable_type, ("none", "map"), "no grid"),
     ):
         if value not in sent:
             raise ConfigError(f"inputs.{name} is {value}, but the proving ground sends {what}: set it to {sent[0]}")
 
 
 def car_topics(config: Config) -> tuple[CarTopic, ...]:
-    """Everything that a car sends, under the names that recordings and launch files use."""
+    """Everything that a car sends, under the names that recordings and launch files use.
+
+    That is every input of the node, and the map even where the node reads none.
+    """
     fixed = {
         "tf_static": "/tf_static",
         "odometry": "/localization/kinematic_state",
@@ -80,9 +90,11 @@ def car_topics(config: Config) -> tuple[CarTopic, ...]:
         "route": "/planning/reflectdrive/route",
         "instruction": "/planning/reflectdrive/instruction",
         "objects": "/perception/object_recognition/objects",
+        "map": MAP.name,
     }
     rows = []
-    for topic in topics.inputs(config):
+    read = topics.inputs(config)
+    for topic in read:
         kind, _, camera = topic.key.partition(":")
         if kind == "image":
             name = f"/sensing/camera/{camera}/image/compressed"
@@ -91,7 +103,7 @@ def car_topics(config: Config) -> tuple[CarTopic, ...]:
         else:
             name = fixed[topic.key]
         rows.append(CarTopic(topic.key, topic.name, name, topic.type, topic.qos))
-    return tuple(rows)
+    return (*rows, *([MAP] if "map" not in {topic.key for topic in read} else []))
 
 
 # --- one instant -----------------------------------------------------------------------------------------------------
@@ -105,7 +117,9 @@ class Sender:
     sent_route: Array | None = None
 
     def introduction(self, world: World, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
-        """(input key, message) that a planner needs before the first image: cameras and route."""
+        """(input key, message) that a planner needs before the first image: map, cameras and route."""
+        with suppress(ImportError):  # without lanelet2 a car without a map drives
+            yield "map", map_message(world.road_map, world.stamp_ns, self.frame)
         mounts = {image.name: geometry.invert_matrix(image.camera_from_ego) for image in images}
         if mounts:
             yield "tf_static", sensor_messages.camera_mounts(world.stamp_ns, mounts)
@@ -113,7 +127,7 @@ class Sender:
         yield from self._route(world)
 
     def messages(self, world: World) -> Iterator[tuple[str, Any]]:
-        """(input key, message) of all present messages except images."""
+        """(input key, message) of all present messages except images; odometry is the last."""
         ego = world.ego
         yield from self._route(world)
         yield "instruction", String(data=world.instruction)
@@ -170,6 +184,12 @@ def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> P
         )
     ]
     return message
+
+
+def map_message(road_map: RoadMap, stamp_ns: int, frame: str) -> LaneletMapBin:
+    """The road network as Autoware's map. Raises ImportError where lanelet2 is not installed."""
+    data = array("B", write_archive(road_map))
+    return LaneletMapBin(header=header(stamp_ns, frame), name_map=road_map.name, data=data)
 
 
 def jpeg(pixels: Array) -> bytes:

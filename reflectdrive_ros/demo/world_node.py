@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import rclpy
 from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
@@ -52,7 +53,9 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 LOCK_STEP_S = 2.0  # the longest that a tick waits for its plan
 INTRODUCTION_S = 0.3
-MATCH_TIMEOUT_S = 30.0
+ODOMETRY_DELAY_S = 0.02  # after the objects of the same instant, without cameras
+MAP_TIMEOUT_S = 60.0  # of reading the map; on a busy machine it takes some seconds
+MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a process; one that ends is noticed at once
 POSES_KEPT = 100  # poses of the ego that a plan may still refer to
 
 
@@ -99,6 +102,7 @@ class WorldNode(Node):
         self._egos: dict[int, Array] = {}
         self._plan: Plan | None = None
         self._arrived = threading.Condition()
+        self._map_is_read = threading.Event()
         self._due = time.perf_counter()
         car = world_messages.car_topics(config)
         self.names = {topic.key: topic.name for topic in car}
@@ -109,6 +113,9 @@ class WorldNode(Node):
         self._clock_publisher = self.create_publisher(Clock, "/clock", 10)
         road = self.create_publisher(MarkerArray, world_messages.ROAD_TOPIC, qos_profile(topics.Qos.LATCHED))
         road.publish(world_messages.road_markers(world.road_map, world.stamp_ns, config.output.map_frame))
+        self._read = {topic.key for topic in topics.inputs(config)}  # keys of the inputs that the node subscribes to
+        if "map" in self._read:
+            self.create_subscription(DiagnosticArray, "/diagnostics", self._note_map, qos_profile(topics.Qos.LIST))
         self.create_subscription(TrajectoryMessage, trajectory_topic, self._take, qos_profile(topics.Qos.NEWEST))
         if record is not None:
             for name, kind, latched in world_messages.recorded_topics(config):
@@ -130,6 +137,10 @@ class WorldNode(Node):
                 self._plan = plan
                 self._arrived.notify_all()
 
+    def _note_map(self, message: DiagnosticArray) -> None:
+        if any(line.name.endswith(": map") and line.level == DiagnosticStatus.OK for line in message.status):
+            self._map_is_read.set()
+
     def drive(self, seconds: float | None, pace: Pacing) -> Iterator[WorldStep]:
         """Moments until `seconds` of simulated time are over; without end for None."""
         self.introduce()
@@ -147,7 +158,11 @@ class WorldNode(Node):
         while len(self._egos) > POSES_KEPT:
             del self._egos[next(iter(self._egos))]
         self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
-        self._send(self._sender.messages(self.world))
+        *others, odometry = self._sender.messages(self.world)
+        self._send(others)
+        if not self._rig:  # odometry starts a step then: what arrives after it would be missed
+            time.sleep(ODOMETRY_DELAY_S)
+        self._send([odometry])
         if self._rig:  # published last: an image that arrived before its odometry would be planned without it
             self._send(self._sender.images(self.world.render_images(self._rig)))
         if pace.lock_step:
@@ -161,19 +176,26 @@ class WorldNode(Node):
         return WorldStep(stamp_ns, plan, plan is not None and plan.stamp_ns == stamp_ns, events)
 
     def introduce(self) -> None:
-        """Publishes what does not change, and waits for its arrival: images may overtake it."""
+        """Publishes what does not change, and waits for its arrival: images may overtake it. A node that uses the map
+        has read it then."""
         images = self.world.render_images(self._rig) if self._rig else ()
-        self._send(self._sender.introduction(self.world, images))
+        sent = self._send(self._sender.introduction(self.world, images))
         time.sleep(INTRODUCTION_S)
+        if "map" in self._read & sent and not self._map_is_read.wait(MAP_TIMEOUT_S):
+            self.get_logger().warning(f"the node has not read the map within {MAP_TIMEOUT_S:.0f} s: see its log")
 
-    def _send(self, messages: Iterable[tuple[str, Any]]) -> None:
+    def _send(self, messages: Iterable[tuple[str, Any]]) -> set[str]:
+        """Publishes and records the messages; returns the keys of what was sent."""
+        sent = set()
         for key, message in messages:
             if key not in self.inputs:  # such as objects, if the settings do not use them
                 continue
             data = serialize_message(message)
             self.inputs[key].publish(data)
+            sent.add(key)
             if self._record is not None:
                 self._record.write(self.names[key], self.world.stamp_ns, data)
+        return sent
 
     def wait_for_planner(self, process: subprocess.Popen[bytes], log: Path) -> None:
         """Waits until the planner subscribes to every topic and its outputs are matched. Raises BagError with its last
@@ -183,7 +205,7 @@ class WorldNode(Node):
         while time.perf_counter() < until:
             require_running(process, log)
             heard = self.count_publishers(full_topic_name("~/output/trajectory")) > 0
-            if heard and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
+            if heard and all(self.inputs[key].get_subscription_count() > 0 for key in self._read):
                 return
             time.sleep(0.05)
         raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")

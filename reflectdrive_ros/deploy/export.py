@@ -62,10 +62,10 @@ from torch.export import Dim
 from ..files import sha256_of
 from ..model.card import CARD, FORMAT, METADATA, RENDERED, UNCONDITIONAL, token_capabilities
 from ..model.layers import KeysValues
-from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..sim.render.camera import rig
+from .graph_modules import EncodeViews, GuidedStep, Prefill, PrefillGoal, Refine, SampledStep, Step
 
 OPSET = 20
 MAX_SEQUENCES = 64  # limit of a step with a free number of action sequences
@@ -75,109 +75,6 @@ PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # weights of a net
 Size = tuple[int, int]  # width and height of images in px
 MAX_EMBEDDED_BYTES = 1_500_000_000  # larger weights are stored in a file beside the graph
 MAX_FOLDED_ELEMENTS = 2**31  # elements of a constant, as the part of a head that is multiplied
-
-
-class EncodeViews(nn.Module):
-    """`TokenNet.encode_views` for uint8 images."""
-
-    def __init__(self, net: TokenNet) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, views: Tensor) -> Tensor:
-        # cast to float32 first: TensorRT accepts uint8 only as an input that is cast this way
-        return self.net.encode_views(views.float())
-
-
-class PrefillGoal(nn.Module):
-    """`rollout.prefill_goal` from image features on, with tensors only."""
-
-    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
-        super().__init__()
-        self.net, self.rules = net, decoding.goals.for_search  # the most goals that a planner may ask for
-
-    def forward(
-        self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor, goal_spacing_m: Tensor
-    ) -> tuple[Tensor, ...]:
-        prompt = self.net.build_prompt(seen, text, ego, route)
-        known = rollout.prefill_goal_from_prompt(self.net, prompt, self.rules, goal_spacing_m)
-        flat = (part for layer in known.keys_values for part in layer)
-        return known.actions, known.goal_log_probs, known.valid, *flat
-
-
-class Prefill(nn.Module):
-    """`rollout.prefill` from image features on, with tensors only."""
-
-    def __init__(self, net: TokenNet) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        layers = self.net.encode(self.net.build_prompt(seen, text, ego, route))
-        return tuple(part for layer in layers for part in layer)
-
-
-class Step(nn.Module):
-    """`rollout.step` with tensors only and, of a network with a plan value, the predicted scores of its input."""
-
-    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
-        super().__init__()
-        self.net, self.rules = net, decoding.edits
-
-    def forward(
-        self, actions: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]
-    ) -> tuple[Tensor, ...]:
-        hidden, layout = self.net.hidden(actions, keys_values), self.net.config.layout
-        updated = ops.update(actions, self.net.logits(hidden), layout, limit, edit, self.rules)
-        return (*updated, self.net.plan_value(hidden).sigmoid()) if self.net.config.plan_value else updated
-
-
-class SampledStep(nn.Module):
-    """`rollout.sampled_step` with tensors only."""
-
-    def __init__(self, net: TokenNet) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(
-        self,
-        actions: Tensor,
-        limit: Tensor,
-        temperature: Tensor,
-        share: Tensor,
-        keys_values: tuple[KeysValues, ...],
-    ) -> tuple[Tensor, Tensor]:
-        return rollout.sampled_step(self.net, actions, keys_values, limit, temperature, share)
-
-
-class Refine(nn.Module):
-    """`rollout.refine` with tensors only."""
-
-    def __init__(self, net: TokenNet) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> tuple[Tensor, Tensor]:
-        return rollout.refine(self.net, actions, keys_values)
-
-
-class GuidedStep(nn.Module):
-    """`rollout.guided_logits` and a draft, with tensors only."""
-
-    def __init__(self, net: TokenNet) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(
-        self,
-        actions: Tensor,
-        limit: Tensor,
-        weight: Tensor,
-        keys_values: tuple[KeysValues, ...],
-        unconditional: tuple[KeysValues, ...],
-    ) -> tuple[Tensor, Tensor]:
-        logits = rollout.guided_logits(self.net, actions, keys_values, unconditional, weight)
-        return ops.unmask(actions, logits, self.net.config.layout.mask_id, limit)
 
 
 def export(

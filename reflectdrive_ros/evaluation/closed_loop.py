@@ -81,7 +81,7 @@ def drive(
     config = replace(config, planner=planner)
     network = cli_args.network_for(config, planner, random_weights) if planner in LEARNED else None
     if images is None:
-        images = config.cameras.required and planner not in CAMERA_FREE
+        images = config.needs_cameras and planner not in CAMERA_FREE
     scores: list[float] = []
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()

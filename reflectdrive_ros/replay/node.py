@@ -35,7 +35,7 @@ from ..ros.processes import full_topic_name, isolated_environment, running_node,
 from ..ros.topics import message_class
 from .counters import OnDiagnostics, PublishedPlan
 
-MATCH_TIMEOUT_S = 30.0  # a loaded machine may take long to start a process
+MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a process; one that ends is noticed at once
 LAST_PLAN_S = 1.0  # time in which the node may still publish after the last message
 CLOCK_PERIOD_S = 0.01
 REPLAYED = ("trajectory", "status", "debug", "diagnostics")

@@ -119,7 +119,7 @@ def drive_rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     overall = numbers["latency_ms"].get("overall")
     if overall:
-        rows.append(("image to plan, p50 / p99", f"{overall['p50']:.1f} / {overall['p99']:.1f} ms"))
+        rows.append(("input to plan, p50 / p99", f"{overall['p50']:.1f} / {overall['p99']:.1f} ms"))
     return rows
 
 

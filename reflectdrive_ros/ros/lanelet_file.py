@@ -22,11 +22,14 @@ CHECK = "check inputs.lanelet_map, inputs.lanelet_origin_lat and inputs.lanelet_
 def import_lanelet2(settings: InputsConfig) -> tuple[Any, Any]:
     """lanelet2's modules io and projection. Raises ConfigError where they are not installed."""
     try:
-        from lanelet2 import io, projection  # imported late: only lanelet routes need it
+        from lanelet2 import io, projection  # imported late: only maps need it
     except ImportError as fault:
-        routes = settings.route_type == "lanelet"
-        asks = "inputs.route_type is lanelet" if routes else "inputs.drivable_type is map"
-        instead = "send the route as nav_msgs/Path" if routes else "choose another type"
+        if settings.route_type == "lanelet":
+            asks, instead = "inputs.route_type is lanelet", "send the route as nav_msgs/Path"
+        elif settings.drivable_type == "map":
+            asks, instead = "inputs.drivable_type is map", "choose another type"
+        else:
+            asks, instead = f"inputs.lanelet_map is {settings.lanelet_map}", "leave it empty"
         raise ConfigError(
             f"{asks}, but lanelet2 cannot be imported ({fault}): install the ROS package lanelet2, or "
             f"`pip install lanelet2`, or {instead}"

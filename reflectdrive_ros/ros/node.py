@@ -55,7 +55,7 @@ OVERDUE_S = 0.15  # after this time without a plan, the diagnostics report the r
 DIAGNOSTICS_PERIOD_S = 0.15
 MISMATCH_PERIOD_S = 3.0
 REPEATING_PERIOD_S = 0.5
-ARRIVALS_KEPT = 32
+ARRIVALS_KEPT = 256
 DOMAINS = 233  # ROS domain ids that the port numbers of DDS allow
 SWITCH_INTERVAL_S = 0.001
 
@@ -104,7 +104,8 @@ class PlannerNode(Node):
             self.destroy_node()
             raise
         self._parameter_status = [] if parameter_status is None else [parameter_status]
-        self._arrived: dict[int, float] = {}  # stamp of an anchor image -> time of arrival; the newest ARRIVALS_KEPT
+        # input key and stamp of an anchor image or odometry -> time of arrival; the newest ARRIVALS_KEPT
+        self._arrived: dict[tuple[str, int], float] = {}
         self._busy_since: float | None = None
         # times of the worker's last plan, of the last plan of worker or watchdog, of the last report of an overdue plan
         self._planned_at = self._sent_at = self._reported_at = time.perf_counter()
@@ -124,14 +125,14 @@ class PlannerNode(Node):
             )
             for topic in topics.OUTPUTS
         }
-        anchor = f"image:{self.config.cameras.anchor}"
+        self._anchor = f"image:{self.config.cameras.anchor}"
         # raw: rclpy deserialises with the GIL held, and an error there would end the node
         repeating = RateLimitedCallbackGroup(REPEATING_PERIOD_S)
         self._subscriptions_by_key = {
             topic.key: self.create_subscription(
                 message_class(topic.type),
                 topic.name,
-                self._store_callback(topic.key, topic.key == anchor),
+                self._store_callback(topic.key, topic.key in (self._anchor, "odometry")),
                 qos_profile(topic.qos),
                 callback_group=repeating if topic.key.startswith("info:") else None,
                 # rclpy polls every event handler at every message, which costs more than the messages themselves
@@ -161,13 +162,13 @@ class PlannerNode(Node):
 
     # --- executor thread: store, and wake the worker -----------------------------------------------------------------
 
-    def _store_callback(self, key: str, is_anchor: bool) -> Any:
+    def _store_callback(self, key: str, starts_step: bool) -> Any:
         def store(content: bytes) -> None:
             arrived, now_ns = time.perf_counter(), self._now_ns()
             self._silent.discard(key)
             stamp_ns = self._core.receive(key, content, now_ns)
-            if is_anchor and stamp_ns is not None:
-                self._arrived[stamp_ns] = arrived
+            if starts_step and stamp_ns is not None:
+                self._arrived[key, stamp_ns] = arrived
                 while len(self._arrived) > ARRIVALS_KEPT:
                     del self._arrived[next(iter(self._arrived))]
             if key.startswith("image:") or key == "odometry":
@@ -233,7 +234,8 @@ class PlannerNode(Node):
         """Publish status, candidates and, where they are subscribed to, the debug topics of a plan sent at `done`."""
         self._sequence += 1
         image_ns = None if step is None else step.snapshot.image_stamp_ns
-        total_ms = 1e3 * (done - self._arrived.get(image_ns or 0, start_s))
+        started_by = ("odometry", report.plan.stamp_ns) if image_ns is None else (self._anchor, image_ns)
+        total_ms = 1e3 * (done - (start_s if step is None else self._arrived.get(started_by, start_s)))
         age_s = float("nan") if image_ns is None else (report.plan.stamp_ns - image_ns) * 1e-9
         stages = {} if step is None else {**step.timings_ms, "publish": 1e3 * (done - start_s), "overall": total_ms}
         sha = self._core.model_sha256

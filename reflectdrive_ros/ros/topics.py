@@ -54,17 +54,22 @@ def inputs(config: Config) -> tuple[Topic, ...]:
     images = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
     infos = cameras.info_topics or tuple(f"~/input/camera/{name}/camera_info" for name in cameras.names)
     table = [
-        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"image of the camera {name}", cameras.required)
+        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"image of the camera {name}", config.needs_cameras)
         for name, topic in zip(cameras.names, images, strict=True)
     ]
     table += [
         Topic(
-            f"info:{name}", topic, "sensor_msgs/msg/CameraInfo", Qos.SENSOR, f"intrinsics of {name}", cameras.required
+            f"info:{name}",
+            topic,
+            "sensor_msgs/msg/CameraInfo",
+            Qos.SENSOR,
+            f"intrinsics of {name}",
+            config.needs_cameras,
         )
         for name, topic in zip(cameras.names, infos, strict=True)
     ]
     table += [
-        Topic("tf_static", "/tf_static", "tf2_msgs/msg/TFMessage", Qos.STATIC_TF, "camera poses", cameras.required),
+        Topic("tf_static", "/tf_static", "tf2_msgs/msg/TFMessage", Qos.STATIC_TF, "camera poses", config.needs_cameras),
         Topic("odometry", "~/input/odometry", "nav_msgs/msg/Odometry", Qos.NEWEST, "pose in map, twist in base_link"),
         Topic(
             "acceleration",
@@ -77,7 +82,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
         Topic("route", "~/input/route", ROUTE_TYPES[settings.route_type], Qos.LATCHED, "route, in map"),
         Topic("instruction", "~/input/instruction", "std_msgs/msg/String", Qos.NEWEST, "route in words", False),
     ]
-    if settings.map_by_topic:
+    if config.map_by_topic:
         table.append(
             Topic(
                 "map",
@@ -157,7 +162,7 @@ OUTPUTS = (
         "~/debug/processing_time_ms",
         "autoware_internal_debug_msgs/msg/Float64Stamped",
         Qos.NEWEST,
-        "front image received to trajectory published",
+        "front image, or without images odometry, received to trajectory published",
     ),
     Topic("diagnostics", "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", Qos.LIST, "inputs and planner"),
 )
@@ -187,9 +192,9 @@ specification exactly.
 {objects}
 - `inputs.drivable_type` is the source of the drivable space: `map` uses the lanelets of the map, `grid`
   subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link.
-- Where route or drivable space need a map and `inputs.lanelet_map` names no file, the node subscribes to `~/input/map`
-  (reliable, transient_local, 1), an {MAP_TYPE}: Autoware's `/map/vector_map`. Routes of type `lanelet`
-  require it.
+- Where route, drivable space or the planner `reflexdiffusion` read a map and `inputs.lanelet_map` names no file, the
+  node subscribes to `~/input/map` (reliable, transient_local, 1), an {MAP_TYPE}: Autoware's
+  `/map/vector_map`. Routes of type `lanelet` require it.
 - With `inputs.obstacles_type: cloud` the node subscribes to `~/input/obstacles`, a sensor_msgs/msg/PointCloud2 in
   base_link or in a frame of `/tf_static`, such as Autoware's `/perception/obstacle_segmentation/pointcloud`.
 - The car stops if a required input is missing, stale or malformed. Without an optional input it drives on. The

@@ -38,9 +38,9 @@ BEING_READ = "the map is being read"
 class VectorMap:
     """`put` and the other methods may be called from different threads."""
 
-    def __init__(self, map_frame: str, background: Executor) -> None:
-        """`background` must do one thing after the other."""
-        self._map_frame, self._background = map_frame, background
+    def __init__(self, map_frame: str, background: Executor, with_lanes: bool = False) -> None:
+        """`background` must do one thing after the other. `with_lanes`: it also computes `LaneletMap.lane_segments`."""
+        self._map_frame, self._background, self._with_lanes = map_frame, background, with_lanes
         self._lock = threading.Lock()
         self._reading: Future[None] | None = None
         self._read: tuple[bytes, LaneletMap] | None = None  # SHA-256 of its bytes
@@ -82,7 +82,10 @@ class VectorMap:
             digest = hashlib.sha256(data).digest()
             if self._read is not None and self._read[0] == digest:
                 return  # the same map again: results computed from it stay valid
-            read, fault = (digest, LaneletMap(read_lanelets(data), SOURCE)), ""
+            lanelets = LaneletMap(read_lanelets(data), SOURCE)
+            if self._with_lanes:
+                _ = lanelets.lane_segments  # stored in it
+            read, fault = (digest, lanelets), ""
         except BadMessage as why:
             read, fault = None, str(why)
         except Exception as why:  # any error must become a diagnostic

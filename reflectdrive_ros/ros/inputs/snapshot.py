@@ -21,7 +21,7 @@ from ...planning import VECTOR_PLANNERS
 from .. import convert, image_decoding
 from .. import obstacles as clouds
 from ..convert import BadMessage
-from ..elevation import RoadSurface, VehiclePlane
+from ..elevation import MapElevation, RoadSurface, VehiclePlane
 from ..lanelet_map import LaneletMap, lanelets_of_route
 from ..map_drivable import MapDrivableArea
 from .channel import Channel, InputStatus, Level
@@ -51,8 +51,10 @@ class Inputs(MessageStore):
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
         self._with_vectors = config.planner in VECTOR_PLANNERS
         self._history, self._history_restarts = AgentHistoryBuffer(), 0
-        self._of_map: dict[str, tuple[LaneletMap, Future[Any]]] = {}  # being computed or computed from a map
+        self._elevation: tuple[LaneletMap, Future[MapElevation | None]] | None = None  # computed or being computed
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
+        if self._with_vectors:
+            self._newest_lane_segments()  # those of a file are computed here, not while driving
 
     # --- when to plan ------------------------------------------------------------------------------------------------
 
@@ -66,7 +68,7 @@ class Inputs(MessageStore):
                     return True
                 waiting_ns = anchor[0] if self._waiting_ns is None else self._waiting_ns
                 return (now_ns - waiting_ns) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
-            if self._config.cameras.required or (
+            if self._config.needs_cameras or (
                 anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.image_max_age_s
             ):
                 return False
@@ -159,7 +161,7 @@ class Inputs(MessageStore):
         except BadMessage as fault:
             problems.append(str(fault))
             return None, None
-        surface = RoadSurface(plane, self._from_map("elevation"))
+        surface = RoadSurface(plane, self._newest_elevation())
         try:
             found = self._acceleration.convert(acceleration, now_ns, convert.acceleration)
         except BadMessage:
@@ -194,27 +196,40 @@ class Inputs(MessageStore):
         if tracked is not None and agents is not None:
             self._history.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
             found["history"] = self._history.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, agents)
-        segments: LaneSegments | None = self._from_map("lane_segments")
+        segments = self._newest_lane_segments()
         if segments is not None:
             found["lanes"] = segments.near(ego.map_from_ego)
             if self._config.inputs.route_type == "lanelet" and self._cache.route is not None:
                 on_route = lanelets_of_route(self._cache.route[0])
                 found["route_lanes"] = segments.along(route, on_route, ego.map_from_ego)
+            else:
+                found["route_lanes"] = segments.along_line(route, ego.map_from_ego)
         return found
 
-    def _from_map(self, name: str) -> Any:
-        """A property of the newest map, computed in the background; None without a map and until it is computed."""
-        if not self._config.needs_map:
+    def _newest_lane_segments(self) -> LaneSegments | None:
+        """Those of the map file, or of the newest map of the topic once it is read; None until then."""
+        lanelets = self._newest_lanelets()
+        return None if lanelets is None else lanelets.lane_segments
+
+    def _newest_elevation(self) -> MapElevation | None:
+        """That of the newest map, computed in the background; None without a map, for a map without elevation, and
+        until it is computed."""
+        lanelets = self._newest_lanelets()
+        if lanelets is None:
+            return None
+        if self._elevation is None or self._elevation[0] is not lanelets:
+            self._elevation = lanelets, self._map_executor.submit(getattr, lanelets, "elevation")
+            return None  # whatever the speed of the background: a replay must be deterministic
+        computed = self._elevation[1]
+        return computed.result() if computed.done() and computed.exception() is None else None
+
+    def _newest_lanelets(self) -> LaneletMap | None:
+        if not self._config.uses_map:
             return None
         try:
-            lanelets = self._newest_map()
+            return self._newest_map()
         except BadMessage:
             return None
-        if name not in self._of_map or self._of_map[name][0] is not lanelets:
-            self._of_map[name] = lanelets, self._map_executor.submit(getattr, lanelets, name)
-            return None  # whatever the speed of the background: a replay must be deterministic
-        computed = self._of_map[name][1]
-        return computed.result() if computed.done() and computed.exception() is None else None
 
     def _boxes(self, cloud: tuple[int, Any] | None, ego: EgoState, agents: Agents | None, now_ns: int) -> Agents | None:
         """Obstacle boxes of a point cloud in the ego frame, None likewise. Each cloud is converted once."""
@@ -313,7 +328,7 @@ class Inputs(MessageStore):
         """Frames of both instants, oldest first. Without usable images: () if cameras are optional, else None."""
         faults: list[str] = []
         current = self._current_instant(image_ns, images, now_ns, faults)
-        if current is None and not self._config.cameras.required:
+        if current is None and not self._config.needs_cameras:
             return ()  # the diagnostics of the images have the faults
         if current is None:
             problems.extend(faults)
@@ -375,7 +390,8 @@ class Inputs(MessageStore):
         for worker in (self._vector_map, self._map_drivable):
             if worker is not None:
                 worker.wait_idle()
-        wait([computed for _, computed in self._of_map.values()])
+        if self._elevation is not None:
+            wait([self._elevation[1]])
 
     # --- diagnostics -------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config import Config
+from ...config import DENOISER_PLANNERS, Config
 from ...domain import Array, CameraFrame
 from .. import cdr, convert, image_decoding, topics
 from .. import obstacles as clouds
@@ -59,12 +59,14 @@ class MessageStore:
         self._lock = threading.Lock()
         cameras, limits = config.cameras, config.inputs
         self._vector_map, self._file_map = None, None
-        if limits.map_by_topic:
-            import_lanelet2(limits)  # needed by the map reader process: a missing package is reported at the start
-            self._vector_map = VectorMap(config.output.map_frame, ThreadPoolExecutor(1, "vector_map"))
-        elif config.needs_map:
+        if config.map_by_topic:
+            if limits.needs_map:
+                import_lanelet2(limits)  # needed by the map reader process: a missing package is reported at the start
+            background, with_lanes = ThreadPoolExecutor(1, "vector_map"), config.planner in DENOISER_PLANNERS
+            self._vector_map = VectorMap(config.output.map_frame, background, with_lanes)
+        elif config.uses_map:
             self._file_map = load_map(limits)
-        needed = cameras.required
+        needed = config.needs_cameras
         self._images = {
             name: Channel(f"image {name}", needed, limits.image_max_age_s, keep=4) for name in cameras.names
         }
@@ -97,7 +99,7 @@ class MessageStore:
         self._cache = ConversionCache()
 
     def channels(self) -> list[Channel]:
-        latched = [*self._infos.values(), self._tf_static] if self._config.cameras.required else []
+        latched = [*self._infos.values(), self._tf_static] if self._config.needs_cameras else []
         objects = [] if self._config.inputs.objects_type == "none" else [self._objects]
         drivable = [self._drivable] if self._config.inputs.drivable_type == "grid" else []
         cloud = [self._obstacles] if self._config.inputs.obstacles_type == "cloud" else []

@@ -1,0 +1,83 @@
+"""Writes a road network as Autoware's map: the boost archive of lanelet2 that a LaneletMapBin holds.
+
+Every lane for cars, also one across a junction, becomes a lanelet with its centreline and speed limit. Lanelets that
+follow each other or lie side by side share no points, so lanelet2's own router finds no way through the map.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shapely
+
+from ... import geometry
+from ...domain import Array
+from .roads import RoadLane, RoadMap
+
+MIN_LENGTH_M = 0.5  # shorter lanes are joints inside a junction
+MITRE_LIMIT = 2.0  # of the corners of bounds, as of the lanes' polygons
+
+
+def lanelet_id(lane: int) -> int:
+    """The id of the lanelet of a lane, a key of `RoadMap.lanes`; lanelet2 reserves 0."""
+    return lane + 1
+
+
+def write_archive(road_map: RoadMap) -> bytes:
+    """The bytes of the map, metres in the map frame.
+
+    The same map gives the same bytes, but for the last eight: lanelet2's counter of ids in this process. Raises
+    ImportError where lanelet2 is not installed.
+    """
+    from lanelet2 import core, io, projection  # imported late: an optional dependency
+
+    lanes = {
+        key: lane
+        for key, lane in road_map.lanes.items()
+        if geometry.arc_lengths(lane.lane.centerline)[-1] >= MIN_LENGTH_M
+    }
+    ids = count(lanelet_id(max(road_map.lanes, default=0)) + 1)  # of points and lines
+
+    def line_string(points: Array) -> Any:
+        return core.LineString3d(next(ids), [core.Point3d(next(ids), x, y, 0.0) for x, y in points.tolist()])
+
+    lanelets = []
+    for key, lane in lanes.items():
+        left, right = (line_string(bound(lane, side)) for side in (1.0, -1.0))
+        lanelet = core.Lanelet(lanelet_id(key), left, right)
+        lanelet.centerline = line_string(lane.lane.centerline)
+        for name, value in tags(lane).items():
+            lanelet.attributes[name] = value
+        lanelets.append(lanelet)
+    drawn = core.createMapFromLanelets(lanelets)
+    with tempfile.TemporaryDirectory() as folder:  # lanelet2 writes files only
+        file = Path(folder) / "map.bin"
+        io.write(str(file), drawn, projection.MercatorProjector(io.Origin(0.0, 0.0)))
+        return file.read_bytes()
+
+
+def tags(lane: RoadLane) -> dict[str, str]:
+    """The attributes of a lanelet for cars."""
+    found = {"type": "lanelet", "subtype": "road", "location": "urban", "one_way": "yes", "participant:vehicle": "yes"}
+    if lane.lane.speed_limit_mps is not None:
+        found["speed_limit"] = f"{3.6 * lane.lane.speed_limit_mps:.2f} km/h"
+    return found
+
+
+def bound(lane: RoadLane, side: float) -> Array:
+    """(N, 2) the left (`side` 1) or right (-1) edge of a lane in driving direction."""
+    line = lane.lane.centerline
+    drawn = shapely.offset_curve(
+        shapely.LineString(line), side * 0.5 * lane.width_m, join_style="mitre", mitre_limit=MITRE_LIMIT
+    )
+    parts = [part for part in shapely.get_parts(drawn) if part.length > 0.0]
+    if parts:
+        longest = max(parts, key=lambda part: float(part.length))
+        return np.asarray(shapely.get_coordinates(longest))
+    # inside a bend that is tighter than the lane is wide, the edge is a point: the ends are joined
+    heading = geometry.headings_along(line)[[0, -1]]
+    return np.asarray(line[[0, -1]] + side * 0.5 * lane.width_m * np.column_stack([-np.sin(heading), np.cos(heading)]))

@@ -1,0 +1,114 @@
+"""The proving ground as Autoware's map: a node that reads it knows the lanes of the world, and those of its route."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from reflectdrive_ros import geometry
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.demo import world_messages
+from reflectdrive_ros.lanes import LaneSegments
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.ros.lanelet_map import LaneletMap
+from reflectdrive_ros.ros.vector_map import SOURCE, read_lanelets
+from reflectdrive_ros.sim.network.lanelet_archive import lanelet_id, write_archive
+from reflectdrive_ros.sim.world import World, WorldOptions
+
+pytest.importorskip("lanelet2")
+
+PLANNER = Config(planner="reflexdiffusion")
+
+
+@pytest.fixture(scope="module")
+def world():
+    with World(WorldOptions(seed=3)) as made:
+        yield made
+
+
+def observed(world, config=PLANNER):
+    """What the node's inputs make of everything that the world sends."""
+    inputs = Inputs(config)
+    sender = world_messages.Sender()
+    for key, message in (*sender.introduction(world, ()), *sender.messages(world)):
+        inputs.put(key, message, world.stamp_ns)
+    inputs.wait_idle()
+    found = inputs.snapshot(world.stamp_ns)
+    assert found.observation is not None, found.problems
+    return found.observation
+
+
+def gaps_m(lanes, others):
+    """(N,) of each valid lane: the largest distance of its points to those of the most similar of other lanes."""
+    apart = lanes.points[lanes.valid][:, None] - others.points[others.valid][None]
+    return np.hypot(*np.moveaxis(apart, -1, 0)).max(axis=-1).min(axis=1)
+
+
+def test_the_archive_has_every_lane_of_the_road_where_it_is(world):
+    lanes = world.road_map.lanes
+    read = LaneletMap(read_lanelets(write_archive(world.road_map)), SOURCE).lane_segments
+    true = LaneSegments.of({lanelet_id(key): lane.lane for key, lane in lanes.items()})
+    order, other = (np.argsort(each.keys, kind="stable") for each in (read, true))
+    np.testing.assert_array_equal(read.keys[order], true.keys[other])
+    np.testing.assert_allclose(read.points[order], true.points[other], atol=0.15)
+    np.testing.assert_allclose(read.widths_m[order], true.widths_m[other], atol=0.05)
+    np.testing.assert_allclose(read.speed_limits_mps[order], true.speed_limits_mps[other], atol=0.01)
+
+
+def test_the_node_knows_the_lanes_of_the_world_and_of_its_route(world):
+    seen, true = observed(world), world.observation(vectors=True)
+    assert seen.lanes.valid.sum() == true.lanes.valid.sum()
+    assert gaps_m(seen.lanes, true.lanes).max() < 0.3
+    assert seen.route_lanes.valid.any()
+    assert gaps_m(seen.route_lanes, true.lanes).max() < 0.3  # lanes of the map, not the line
+    ahead = seen.route[(seen.route[:, 0] > 0.0) & (np.hypot(*seen.route[:, :2].T) < 80.0), :2]
+    ends = seen.route_lanes.points[seen.route_lanes.valid][:, [0, -1]].reshape(-1, 2)
+    assert np.abs(geometry.project(seen.route, ends)[1]).max() < 8.0
+    nearest = [np.hypot(*(seen.route_lanes.points[seen.route_lanes.valid] - place).T).min() for place in ahead]
+    assert max(nearest) < 4.0  # along the whole route
+
+
+def test_a_planner_that_reads_no_lanes_gets_no_map(world):
+    seen = observed(world, override_dotted(Config(), {"planner": "route_follower", "cameras.required": False}))
+    assert (seen.lanes, seen.route_lanes) == (None, None)
+
+
+def test_its_drivable_space_comes_from_the_same_map(world):
+    config = override_dotted(PLANNER, {"inputs.drivable_type": "map"})
+    inputs, sender = Inputs(config), world_messages.Sender()
+    for key, message in (*sender.introduction(world, ()), *sender.messages(world)):
+        inputs.put(key, message, world.stamp_ns)
+    for _ in range(2):  # the first asks for the grid
+        inputs.wait_idle()
+        found = inputs.snapshot(world.stamp_ns)
+    assert found.observation.drivable is not None
+    assert {line.name: line.message for line in inputs.statuses(world.stamp_ns)}["drivable"] == "from the map"
+
+
+def test_without_lanelet2_the_world_sends_no_map(world, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lanelet2", None)
+    assert "map" not in dict(world_messages.Sender().introduction(world, ()))
+
+
+# --- recorded and through the node -----------------------------------------------------------------------------------
+
+
+def test_a_bag_of_the_world_replays_with_lanes(tmp_path):
+    bag, out = tmp_path / "bag", tmp_path / "out"
+    assert main(["make-bag", "world", str(bag), "--seed", "3", "--seconds", "1", "--planner", "route_follower"]) == 0
+    assert main(["replay", str(bag), "--planner", "reflexdiffusion", "--out", str(out), "--no-report"]) == 0
+    numbers = json.loads((out / "summary.json").read_text())
+    assert numbers["plans"] >= 10
+    assert numbers["topics"]["map"]["name"] == "/map/vector_map"
+    assert not [note for note in numbers["notes"] if "lanes" in note]
+
+
+@pytest.mark.dds
+def test_in_the_demo_the_node_has_lanes_from_the_first_plan(tmp_path):
+    assert main(["demo", "--planner", "reflexdiffusion", "--seconds", "1", "--out", str(tmp_path)]) == 0
+    numbers = json.loads((tmp_path / "summary.json").read_text())
+    assert numbers["inputs"]["map"]["received"] == 1
+    assert numbers["plans"] == 10
+    assert not [note for note in numbers["notes"] if "unknown" in note]
