@@ -10,7 +10,7 @@ from test_reflectdrive2 import seen
 from tiny_net import tiny_net
 
 from reflectdrive_ros import kinematics
-from reflectdrive_ros.config import DriveFineConfig
+from reflectdrive_ros.config import ConfigError, DriveFineConfig
 from reflectdrive_ros.domain import StepKind, Verdict
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer
 from reflectdrive_ros.model.token.moe import RefineConfig
@@ -18,7 +18,7 @@ from reflectdrive_ros.planning import PROPOSALS, drivefine, get_planner
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import token_headings
 from reflectdrive_ros.planning.repair import encode_points
-from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.engine import Engine, check_network
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.scoring.search import ball, search_stride
@@ -196,6 +196,16 @@ def test_all_candidates_are_proposed_without_choice():
 def test_a_network_that_cannot_is_named(network, sentence):
     with pytest.raises(PlanningError, match=sentence):
         planned(network, seen(8.0))
+
+
+def test_a_network_without_an_expert_is_refused_at_the_start():
+    with pytest.raises(
+        ConfigError, match=r"drivefine needs the capability refine of its network, but .* set model.file"
+    ):
+        check_network(config(planner="drivefine"), KnownPlans(drive(), capabilities=("edit", "goals", "sampling")))
+    check_network(config(planner="drivefine"), KnownPlans(drive()))
+    with pytest.raises(ConfigError, match="reflectdrive2 needs the capability goals"):
+        check_network(config(planner="reflectdrive2"), KnownPlans(drive()))
 
 
 def test_a_card_without_an_expert_drives_with_refine_off():

@@ -9,7 +9,7 @@ import pytest
 import rclpy
 from rclpy.context import Context
 
-from reflectdrive_ros.config import Config, InputsConfig, as_yaml
+from reflectdrive_ros.config import Config, InputsConfig, as_yaml, override_dotted
 from reflectdrive_ros.demo import live
 from reflectdrive_ros.ros import sros2_policy, topics
 from reflectdrive_ros.ros.launch_topics import INPUTS
@@ -112,10 +112,11 @@ def test_another_car_has_another_policy():
     assert "/map/vector_map" in allowed(sros2_policy.policy(LANELETS), "subscribe")
 
 
-def test_the_remaps_are_those_of_the_launch_file():
-    private = {topic.key: topic.name for topic in topics.inputs(LANELETS)}
-    for key, name in sros2_policy.REMAPPED.items():
-        assert INPUTS[private[key]][1] == name
+def test_a_car_with_obstacles_reads_them_where_the_launch_files_remap_them():
+    clouds = override_dotted(Config(), {"inputs.obstacles_type": "cloud"})
+    heard = allowed(sros2_policy.policy(clouds), "subscribe")
+    assert INPUTS["~/input/obstacles"][1] in heard
+    assert not any(name.endswith("/input/obstacles") for name in heard)
 
 
 @pytest.mark.dds
@@ -126,7 +127,7 @@ def test_the_node_does_exactly_what_the_policy_allows(tmp_path):
     context = Context()
     words = ["--ros-args", "-r", f"__ns:={sros2_policy.NAMESPACE}", "-p", f"config_file:={file}"]
     for topic in topics.inputs(Config()):
-        words += ["-r", f"{topic.name}:={sros2_policy.REMAPPED.get(topic.key, topic.name)}"]
+        words += ["-r", f"{topic.name}:={INPUTS.get(topic.name, (None, topic.name))[1]}"]
     rclpy.init(args=words, context=context)
     node = PlannerNode(PlanningCore(Config(), lambda: 0.0), context=context)
     try:

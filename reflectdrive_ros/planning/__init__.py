@@ -46,6 +46,16 @@ def get_planner(config: Config) -> Planner:
     raise ConfigError(f"planner is '{config.planner}', expected one of {', '.join((*PLANNERS, *LEARNED))}")
 
 
+def needed_capabilities(config: Config) -> frozenset[str]:
+    """Capabilities that the configured planner needs of its token network."""
+    needs = {
+        "drivefine": drivefine.needs(config.drivefine),
+        "reflectdrive": reflectdrive.NEEDS,
+        "reflectdrive2": reflectdrive2.NEEDS,
+    }
+    return needs.get(config.planner, frozenset())
+
+
 def available_planners(config: Config) -> dict[str, Planner]:
     """The planners that can run with a configuration: learned ones need model weights."""
     return {**PLANNERS, **LEARNED} if config.model.file else dict(PLANNERS)

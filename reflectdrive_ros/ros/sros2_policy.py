@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..config import Config, ConfigError, load
 from . import topics
+from .launch_topics import INPUTS
 
 NAMESPACE, NODE = "/planning/reflectdrive", "reflectdrive"
 ROS_OWN_PUBLISHED = ("/rosout", "/parameter_events")
@@ -28,13 +29,6 @@ ROS_OWN_SERVICES = (
     "set_parameters",
     "set_parameters_atomically",
 )
-REMAPPED = {  # as planner.launch.py does by default
-    "odometry": "/localization/kinematic_state",
-    "acceleration": "/localization/acceleration",
-    "route": "/planning/mission_planning/route",
-    "map": "/map/vector_map",
-    "objects": "/perception/object_recognition/objects",
-}
 
 
 def policy(config: Config, namespace: str = NAMESPACE) -> str:
@@ -43,7 +37,8 @@ def policy(config: Config, namespace: str = NAMESPACE) -> str:
     enclave = ElementTree.SubElement(ElementTree.SubElement(root, "enclaves"), "enclave", path=f"{namespace}/{NODE}")
     profile = ElementTree.SubElement(ElementTree.SubElement(enclave, "profiles"), "profile", ns=namespace, node=NODE)
     own = f"{namespace}/{NODE}"
-    heard = [REMAPPED.get(topic.key, topic.name) for topic in topics.inputs(config)]
+    remapped = {name: default for name, (_, default, _) in INPUTS.items()}  # as the launch files do by default
+    heard = [remapped.get(topic.name, topic.name) for topic in topics.inputs(config)]
     said = [*(topic.name for topic in topics.OUTPUTS), *ROS_OWN_PUBLISHED]
     for kind, right, names in (
         ("service", {"reply": "ALLOW"}, [f"~/{name}" for name in ROS_OWN_SERVICES]),

@@ -22,7 +22,7 @@ from functools import partial
 from ..config import DENOISER_PLANNERS, Config, ConfigError
 from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
 from ..kinematics import carry_forward, path_ahead
-from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard
+from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, needed_capabilities
 from ..planning.denoiser import Denoiser
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
@@ -242,8 +242,8 @@ def network_kind_of(planner: str) -> str:
 
 
 def check_network(config: Config, network: AnyNetwork | None) -> None:
-    """Raises ConfigError if the network is of another kind than the configured planner uses, or if the configured
-    cameras are not those of the network.
+    """Raises ConfigError if the network is of another kind than the configured planner uses, if it lacks a capability
+    that the planner needs, or if the configured cameras are not those of the network.
     """
     found, wanted = "denoiser" if isinstance(network, Denoiser) else "token", network_kind_of(config.planner)
     if network is not None and found != wanted:
@@ -258,6 +258,12 @@ def check_network(config: Config, network: AnyNetwork | None) -> None:
         raise ConfigError(f"cameras.required is false, but planner {config.planner} needs images: set it to true")
     if network is None or isinstance(network, Denoiser):
         return
+    if missing := needed_capabilities(config) - network.capabilities:
+        raise ConfigError(
+            f"planner {config.planner} needs the capability {min(missing)} of its network, but {config.model.file} has "
+            f"{', '.join(sorted(network.capabilities))}: set model.file to a network that has it, or choose another "
+            "planner"
+        )
     if len(cameras.names) != network.inputs.cameras:
         raise ConfigError(
             f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} uses "
