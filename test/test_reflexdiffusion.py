@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from scenes import cars, config, observation, straight_route
 
+from reflectdrive_ros import geometry
 from reflectdrive_ros.config import ConfigError, ReflexDiffusionConfig
+from reflectdrive_ros.domain import Verdict
+from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.planning import denoiser as sampling
-from reflectdrive_ros.planning import reflexdiffusion
+from reflectdrive_ros.planning import guard, reflexdiffusion
 from reflectdrive_ros.planning.denoiser import END_TIME, StepResult
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.standstill import without_reversal
@@ -236,6 +239,21 @@ def test_a_stop_keeps_the_heading_it_stopped_with():
     poses = np.column_stack([np.minimum(0.5 * np.arange(1, 11), 2.0), np.zeros(10), np.linspace(0.0, 0.5, 10)])
     kept = without_reversal(poses)
     assert len(set(kept[4:, 2].tolist())) == 1
+
+
+def test_a_standing_car_speeds_up_as_a_car_can_along_the_predicted_path():
+    """The network predicts 4.5 m/s from the first instant; the guard would refuse that for ever."""
+    network = LinearDenoiser(with_all=future(4.5, 0.2), share=0.0)
+    made, _ = plan(network, speed=0.0)
+    context = SafetyContext(observation(0.0, straight_route()), config())
+    assert guard.check(made, context, 0.0).verdict is Verdict.OK
+    predicted = future(4.5, 0.2)
+    path = sampling.in_metres(predicted, SPEC)[0, :, :2]
+    assert np.abs(geometry.project(path, made.trajectory.poses[:, :2])[1]).max() < 0.1
+    assert made.trajectory.poses[0, 0] < 0.05
+    assert speeds(made.trajectory)[-1] == pytest.approx(4.5, abs=0.3)
+    driving, _ = plan(network, speed=4.5)
+    np.testing.assert_allclose(driving.trajectory.poses[:, :2], path[1:], atol=1e-6)
 
 
 def test_a_safe_plan_is_not_repaired_and_one_into_a_standing_car_brakes():

@@ -106,6 +106,18 @@ def test_a_bag_of_the_world_replays_with_lanes(tmp_path):
 
 
 @pytest.mark.dds
+def test_a_node_has_read_the_map_before_a_bag_is_played_to_it(tmp_path):
+    bag, out = tmp_path / "bag", tmp_path / "out"
+    assert main(["make-bag", "world", str(bag), "--seed", "3", "--seconds", "1", "--planner", "reflexdiffusion"]) == 0
+    patient = ["--setting", "engine.deadline_ms=5000", "--setting", "engine.watchdog_ms=8000"]
+    words = ["--planner", "reflexdiffusion", "--node", "--rate", "0.2", "--no-report", *patient]
+    assert main(["replay", str(bag), "--out", str(out), *words]) == 0
+    numbers = json.loads((out / "summary.json").read_text())
+    assert numbers["plans"] > 0
+    assert not [note for note in numbers["notes"] if "lanes" in note]
+
+
+@pytest.mark.dds
 def test_in_the_demo_the_node_has_lanes_from_the_first_plan(tmp_path):
     assert main(["demo", "--planner", "reflexdiffusion", "--seconds", "1", "--out", str(tmp_path)]) == 0
     numbers = json.loads((tmp_path / "summary.json").read_text())

@@ -3,7 +3,7 @@
     encode agents, lanes and the route; start from noise (or from none)
     for each of ten steps: predict the clean futures, with guidance; step to less noise
         if the predicted plan has a low confidence: add noise again without guidance, and do the step once more
-    the ego's future is the plan
+    the ego's future is the plan, delayed where no car could speed up so fast
 
 Every step is a full one. Paper: ReflexDiffusion: Reflection-Enhanced Trajectory Planning for High-lateral-acceleration
 Scenarios in Autonomous Driving. Guidance (equation 5) and reflection (equations 8 and 9) need a network that was
@@ -43,6 +43,7 @@ from .denoiser import (
     with_present,
 )
 from .planner import PlannerContext, PlannerState, PlanningError
+from .postprocess.speed_profile import limit_acceleration
 from .postprocess.standstill import without_reversal
 from .postprocess.waypoints import POINT_DT_S, POINTS, trajectories
 from .repair import repair_points
@@ -77,6 +78,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
 
     poses, reflections = sample_plan(denoiser, inputs, known, settings)
     trajectory = Trajectory(without_reversal(poses), denoiser.spec.future_dt_s)
+    trajectory = reachable(trajectory, observation.ego.speed_mps)
     repairs = 0
     if settings.repair and known.can_check:
         repaired = repair_points(waypoints(trajectory), known)
@@ -202,6 +204,19 @@ def reflect(step: StepResult, predict: Predict, explore: Predict, present: Array
 def waypoints(trajectory: Trajectory) -> Array:
     """(8, 2) points at 0.5 .. 4 s."""
     return resample(trajectory, POINT_DT_S * np.arange(1, POINTS + 1))[:, :2]
+
+
+def reachable(trajectory: Trajectory, speed_mps: float) -> Trajectory:
+    """The trajectory, delayed along its path where it speeds up by more than a car can from `speed_mps`.
+
+    The network knows few starts from a standstill: it predicts the speed of a car that drives already.
+    """
+    points = waypoints(trajectory)
+    limited = limit_acceleration(points, speed_mps, POINT_DT_S)
+    if np.array_equal(limited, points):
+        return trajectory
+    (delayed,) = trajectories(limited[None], speed_mps, trajectory.dt_s)
+    return delayed
 
 
 def at_interval(trajectory: Trajectory, dt_s: float) -> Trajectory:

@@ -36,6 +36,7 @@ from ..ros.topics import message_class
 from .counters import OnDiagnostics, PublishedPlan
 
 MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a process; one that ends is noticed at once
+MAP_TIMEOUT_S = 60.0  # of reading the map
 LAST_PLAN_S = 1.0  # time in which the node may still publish after the last message
 CLOCK_PERIOD_S = 0.01
 REPLAYED = ("trajectory", "status", "debug", "diagnostics")
@@ -168,24 +169,49 @@ def replay_node(
     """Plays the bag to the node in recorded time; then returns every published plan with its status, by stamp.
 
     `unsent` receives the diagnostics of steps without a plan. `route`: a nav_msgs/Path to send beforehand instead of
-    the bag's own. The node's messages are spooled to a file until the bag has ended, because measuring plans meanwhile
-    would compete with the node for the processor.
+    the bag's own. The bag's map is sent beforehand too: on a vehicle the node has read it before it drives.
+
+    The node's messages are spooled to a file until the bag has ended, because measuring plans meanwhile would compete
+    with the node for the processor.
     """
     log = out / "node.log"
     with tempfile.TemporaryFile(dir=out) as file:
-        spool = MessageSpool(file)
-        harness = Harness(config, [*sources, *(["route"] if route is not None else [])], keep=spool.add)
+        spool, map_is_read, begun = MessageSpool(file), threading.Event(), threading.Event()
+
+        def keep(key: str, at_s: float, message: Any) -> None:
+            if key == "diagnostics" and not map_is_read.is_set() and is_map_read(message):
+                map_is_read.set()
+            if begun.is_set():  # before that the node waits for the bag, which is no fault
+                spool.add(key, at_s, message)
+
+        harness = Harness(config, [*sources, *(["route"] if route is not None else [])], keep=keep)
         try:
             with running_node(config, {}, log) as process:
                 harness.wait_for_node(process, log)
+                if "map" in sources and not send_map(reader, sources["map"], harness, map_is_read):
+                    errors.print(f"the node has not read the map within {MAP_TIMEOUT_S:.0f} s: see {log}")
                 if route is not None:
                     harness.inputs["route"].publish(route)
                 began_s = time.perf_counter()
+                begun.set()
                 play(reader, sources, harness, stop_ns, rate, errors)
                 time.sleep(LAST_PLAN_S)
         finally:
             harness.close()
         yield from assemble_plans(spool, lambda at_s: reader.start_ns + int((at_s - began_s) * rate * 1e9), unsent)
+
+
+def send_map(reader: BagReader, topic: str, harness: Harness, is_read: threading.Event) -> bool:
+    """Sends the first map of a bag, and waits until `is_read` is set; whether that was within MAP_TIMEOUT_S."""
+    for message in reader.messages([topic]):
+        harness.inputs["map"].publish(message.data)
+        return is_read.wait(MAP_TIMEOUT_S)
+    return True
+
+
+def is_map_read(message: Any) -> bool:
+    """Whether a DiagnosticArray of the node says that its map is in use."""
+    return any(line.name == "map" and line.level is Level.OK for line in diagnostics_of(message))
 
 
 class MessageSpool:
