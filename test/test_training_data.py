@@ -39,6 +39,11 @@ def test_scenes_are_what_the_features_say(sets, scenes):
         np.testing.assert_array_equal(scenes.expert[row], scene.expert)
 
 
+def test_networks_of_other_tokens_share_a_prepared_set():
+    assert replace(SHAPE, bin_m=0.05, bins=4001).key == SHAPE.key
+    assert replace(SHAPE, width=SHAPE.width + 32).key != SHAPE.key
+
+
 def test_two_processes_make_the_same_and_what_is_ready_is_not_made_again(tmp_path, scenes, monkeypatch):
     folder = make_set(tmp_path / "train")
     again = prepare(folder, workers=2)

@@ -81,7 +81,9 @@ class Shape:
 
     @property
     def key(self) -> str:
-        text = json.dumps([FORMAT, distance_map.X_RANGE_M, distance_map.Y_RANGE_M, vars(self)], default=list)
+        """Hash of what determines the stored arrays; they do not depend on the tokens."""
+        stored = {name: value for name, value in vars(self).items() if name not in ("bin_m", "bins")}
+        text = json.dumps([FORMAT, distance_map.X_RANGE_M, distance_map.Y_RANGE_M, stored], default=list)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
