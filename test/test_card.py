@@ -80,7 +80,7 @@ def test_a_card_says_what_the_network_is(plain, guided, without_goals):
     assert GraphCard.read(guided).capabilities == {"goals", "edit", "guidance"}
     assert set(GraphCard.read(guided).files) == {*card.files, "guided_step"}
     other = GraphCard.read(without_goals)
-    assert (other.capabilities, other.layout()) == ({"edit"}, POSES)
+    assert (other.capabilities, other.layout()) == ({"edit", "sampling"}, POSES)
     assert "prefill_goal" not in other.files
 
 

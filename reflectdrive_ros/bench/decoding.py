@@ -29,8 +29,8 @@ from ..data.shards import SetError
 from ..evaluation import open_loop
 from ..features.images import model_inputs
 from ..planning import drivefine, reflectdrive2
-from ..planning.assessment import can_score, score_candidates
-from ..planning.planner import Network, prefill_sequences
+from ..planning.assessment import score_candidates
+from ..planning.planner import Network, can_score, prefill_sequences
 from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
 from ..provenance import write_numbers
 from ..runtime import cli_args

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import geometry
 from ..config import ScoringConfig
-from ..domain import Array, Observation
+from ..domain import Array
 from ..scoring import metrics
 from ..scoring.frenet import poses_on_road
 from ..scoring.safety import (
@@ -162,12 +162,6 @@ class CandidateScores:
         """Scores of a plan with simulated states (41, 11) and of the plans `others` (M,) of these, in this order."""
         first = score_states(self.scene, states[None])
         return CandidateScores(self.scene, concat_cards([first, self.card.of(others)]), self.config)
-
-
-def can_score(observation: Observation) -> bool:
-    """Whether candidates can be scored: agents or drivable space are known, and there is a route."""
-    known = observation.others is not None or observation.drivable is not None
-    return known and len(geometry.distinct_points(observation.route)) >= 2
 
 
 def score_candidates(known: SafetyContext, points: Array) -> CandidateScores:

@@ -23,8 +23,8 @@ from ..config import DriveFineConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..scoring.safety import safety_check
 from ..tokens import cosine_schedule
-from .assessment import can_score, score_candidates
-from .planner import Network, PlannerContext, PlannerState, network_inputs, token_trace
+from .assessment import score_candidates
+from .planner import Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import postprocess, token_headings, trajectories
 from .repair import repair_plan

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from .. import geometry
 from ..config import Config
 from ..domain import Array, Observation, Plan, TokenTrace
 from ..features.images import InputSpec, ModelInputs, model_inputs
@@ -157,6 +158,12 @@ def run_rounds(
     for limit, edit in rounds:
         actions, confidence = step(actions, limit, edit)
     return actions, confidence
+
+
+def can_score(observation: Observation) -> bool:
+    """Whether candidates can be scored: agents or drivable space are known, and there is a route."""
+    known = observation.others is not None or observation.drivable is not None
+    return known and len(geometry.distinct_points(observation.route)) >= 2
 
 
 def prefill_sequences(network: Network, inputs: ModelInputs) -> Prefilled:

@@ -26,12 +26,13 @@ from ..config import ReflectDrive2Config
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
 from ..scoring.safety import SafetyContext, safety_check
 from ..tokens import TokenLayout, draft_schedule
-from .assessment import CandidateScores, can_score, score_candidates, simulated_states
+from .assessment import CandidateScores, score_candidates, simulated_states
 from .planner import (
     Network,
     PlannerContext,
     PlannerState,
     Prefilled,
+    can_score,
     network_inputs,
     no_deadline,
     token_network,

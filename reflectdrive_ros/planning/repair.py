@@ -31,13 +31,12 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import RepairConfig
 from ..domain import Array
-from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
 from ..tokens import TokenLayout
 from .assessment import assess, evaluate, rank_as_planned
 from .planner import PlannerContext, no_deadline, token_network
-from .postprocess.waypoints import POINT_DT_S, postprocess
+from .postprocess.waypoints import POINT_DT_S, postprocess, waypoint_poses
 
 ANCHORS = 4  # token pairs that are kept per iteration
 ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m
@@ -207,7 +206,7 @@ def best_pairs(
 
 def encode_points(points: Array, known: SafetyContext, layout: TokenLayout) -> Array:
     """Ids (M, T) of plans through points (M, P, 2), with the headings of their paths if the layout has headings."""
-    return layout.encode(poses_on_road(points, known.road)[..., : len(layout.axes)])
+    return layout.encode(waypoint_poses(points, known.road)[..., : len(layout.axes)])
 
 
 def mask_around(plans: Array, place: int, anchored: Array, layout: TokenLayout) -> Array:
