@@ -16,7 +16,7 @@ from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.axis import SplineHead, make_embedding, make_head, resample_rows
 from reflectdrive_ros.model.token.moe import RefineConfig
 from reflectdrive_ros.model.token.net import TokenNet, drivefine_small_config, small_config
-from reflectdrive_ros.model.token.rollout import Decoding, Sampling
+from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.model.token.transfer import adapt
 from reflectdrive_ros.tokens import DRIVEFINE, Axis, TokenLayout
 from reflectdrive_ros.training import augment, refine, settings, train_state
@@ -306,7 +306,7 @@ def test_the_sampler_of_drafts_depends_on_its_seed_only():
     assert torch.equal(one.plans, two.plans)
     assert torch.equal(one.samples, two.samples)
     with torch.no_grad():
-        cold, _ = rollout.refine(net, one.plans, one.keys_values, Sampling(0.0, generator()))
+        cold, _ = rollout.refine(net, one.plans, one.keys_values)
     assert torch.equal(cold, one.refined)
 
 

@@ -87,30 +87,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sft_parser, {"begin-with": "--init-from", "language": "--language-weights", "eyes": "--vision-weights"}
     )
     sft_parser.set_defaults(defaults=TrainConfig())
-    rl_parser = kinds.add_parser(
-        "rl", help="by reward: the goal decision, drafts and edits of sampled rollouts", description=rl.__doc__
-    )
-    _add_run_arguments(rl_parser)
-    rl_parser.add_argument(
-        "--init-from",
-        type=Path,
-        metavar="DIR",
-        required=True,
-        help="run, or folder of weights as models/reflectdrive2_small, whose network is trained further",
-    )
-    rl_parser.set_defaults(defaults=RlTrainConfig(), language_weights=None, vision_weights=None)
-    refine_parser = kinds.add_parser(
-        "refine", help="the refinement expert of drivefine, on drafts of its network", description=refine.__doc__
-    )
-    _add_run_arguments(refine_parser)
-    refine_parser.add_argument(
-        "--init-from",
-        type=Path,
-        metavar="DIR",
-        required=True,
-        help="run, or folder of weights, whose generator is refined",
-    )
-    refine_parser.set_defaults(defaults=RefineTrainConfig(), language_weights=None, vision_weights=None)
+    for name, title, description, begun_from, defaults in (
+        (
+            "rl",
+            "by reward: the goal decision, drafts and edits of sampled rollouts",
+            rl.__doc__,
+            "run, or folder of weights as models/reflectdrive2_small, whose network is trained further",
+            RlTrainConfig(),
+        ),
+        (
+            "refine",
+            "the refinement expert of drivefine, on drafts of its network",
+            refine.__doc__,
+            "run, or folder of weights, whose generator is refined",
+            RefineTrainConfig(),
+        ),
+    ):
+        run_parser = kinds.add_parser(name, help=title, description=description)
+        _add_run_arguments(run_parser)
+        run_parser.add_argument("--init-from", type=Path, metavar="DIR", required=True, help=begun_from)
+        run_parser.set_defaults(defaults=defaults, language_weights=None, vision_weights=None)
     diffusion_parser = kinds.add_parser(
         "diffusion", help="the denoiser of reflexdiffusion, on lanes and agents", description=diffusion.__doc__
     )

@@ -10,12 +10,16 @@ from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 
 
-class EncodeViews(nn.Module):
-    """`TokenNet.encode_views` for uint8 images."""
+class NetworkGraph(nn.Module):
+    """A graph that needs nothing but the network."""
 
     def __init__(self, net: TokenNet) -> None:
         super().__init__()
         self.net = net
+
+
+class EncodeViews(NetworkGraph):
+    """`TokenNet.encode_views` for uint8 images."""
 
     def forward(self, views: Tensor) -> Tensor:
         # cast to float32 first: TensorRT accepts uint8 only as an input that is cast this way
@@ -38,12 +42,8 @@ class PrefillGoal(nn.Module):
         return known.actions, known.goal_log_probs, known.valid, *flat
 
 
-class Prefill(nn.Module):
+class Prefill(NetworkGraph):
     """`rollout.prefill` from image features on, with tensors only."""
-
-    def __init__(self, net: TokenNet) -> None:
-        super().__init__()
-        self.net = net
 
     def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
         layers = self.net.encode(self.net.build_prompt(seen, text, ego, route))
@@ -65,12 +65,8 @@ class Step(nn.Module):
         return (*updated, self.net.plan_value(hidden).sigmoid()) if self.net.config.plan_value else updated
 
 
-class SampledStep(nn.Module):
+class SampledStep(NetworkGraph):
     """`rollout.sampled_step` with tensors only."""
-
-    def __init__(self, net: TokenNet) -> None:
-        super().__init__()
-        self.net = net
 
     def forward(
         self,
@@ -83,23 +79,15 @@ class SampledStep(nn.Module):
         return rollout.sampled_step(self.net, actions, keys_values, limit, temperature, share)
 
 
-class Refine(nn.Module):
+class Refine(NetworkGraph):
     """`rollout.refine` with tensors only."""
-
-    def __init__(self, net: TokenNet) -> None:
-        super().__init__()
-        self.net = net
 
     def forward(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> tuple[Tensor, Tensor]:
         return rollout.refine(self.net, actions, keys_values)
 
 
-class GuidedStep(nn.Module):
+class GuidedStep(NetworkGraph):
     """`rollout.guided_logits` and a draft, with tensors only."""
-
-    def __init__(self, net: TokenNet) -> None:
-        super().__init__()
-        self.net = net
 
     def forward(
         self,

@@ -57,8 +57,9 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     network, inputs = network_inputs("drivefine", observation, planner_context, needs(settings))
     layout, bin_m = network.layout, network.layout.codebook.bin_m
 
-    by_value = settings.rank_plans and "plan_value" in network.capabilities and not can_score(observation)
-    count = settings.candidates if can_score(observation) or by_value else 1
+    by_score = can_score(observation)
+    by_value = settings.rank_plans and "plan_value" in network.capabilities and not by_score
+    count = settings.candidates if by_score or by_value else 1
     made = candidates(network, network.prefill(inputs), count, settings, observation.stamp_ns)
     waypoints = layout.decode(made.ids)
     points = postprocess(waypoints[..., :2], observation.ego, bin_m, known.road)

@@ -71,6 +71,13 @@ class Batch:
         """The network's inputs, in its order."""
         return self.images, self.text, self.ego, self.route
 
+    @property
+    def scenes(self) -> tuple[list[int], np.ndarray, np.ndarray]:
+        """Places of the scenes in their set, whether each is mirrored, and whether its route is known: what
+        `RewardPool.score` takes beside their plans."""
+        rows, mirrored, with_route = (each.cpu().numpy() for each in (self.rows, self.mirrored, self.with_route))
+        return rows.tolist(), mirrored, with_route
+
     def to(self, device: torch.device) -> Batch:
         moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if name != "masked"}
         return Batch(**moved, masked=self.masked)

@@ -32,6 +32,7 @@ from ..tokens import decoding_rounds
 from . import trainer
 from .losses import Batch, plan_value_loss
 from .rewards import RewardPool
+from .rl_losses import clipped_gain
 from .settings import RefineConfig, RefineTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
@@ -119,8 +120,7 @@ def offline_loss(log_p: Tensor, plans: Tensor, reward: Tensor) -> Tensor:
 def online_loss(log_probs: Tensor, old: Tensor, advantage: Tensor, clip: float) -> Tensor:
     """Clipped policy gradient of corrections: log-probabilities (B, G, K, T) now and when they were drawn, advantages
     (B, G, K)."""
-    ratio, gain = (log_probs - old).exp(), advantage[..., None]
-    return -torch.minimum(ratio * gain, ratio.clamp(1.0 - clip, 1.0 + clip) * gain).mean()
+    return -clipped_gain((log_probs - old).exp(), advantage[..., None], clip).mean()
 
 
 @torch.no_grad()
@@ -147,10 +147,10 @@ def sample_drafts(
         sampling = Sampling(config.draft_temperature, generator)
         plans.append(rollout.rollout(logits, several, layout, rounds, EditRules(), sampling)[-1].actions)
     drafted = torch.cat(plans, 1)
-    refined, _ = rollout.refine(net, drafted, keys_values)
+    of_drafts = net.refine(drafted, keys_values)
+    refined, _ = ops.replace_all(of_drafts)
     samples = None
     if config.online:
-        of_drafts = net.refine(drafted, keys_values)
         share = torch.rand((config.samples, *drafted.shape), generator=generator).to(drafted.device)
         samples = torch.stack([ops.draw(of_drafts, config.temperature, each) for each in share], 2)
     return Drafts(prompt, keys_values, drafted, refined, samples)
@@ -203,11 +203,10 @@ class _Steps:
         return torch.cat([mean[:-1], _panel(drafts), mean[-1:]])
 
     def _score(self, rewards: RewardPool, batch: Batch, drafts: Drafts) -> None:
-        rows, mirrored, with_route = (each.cpu().numpy() for each in (batch.rows, batch.mirrored, batch.with_route))
         plans = [drafts.plans, drafts.refined]
         if drafts.samples is not None:
             plans.append(drafts.samples.flatten(1, 2))
-        found = rewards.score(rows.tolist(), mirrored, with_route, torch.cat(plans, 1).cpu().numpy())[..., 0]
+        found = rewards.score(*batch.scenes, torch.cat(plans, 1).cpu().numpy())[..., 0]
         count = drafts.plans.shape[1]
         scores = torch.from_numpy(np.ascontiguousarray(found)).to(drafts.plans.device)
         drafts.reward, drafts.refined_reward = scores[:, :count], scores[:, count : 2 * count]

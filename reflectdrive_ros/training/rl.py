@@ -101,9 +101,8 @@ class _Steps:
         return found
 
     def _score(self, batch: Batch, found: Rollouts) -> np.ndarray:
-        rows, mirrored, with_route = (each.cpu().numpy() for each in (batch.rows, batch.mirrored, batch.with_route))
         plans = torch.cat([found.plans, found.greedy_plans], 1)
-        return self.rewards.score(rows.tolist(), mirrored, with_route, plans.cpu().numpy())
+        return self.rewards.score(*batch.scenes, plans.cpu().numpy())
 
     @torch.no_grad()
     def _reference_log_probs(self, batch: Batch, policy: PolicyBatch) -> Tensor | None:

@@ -140,19 +140,19 @@ class RlLosses(Losses):
         old_goals = goal_log_probs.detach() if policy.old_goals is None else policy.old_goals
 
         ratio = (log_probs - old).exp()
-        gain = _clipped(ratio, policy.advantage[:, None, :, None], config.clip)
+        gain = clipped_gain(ratio, policy.advantage[:, None, :, None], config.clip)
         found = {"policy": -(gain * policy.credited).sum() / (len(gain) * policy.sampled)}
         positions = log_probs.new_zeros(())
         if config.position_ratio:
             positions = position_log_probs(self.net, hidden.rounds, policy, config.temperature)
             old_positions = positions.detach() if policy.old_positions is None else policy.old_positions
-            gain = _clipped((positions - old_positions).exp(), policy.advantage[:, None], config.clip)
+            gain = clipped_gain((positions - old_positions).exp(), policy.advantage[:, None], config.clip)
             rounds = credited_rounds(positions.shape[1], self.net.config.layout, config).to(positions.device)[:, None]
             found["policy"] = found["policy"] - (gain * rounds).sum() / (len(gain) * policy.sampled)
 
         weight = old_goals.exp() * policy.valid
         goal_advantage = policy.goal_reward - (weight * policy.goal_reward).sum(-1, keepdim=True)
-        goal_gain = _clipped((goal_log_probs - old_goals).exp(), goal_advantage, config.clip)
+        goal_gain = clipped_gain((goal_log_probs - old_goals).exp(), goal_advantage, config.clip)
         found["decision"] = -(weight * goal_gain).sum(-1).mean()
 
         found["plan_value"] = log_probs.new_zeros(())
@@ -262,5 +262,6 @@ def position_log_probs(net: TokenNet, hidden: Tensor, policy: PolicyBatch, tempe
     return torch.where(masked.any(-1), of_drafts, of_edits)
 
 
-def _clipped(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+def clipped_gain(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """The lesser of ratio * advantage and the same with the ratio clipped to 1 - clip .. 1 + clip (PPO)."""
     return torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..config import DriveFineConfig
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
@@ -25,7 +26,6 @@ from ..tokens import Round, TokenLayout, decoding_rounds
 from .settings import RlConfig
 
 DRAFT_ROUNDS, EDIT_ROUNDS = 3, 3  # as in a full frame
-DRAFT_ROUNDS_WITHOUT_GOAL = 4  # as of drivefine
 
 
 class Rollouts(NamedTuple):
@@ -49,7 +49,7 @@ class Rollouts(NamedTuple):
 def rounds_of(layout: TokenLayout) -> tuple[Round, ...]:
     """The rounds of a full frame."""
     if not layout.goal:
-        return decoding_rounds(layout.length, DRAFT_ROUNDS_WITHOUT_GOAL, 0, "cosine")
+        return decoding_rounds(layout.length, DriveFineConfig().draft_rounds, 0, "cosine")
     return decoding_rounds(len(layout.free), DRAFT_ROUNDS, EDIT_ROUNDS)
 
 

@@ -266,14 +266,14 @@ class TokenNet(nn.Module):
         length = prompt.shape[1]
         mask = torch.where(attention_mask(length, 0, self.config.layout.length, prompt.device), 0.0, MASKED_LOGIT)
         cos, sin = self.cos[:length], self.sin[:length]
-        refine = self.config.refine
-        branches = [(self.layers, prompt)]
-        if refine.own_prompt and refine.layers:
-            shared = prompt
-            for layer in self.layers[: -refine.layers]:
-                shared, _ = layer(shared, length, mask, cos, sin)
+        refine, shared, kept = self.config.refine, prompt, list[KeysValues]()
+        top = max(refine.layers, 1)  # layers that the expert has copies of
+        for layer in self.layers[:-top]:
+            shared, keys_values = layer(shared, length, mask, cos, sin)
+            kept.append(keys_values)
+        branches = [(self.layers[-top:], shared)]
+        if refine.layers and refine.own_prompt:
             branches.append((self.refiner.layers, shared.detach()))
-        kept = list[KeysValues]()
         for layers, x in branches:
             for layer in layers[:-1]:
                 x, keys_values = layer(x, length, mask, cos, sin)

@@ -157,11 +157,11 @@ def auto_edit(
     return torch.where(commit, proposed, ids), torch.where(masked, 0.0, token_probability)
 
 
-def replace_all(logits: Tensor, proposed: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Every token of logits (B, M, T, bins): ids (B, M, T), `proposed` or the most probable ones, with their
-    probability. The refinement of DriveFine (section 3.2)."""
-    confidence, proposed = _proposals(logits.float().softmax(-1), logits, proposed)
-    return proposed, confidence
+def replace_all(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable id of every token of logits (B, M, T, bins), and its probability, (B, M, T) each. The
+    refinement of DriveFine (section 3.2)."""
+    confidence, ids = _proposals(logits.float().softmax(-1), logits, None)
+    return ids, confidence
 
 
 def draw(logits: Tensor, temperature: Tensor | float, share: Tensor) -> Tensor:

@@ -157,15 +157,12 @@ def step(
     return ops.update(actions, net.decode(actions, keys_values), net.config.layout, limit, edit, rules)
 
 
-def refine(
-    net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...], sampling: Sampling | None = None
-) -> tuple[Tensor, Tensor]:
+def refine(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> tuple[Tensor, Tensor]:
     """Complete sequences (B, M, T) after one pass of the refinement expert, and the probability of each token.
 
-    sampling: tokens are drawn; None takes the most probable ones. Raises ValueError without an expert.
+    Raises ValueError without an expert.
     """
-    logits = net.refine(actions, keys_values)
-    return ops.replace_all(logits, None if sampling is None else _draw(logits, sampling))
+    return ops.replace_all(net.refine(actions, keys_values))
 
 
 def sampled_step(
