@@ -15,7 +15,7 @@ from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity, logging
 from reflectdrive_ros.planning import LEARNED, PLANNERS
-from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
+from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS, SHOWN_ONLY
 
 SHARE = Path(__file__).parent.parent
 
@@ -99,7 +99,7 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         output="screen",
     )
     for own, topic in outputs:
-        if topic != own:
+        if topic != own and own not in SHOWN_ONLY:
             warn_loudly(own, topic)
     return [node, *([rviz(given("namespace"), time_source)] if given("rviz") == "true" else [])]
 

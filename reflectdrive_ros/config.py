@@ -22,6 +22,7 @@ import yaml
 from .config_fields import ConfigError, Setting, override, override_dotted, override_from_file, setting, settings
 
 __all__ = ("ConfigError", "Setting", "override", "override_dotted", "override_from_file", "setting", "settings")
+UNKNOWN_LIGHT_POLICIES = ("stop", "caution", "pass")
 MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
 TOKEN_MODEL = (
     "models/reflectdrive2_small/onnx/card.json",
@@ -70,6 +71,19 @@ class CamerasConfig:
     megapixels_max: float = setting(
         16.0, "larger images are refused by their header, before decoding; 4K has 8.3", 0.01, 1000.0
     )
+    reproject: bool = setting(
+        True,
+        "re-project images of another rig into the network's cameras, from camera_info and /tf_static; false: only "
+        "scale them",
+    )
+    rectified: bool = setting(
+        False, "the images are rectified (image_rect): p and r of camera_info hold, without distortion"
+    )
+    domain: str = setting(
+        "recorded images",
+        "what the images are, in the words of a model's card: recorded images (real cameras) or rendered images (the "
+        "proving ground, whose bags say it themselves)",
+    )
     frozen_after: int = setting(
         10, "number of identical consecutive images after which the camera counts as frozen", 2, 1000
     )
@@ -106,6 +120,14 @@ class InputsConfig:
     drivable_max_age_s: float = setting(0.5, "drivable grid; older ones count as unknown, with a diagnostic", 0.0, 10.0)
     obstacles_type: str = setting(
         "none", "cloud: unclassified obstacles from a PointCloud2 without ground points; none: no such topic"
+    )
+    lights_type: str = setting(
+        "groups",
+        "groups (autoware_perception_msgs/TrafficLightGroupArray) or none; used where a map is read, which has the "
+        "stop lines",
+    )
+    lights_max_age_s: float = setting(
+        1.0, "state of a traffic light; an older one counts as lights.unknown_after_red or lights.unknown", 0.0, 10.0
     )
     obstacles_max_age_s: float = setting(0.3, "point cloud; older ones count as unknown, with a diagnostic", 0.0, 10.0)
     grid_resolution_max_m: float = setting(0.5, "a coarser grid is refused: it cannot resolve a lane", 0.05, 5.0)
@@ -160,6 +182,33 @@ class GuardConfig:
     comfort_braking_mps2: float = setting(2.5, "deceleration of the stop plan, first choice", 0.5, 5.0)
     hard_braking_mps2: float = setting(5.0, "second choice, if the first collides", 0.5, 9.0)
     emergency_braking_mps2: float = setting(8.0, "last choice", 0.5, 12.0)
+
+
+@dataclass(frozen=True)
+class LightsConfig:
+    """Traffic lights whose state is unknown or old, once a first message with lights has arrived."""
+
+    unknown: str = setting(
+        "caution",
+        "how to drive past the stop line of a light whose state is unknown: stop before it, caution (at most "
+        "lights.caution_speed_mps) or pass",
+    )
+    unknown_after_red: str = setting(
+        "stop", "likewise, if the light was red when its state was last known: stop, or the same as lights.unknown"
+    )
+    caution_speed_mps: float = setting(5.0, "largest speed at a stop line that is passed with caution", 0.5, 40.0)
+
+    def __post_init__(self) -> None:
+        for name in ("unknown", "unknown_after_red"):
+            if getattr(self, name) not in UNKNOWN_LIGHT_POLICIES:
+                raise ConfigError(
+                    f"lights.{name} is '{getattr(self, name)}', expected one of {', '.join(UNKNOWN_LIGHT_POLICIES)}"
+                )
+        if self.unknown_after_red not in ("stop", self.unknown):
+            raise ConfigError(
+                f"lights.unknown_after_red is '{self.unknown_after_red}', expected stop or '{self.unknown}' as "
+                "lights.unknown has"
+            )
 
 
 @dataclass(frozen=True)
@@ -410,6 +459,7 @@ class Config:
     inputs: InputsConfig = field(default_factory=InputsConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
+    lights: LightsConfig = field(default_factory=LightsConfig)
     idm: IdmConfig = field(default_factory=IdmConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
@@ -438,6 +488,7 @@ class Config:
             ("inputs.objects_type", self.inputs.objects_type, ("predicted", "tracked", "none")),
             ("inputs.drivable_type", self.inputs.drivable_type, ("none", "map", "grid")),
             ("inputs.obstacles_type", self.inputs.obstacles_type, ("none", "cloud")),
+            ("inputs.lights_type", self.inputs.lights_type, ("groups", "none")),
         ):
             if value not in allowed:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
@@ -457,6 +508,11 @@ class Config:
     def uses_map(self) -> bool:
         """Whether a map is read: for the route, the drivable space, or the lanes that the planner reads."""
         return self.inputs.needs_map or self.planner in DENOISER_PLANNERS
+
+    @property
+    def uses_lights(self) -> bool:
+        """Whether traffic lights are read: their stop lines come from the map."""
+        return self.uses_map and self.inputs.lights_type == "groups"
 
     @property
     def map_by_topic(self) -> bool:

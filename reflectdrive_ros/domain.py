@@ -47,6 +47,7 @@ class ForecastSource(Enum):
 
     CONSTANT_VELOCITY = "constant_velocity"
     ALONG_ROAD = "along_road"  # agents on the ego's road follow it, the others keep their velocity
+    ACCELERATION = "acceleration"  # likewise, with accelerations and yaw rates that decay
     PREDICTED = "predicted"
     LOGGED = "logged"
 
@@ -73,6 +74,15 @@ class LightState(IntEnum):
     GREEN = 1
     AMBER = 2
     RED = 3
+
+
+class FactorKind(Enum):
+    """Why a plan slows down or stops."""
+
+    TRAFFIC_LIGHT = "traffic_light"
+    OBJECT = "object"
+    ROUTE_END = "route_end"
+    SPEED_LIMIT = "speed_limit"
 
 
 class PlanSource(IntEnum):
@@ -181,6 +191,8 @@ class Agents:
     kinds: Array  # (A,) AgentKind
     predicted_poses: Array | None = None  # (A, P, 3) poses at 1, 2, .. P times predicted_dt_s
     predicted_dt_s: float = 0.5
+    accelerations_mps2: Array | None = None  # (A,) along the velocity, negative: slows down; None: unknown
+    yaw_rates_rps: Array | None = None  # (A,) None: unknown
     MAX_EXTENT_M = 60.0  # longer than any road vehicle: a larger box is a perception fault
 
     def __post_init__(self) -> None:
@@ -198,6 +210,9 @@ class Agents:
         if self.predicted_poses is not None:
             _keep(self, "predicted_poses", (count, None, 3))
             _check_positive(self, "predicted_dt_s")
+        for name in ("accelerations_mps2", "yaw_rates_rps"):
+            if getattr(self, name) is not None:
+                _keep(self, name, (count,))
 
     def __len__(self) -> int:
         return len(self.poses)
@@ -219,7 +234,13 @@ class Agents:
             np.concatenate([self.kinds, standing.kinds]),
             paths,
             self.predicted_dt_s,
+            _with_zeros(self.accelerations_mps2, len(standing)),
+            _with_zeros(self.yaw_rates_rps, len(standing)),
         )
+
+
+def _with_zeros(rates: Array | None, count: int) -> Array | None:
+    return None if rates is None else np.concatenate([rates, np.zeros(count)])
 
 
 def concat_agents(agents: Agents | None, standing: Agents | None) -> Agents | None:
@@ -335,19 +356,33 @@ class Observation:
     agents_age_s: float = 0.0  # age of the message with the agents
     drivable_age_s: float = 0.0  # likewise; a map does not age
     obstacles: Agents | None = None  # unclassified obstacles as boxes that do not move
-    lanes: LanePolylines | None = None  # the nearest; these five are for `planning.VECTOR_PLANNERS`
+    lanes: LanePolylines | None = None  # the nearest; these three are for `planning.VECTOR_PLANNERS`
     route_lanes: LanePolylines | None = None  # those of the route's roads, in the order of the route
     history: AgentHistory | None = None  # of `agents`
     traffic_lights: TrafficLights | None = None
     stop_lines: StopLines | None = None
+    lights_age_s: float = 0.0  # age of the message with the traffic lights
+    route_limits_mps: Array | None = None  # (L,) speed limit from each point of the route on; NaN: none
+    route_ends: bool = False  # whether the last point of the route is its goal, where the car has to stop
 
     def __post_init__(self) -> None:
         _check_stamp(self)
-        _check_finite(self, "agents_age_s", "drivable_age_s")
+        _check_finite(self, "agents_age_s", "drivable_age_s", "lights_age_s")
         _keep(self, "route", (None, 3))
         if len(self.route) == 1:
             raise ValueError("Observation.route has 1 point, expected none or at least 2")
         _check_positive(self, "speed_limit_mps")
+        if self.route_limits_mps is not None:
+            limits_mps = np.asarray(self.route_limits_mps, float)
+            if limits_mps.shape != (len(self.route),):
+                raise ValueError(
+                    f"Observation.route_limits_mps has shape {limits_mps.shape}, expected ({len(self.route)},)"
+                )
+            if (limits_mps < 0.0).any() or np.isinf(limits_mps).any():
+                raise ValueError("Observation.route_limits_mps holds a negative or infinite limit")
+            limits_mps = limits_mps.copy()
+            limits_mps.flags.writeable = False
+            object.__setattr__(self, "route_limits_mps", limits_mps)
         if self.history is not None and len(self.history.ids) != (0 if self.agents is None else len(self.agents)):
             raise ValueError(f"Observation.history has {len(self.history.ids)} agents, not those of Observation.agents")
 
@@ -396,6 +431,8 @@ class SafetyCheck:
     repairs: int = 0  # repair iterations of this plan
     horizon_s: float = 0.0  # how far ahead it was checked
     obstacles: bool = False  # whether unclassified obstacles were known
+    lights: bool = False  # whether traffic lights were known
+    lights_age_s: float = 0.0
 
     @property
     def safe_s(self) -> float:
@@ -417,12 +454,19 @@ class SafetyCheck:
             known.append(f"drivable space ({self.drivable_age_s:.2f} s old{room})")
         else:
             unknown.append("drivable space")
+        if self.lights:
+            known.append(f"traffic lights ({self.lights_age_s:.2f} s old)")
         if not known:
             return "unchecked: no objects, no drivable space"
         found = "safe" if self.unsafe_after_s is None else f"unsafe after {self.unsafe_after_s:.1f} s"
         repaired = f", {self.repairs} repairs" if self.repairs else ""
         missing = f"; unchecked: no {unknown[0]}" if unknown else ""
-        return f"{found}{repaired} for {self.horizon_s:.1f} s against {' and '.join(known)}{missing}"
+        return f"{found}{repaired} for {self.horizon_s:.1f} s against {_listed(known)}{missing}"
+
+
+def _listed(parts: list[str]) -> str:
+    """Parts as "a", "a and b" or "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -470,6 +514,20 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
+class PlanningFactor:
+    """A place where the plan has to be slow or to stop, and why."""
+
+    kind: FactorKind
+    pose: Array  # (3,) of the rear axle there, ego frame
+    distance_m: float  # along the route from the rear axle now
+    speed_mps: float  # at most, at that place; 0: the plan has to stop
+
+    def __post_init__(self) -> None:
+        _keep(self, "pose", (3,))
+        _check_finite(self, "distance_m", "speed_mps")
+
+
+@dataclass(frozen=True, eq=False)
 class StepReport:
     """Result of an engine step: the plan to publish, its source, and the verdict on the planner's own plan."""
 
@@ -481,3 +539,4 @@ class StepReport:
     step: StepKind | None = None  # of the planner's own plan; None where it made none
     full_step_reason: str = ""  # why that step was a full one
     notes: tuple[str, ...] = ()  # sentences on inputs that the planner could not use unchanged
+    factors: tuple[PlanningFactor, ...] = ()  # where the plan given here is slow or stops, the nearest first

@@ -205,12 +205,30 @@ class LaneSegments:
         chosen = np.flatnonzero(np.isin(self.keys, list(keys)) & (self._distances(map_from_ego) < LANE_RADIUS_M))
         return self._ahead(chosen, route, map_from_ego, lights)
 
-    def along_line(self, route: Array, map_from_ego: Array) -> LanePolylines:
+    def along_line(self, route: Array, map_from_ego: Array, lights: Mapping[int, int] | None = None) -> LanePolylines:
         """As `along` where the lanes of the route are unknown: those within ROUTE_OFFSET_M of its line and in its
         direction. A lane that leaves the line, such as one that turns off, is not among them."""
+        chosen, on_road, _, _ = self._beside_line(route, map_from_ego, LANE_RADIUS_M)
+        return self._ahead(chosen[on_road], route, map_from_ego, lights)
+
+    def keys_along_line(self, route: Array, map_from_ego: Array, radius_m: float) -> dict[int, float]:
+        """Keys of the lanes of which all segments beside a route (L, 2+), ego frame, are those of `along_line`, within
+        `radius_m`; each with the mean distance in metres of its points to the line."""
+        chosen, on_road, beside, away_m = self._beside_line(route, map_from_ego, radius_m)
+        keys = self.keys[chosen]
+        leaving = set(keys[beside & ~on_road].tolist())
+        return {
+            key: float(away_m[on_road & (keys == key)].mean())
+            for key in dict.fromkeys(keys[on_road].tolist())
+            if key not in leaving
+        }
+
+    def _beside_line(self, route: Array, map_from_ego: Array, radius_m: float) -> tuple[Array, Array, Array, Array]:
+        """Indices (C,) of the segments within `radius_m`; whether (C,) each follows the route's line; whether (C,) a
+        part of it is beside the line, neither before nor beyond it; and the mean distance (C,) of that part."""
         if len(route) < 2:
-            return self._polylines(np.zeros(0, int), ROUTE_LANES_MAX, map_from_ego, None)
-        chosen = np.flatnonzero(self._distances(map_from_ego) < LANE_RADIUS_M)
+            return np.zeros(0, int), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0)
+        chosen = np.flatnonzero(self._distances(map_from_ego) < radius_m)
         points = geometry.transform_points(geometry.invert(map_from_ego), self.points[chosen][:, CHECKED_POINTS])
         at_m, offsets_m = (each.reshape(points.shape[:2]) for each in geometry.project(route, points.reshape(-1, 2)))
         headings = geometry.sample(route, at_m.ravel())[:, 2].reshape(at_m.shape)
@@ -219,8 +237,9 @@ class LaneSegments:
         turns = np.abs(geometry.wrap(np.arctan2(steps[..., 1], steps[..., 0]) - headings))
         beside = (at_m > 0.0) & (at_m < geometry.arc_lengths(route)[-1])  # neither before nor beyond the line
         fits = (np.abs(offsets_m) < ROUTE_OFFSET_M) & (turns < ROUTE_TURN_RAD)
-        on_road = (fits | ~beside).all(axis=1) & (beside.sum(axis=1) >= 2)
-        return self._ahead(chosen[on_road], route, map_from_ego, None)
+        enough = beside.sum(axis=1) >= 2
+        away_m = np.where(beside, np.abs(offsets_m), 0.0).sum(axis=1) / np.maximum(beside.sum(axis=1), 1)
+        return chosen, (fits | ~beside).all(axis=1) & enough, enough, away_m
 
     def _ahead(
         self, chosen: Array, route: Array, map_from_ego: Array, lights: Mapping[int, int] | None

@@ -16,6 +16,8 @@ worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
 base = int(os.environ.setdefault("_REFLECTDRIVE_TEST_DOMAIN_BASE", str(os.getpid() % 80 + 1)))
 os.environ["ROS_DOMAIN_ID"] = str((base + worker) % 101 + 1)
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+if os.environ.get("ROS_DISTRO") == "humble":
+    os.environ["ROS_LOCALHOST_ONLY"] = "1"  # Humble does not know the variable above
 os.environ["ROS_PYTHON_CHECK_FIELDS"] = "1"  # Jazzy sends an int in a float field as garbage unless told to check
 
 home = tempfile.TemporaryDirectory(prefix="reflectdrive-test-home-")  # removed when the interpreter ends

@@ -1,10 +1,19 @@
 """Real ROS messages for the tests, small and complete: what a car would send."""
 
+import copy
 from array import array
 
 import cv2
 import numpy as np
-from autoware_perception_msgs.msg import ObjectClassification, PredictedObject, PredictedObjects, PredictedPath
+from autoware_perception_msgs.msg import (
+    ObjectClassification,
+    PredictedObject,
+    PredictedObjects,
+    PredictedPath,
+    TrafficLightElement,
+    TrafficLightGroup,
+    TrafficLightGroupArray,
+)
 from builtin_interfaces.msg import Duration
 from geometry_msgs.msg import AccelWithCovarianceStamped, Pose, PoseStamped, TransformStamped
 from nav_msgs.msg import Odometry, Path
@@ -108,6 +117,22 @@ def predicted_objects(seconds, *rows, frame="map", label=ObjectClassification.CA
         item.shape.dimensions.x, item.shape.dimensions.y, item.shape.dimensions.z = float(length), 1.9, 1.6
         message.objects.append(item)
     return message
+
+
+LIGHT_GROUP = 500
+GREEN_CIRCLE = TrafficLightElement(
+    color=TrafficLightElement.GREEN,
+    shape=TrafficLightElement.CIRCLE,
+    status=TrafficLightElement.SOLID_ON,
+    confidence=1.0,
+)
+
+
+def traffic_lights(seconds, *lamps, group=LIGHT_GROUP):
+    """A message with one group of these lamps; without any, a green circle."""
+    elements = list(lamps) or [GREEN_CIRCLE]
+    found = TrafficLightGroup(traffic_light_group_id=group, elements=copy.deepcopy(elements))
+    return TrafficLightGroupArray(stamp=outputs.time_message(ns(seconds)), traffic_light_groups=[found])
 
 
 def at(x, y, yaw):

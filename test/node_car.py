@@ -8,7 +8,7 @@ from messages import CAMERAS, acceleration, camera_info, jpeg, odometry, predict
 from scenes import config
 
 from reflectdrive_ros.replay.node import Harness
-from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros import outputs, topics
 from reflectdrive_ros.ros.processes import running_node
 
 OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
@@ -84,7 +84,9 @@ class Car:
 @contextmanager
 def car(tmp_path, heard=EVERYTHING, **settings):
     made = patient(**settings)
-    harness = Harness(made, [*(f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS), *LATCHED], heard)
+    keys = [*(f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS), *OTHERS]
+    read = {topic.key for topic in topics.inputs(made) if topics.is_installed(topic.type)}
+    harness = Harness(made, [key for key in keys if key in read], heard)
     try:
         with running_node(made, {}, tmp_path / "node.log", sim_time=False) as process:
             harness.wait_for_node(process, tmp_path / "node.log")
@@ -96,6 +98,7 @@ def car(tmp_path, heard=EVERYTHING, **settings):
 
 
 LATCHED = ("route", "tf_static", "odometry", "acceleration", "objects", "instruction")
+OTHERS = (*LATCHED, "operation_mode", "turn_indicators_status")
 
 
 def planned(status):

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[1]
 SCHEMA = json.loads(config_schema.as_json(Config()))
 LEAVES = {leaf.name: leaf for leaf in settings(Config())}
 # one setting decides what another may be: no schema of single values can know
-TOGETHER = ("cameras.names", "cameras.anchor", "cameras.topics", "cameras.info_topics", "model.file", "model.sha256")
+TOGETHER = (
+    *("cameras.names", "cameras.anchor", "cameras.topics", "cameras.info_topics"),
+    *("model.file", "model.sha256", "lights.unknown_after_red"),
+)
 ALONE = sorted(set(LEAVES) - set(TOGETHER))
 
 

@@ -119,8 +119,10 @@ def test_this_network_answers_as_the_public_code(parity):
 def test_the_rounding_of_float32_explains_the_encoding_and_nothing_else_needs_it(parity):
     rows = {row.name: row for row in published_case.compare(*parity)}
     assert all(row.within for row in rows.values())
-    enlarged = [name for name, row in rows.items() if row.tolerance > row.stated]
-    assert enlarged in ([], ["encoding"])
+    enlarged = {name for name, row in rows.items() if row.tolerance > row.stated}
+    median = rows[published_case.MEDIAN]
+    assert enlarged <= {"encoding", median.name}
+    assert median.difference <= median.stated  # whatever the rounding of this processor
     assert rows["encoding"].rounding < 2e-4
 
 

@@ -70,9 +70,13 @@ def rows_of(reports):
 
 
 def on_the_recording(bag):
-    """Every plan of the recording's first five seconds, 10 a second, through the core as on a vehicle."""
+    """Every plan of the recording's first five seconds, 10 a second, through the core as on a vehicle.
+
+    Images are only scaled: the golden holds the planner, `test_camera_rig.py` the re-projection.
+    """
+    scaled = replace(CONFIG, cameras=replace(CONFIG.cameras, reproject=False))
     with BagReader(bag) as reader:
-        found = map_topics(CONFIG, reader, [], driven_route=False)
+        found = map_topics(scaled, reader, [], driven_route=False)
         config = found.config
         engine = Engine(config, time.perf_counter, prefetch_scenes=True)
         core = PlanningCore(config, time.perf_counter, engine)

@@ -88,6 +88,17 @@ def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is():
     assert set(PAGES) <= found, sorted(page.name for page in set(PAGES) - found)
 
 
+def test_every_row_of_what_autoware_expects_names_its_test():
+    section = (ROOT / "docs" / "integration.md").read_text().split("## What Autoware expects")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (?!requirement)([^|]+) \|[^|]*\| ([^|]+) \|$", section, re.MULTILINE)
+    assert len(rows) > 20
+    for requirement, named in rows:
+        if named == "none":
+            continue
+        file, test = re.fullmatch(r"`(test/\w+\.py)::(test_\w+)`", named).groups()
+        assert f"\ndef {test}(" in (ROOT / file).read_text(), f"{requirement}: {named} does not exist"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_is_short(page):
     lines = len(page.read_text().splitlines())

@@ -132,6 +132,16 @@ def test_the_shipped_profile_is_a_good_one(variable):
     assert "64 MB" in found.found
 
 
+def test_a_profile_of_fast_dds_is_not_asked_of_cyclone_dds():
+    cyclone = {"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"}
+    found = system_checks.dds_profile(cyclone)
+    assert found.state is State.WARN
+    assert "FASTRTPS" not in found.found + found.todo
+    assert f"export CYCLONEDDS_URI=file://{ROOT / 'config/cyclonedds.xml'}" in found.todo
+    assert system_checks.dds_profile({**cyclone, "CYCLONEDDS_URI": "file:///etc/cyclone.xml"}).state is State.OK
+    assert system_checks.dds_profile({"RMW_IMPLEMENTATION": "rmw_zenoh_cpp"}).state is State.OK
+
+
 @pytest.mark.parametrize("environment", [{}, {"FASTRTPS_DEFAULT_PROFILES_FILE": ""}])
 def test_without_a_profile_the_command_that_sets_it_is_given(environment):
     found = system_checks.dds_profile(environment)
@@ -171,6 +181,10 @@ def test_a_profile_that_does_not_help_is_a_warning(tmp_path, content, said):
 )
 def test_discovery(environment, state):
     assert system_checks.discovery(environment).state is state
+
+
+def test_humbles_variable_for_this_machine_only_is_read():
+    assert "range LOCALHOST" in system_checks.discovery({"ROS_LOCALHOST_ONLY": "1"}).found
 
 
 @pytest.mark.parametrize(("content", "state"), [("212992\n", State.WARN), ("4194304\n", State.OK), ("?", State.OK)])

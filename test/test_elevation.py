@@ -7,12 +7,13 @@ from scenes import config, ego
 from test_lanelet_map import MAP, settings
 from transforms3d.euler import euler2quat
 
-from reflectdrive_ros.domain import Command, Plan, PlanSource, StepReport, Trajectory, Verdict
+from reflectdrive_ros.domain import Plan, PlanSource, StepReport, Trajectory, Verdict
 from reflectdrive_ros.kinematics import arc
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.ros import convert, outputs, rotations
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.elevation import MapElevation, RoadSurface, VehiclePlane
+from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
 from reflectdrive_ros.ros.lanelets import Lanelet
@@ -222,7 +223,7 @@ def test_every_published_pose_has_height_and_pitch():
     )
     points = outputs.plan_points(plan, config(), surface)
     message = outputs.trajectory(plan, config(), points)
-    sent = outputs.candidates(plan, message.points, Command.FOLLOW, config(), surface=surface)
+    sent = outputs.candidates(plan, message.points, Signal.OFF, config(), surface=surface)
     ribbon, text = outputs.markers(StepReport(plan, Verdict.OK, PlanSource.PLANNER), message, config()).markers
     lines = [message.points, *(candidate.points for candidate in sent.candidate_trajectories)]
     for poses in [[point.pose for point in line] for line in lines] + [[p.pose for p in outputs.path(message).poses]]:

@@ -38,6 +38,7 @@ GROUND = (
     *(
         "__init__",
         "agent_history",
+        "agent_motion",
         "arguments",
         "command",
         "config",

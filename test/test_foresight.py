@@ -68,8 +68,11 @@ def test_on_a_straight_road_all_go_straight_on():
     found = foreseen(agents, straight_route()).poses
     np.testing.assert_allclose(found[:2, :, :2], plain[:2, :, :2], atol=1e-6)
     np.testing.assert_allclose(geometry.wrap(found[:2, :, 2] - plain[:2, :, 2]), 0.0, atol=1e-6)
-    # who faces a little to the side is held to the road: it is about to straighten up
-    assert np.abs(found[2, :, 1] + 3.5).max() < 1e-6
+    # who faces a little to the side drifts that way for a moment, then straightens up
+    aside = found[2, :, 1] + 3.5
+    assert (np.diff(aside) > 0.0).all()
+    np.testing.assert_allclose(aside[-1], 6.0 * np.sin(0.1) * prediction.DRIFT_DECAY_S, rtol=0.02)
+    np.testing.assert_allclose(found[2, -1, 2], 0.0, atol=0.01)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,7 @@ def test_on_a_straight_road_all_go_straight_on():
     [
         (in_bend(3.5, 40.0, 0.0, np.pi), "stands"),
         (in_bend(3.5, 40.0, 6.0, np.pi + 0.35), "turns off, or changes lanes"),
-        (in_bend(7.5, 40.0, 6.0, np.pi), "is on another road"),
+        (in_bend(7.5, 40.0, 6.0, np.pi + 0.1), "is on another road"),
         (in_bend(0.0, -15.0, 6.0), "is behind, where the route is not told"),
         (Agents.none(), "is nobody"),
     ],

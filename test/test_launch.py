@@ -23,7 +23,7 @@ from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.planning import LEARNED
 from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.bag import BagWriter
-from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
+from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS, SHOWN_ONLY
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "launch" / "planner.launch.py"
@@ -31,8 +31,10 @@ REPLAY, DEMO, AUTOWARE = (
     ROOT / "launch" / name for name in ("replay.launch.py", "demo.launch.py", "autoware.launch.xml")
 )
 AUTOWARES_TREE = ROOT / "test" / "launched" / "autoware_tree.launch.py"
+OWN_DEMO = ROOT / "test" / "launched" / "own_demo.yaml"
 MAP = ROOT / "test" / "data" / "lanelet2_maps" / "cargo_transport_map.osm"
 START_S = 60.0
+END_S = 2.0  # within this time all processes of a launch file end after Ctrl-C
 
 
 def table(name, file):
@@ -105,6 +107,8 @@ def test_autowares_names_are_the_defaults():
     assert defaults["~/input/route"] == "/planning/mission_planning/route"
     assert defaults["~/input/map"] == "/map/vector_map"
     assert defaults["~/input/objects"] == "/perception/object_recognition/objects"
+    assert defaults["~/input/operation_mode_state"] == "/api/operation_mode/state"
+    assert defaults["~/input/turn_indicators_status"] == "/vehicle/status/turn_indicators_status"
 
 
 def test_the_dds_profile_and_the_rviz_file_lie_where_the_file_looks():
@@ -145,9 +149,10 @@ def test_inside_autoware_the_map_comes_by_its_topic_and_no_file_is_needed():
     assert defaults["input_vector_map"] == INPUTS["~/input/map"][1] == "/map/vector_map"
 
 
-def test_inside_autoware_too_nothing_leaves_the_namespace_by_default():
+def test_inside_autoware_too_nothing_that_a_node_acts_on_leaves_the_namespace_by_default():
     defaults = {name: entry.get("default") for name, entry in xml_arguments().items() if name.startswith("output_")}
-    assert set(defaults.values()) == set(OUTPUTS)
+    assert defaults.pop("output_planning_factors") == "/planning/planning_factors/reflectdrive"
+    assert set(defaults.values()) == set(OUTPUTS) - {"~/output/planning_factors"} == set(OUTPUTS) - set(SHOWN_ONLY)
     names = {own: name for own, (name, _, _) in INPUTS.items()}
     for own, (_, topic, _) in INPUTS.items():
         if names[own] in xml_arguments():
@@ -168,7 +173,8 @@ def test_the_demo_listens_where_the_world_speaks():
     assert {own: heard[own] for own in car if own.startswith("~/input") and own in heard} == {
         own: car[own] for own in heard if own in car
     }
-    assert heard.keys() - car.keys() <= {"~/input/drivable", "~/input/obstacles"}  # the world sends none
+    silent = {"drivable", "obstacles", "max_velocity", "operation_mode_state", "turn_indicators_status"}  # not sent
+    assert heard.keys() - car.keys() <= {f"~/input/{name}" for name in silent}
 
 
 def test_a_world_slower_than_time_is_no_fault_of_the_planner():
@@ -302,6 +308,12 @@ def test_a_trajectory_for_the_car_is_announced_loudly(description):
 def test_a_wrong_planner_is_refused_with_the_ones_there_are(description):
     with pytest.raises(RuntimeError, match="route_follower"):
         started(description, planner="route_folower")
+
+
+def test_what_is_only_shown_is_published_elsewhere_without_a_warning(description):
+    node, warnings = started(description, output_planning_factors="/planning/planning_factors/reflectdrive")
+    assert ("~/output/planning_factors", "/planning/planning_factors/reflectdrive") in node.expanded_remapping_rules
+    assert warnings == []
 
 
 @pytest.mark.parametrize("own_profile", ["", "/etc/fastdds.xml"])
@@ -464,7 +476,7 @@ FOREIGN = "parameters: ignored, no settings of this node: map_height_m"
     [
         (FILE, ["planner:=constant_velocity"], 1, ["planner constant_velocity"]),
         (AUTOWARES_TREE, [f"lanelet_map:={MAP}"], 1, ["planner reflectdrive2", VEHICLE, FOREIGN]),
-        (DEMO, ["planner:=route_follower"], 2, ["planner route_follower", "the world is"]),
+        (DEMO, [f"config_file:={OWN_DEMO}"], 2, ["planner route_follower", "the world is"]),
         (AUTOWARE, ["config_file:=missing.yaml"], 1, ["no plan is published: configuration file missing.yaml does"]),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
@@ -484,8 +496,10 @@ def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path,
         end = time.monotonic() + START_S
         while any(word not in log.read_text() for word in said) and process.poll() is None and time.monotonic() < end:
             time.sleep(0.1)
+        begun = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         code = process.wait(timeout=20)
+        ended_after_s = time.monotonic() - begun
     finally:
         with suppress(ProcessLookupError):  # what is left of its group
             os.killpg(process.pid, signal.SIGKILL)
@@ -495,6 +509,7 @@ def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path,
     assert code == 0, told
     assert told.count("process has finished cleanly") == processes, told
     assert "Traceback" not in told
+    assert ended_after_s < END_S, told
 
 
 @pytest.mark.dds

@@ -251,7 +251,8 @@ def test_who_stands_ahead_is_asked_of_the_front_image_now_and_later():
 def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
     reader = eyes()
     wanted, known = asked(reader)
-    distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=())))[None]
+    far_away = np.array([[900.0, 900.0], [910.0, 900.0], [910.0, 910.0], [900.0, 910.0]])
+    distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=(far_away,))))[None]
     taken = torch.from_numpy(nobody())[None]
     with torch.no_grad():
         reader.linear.weight.zero_()

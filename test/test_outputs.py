@@ -2,14 +2,17 @@
 
 import numpy as np
 import pytest
+from autoware_internal_planning_msgs.msg import PlanningFactorArray
 from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
 from rclpy.serialization import deserialize_message, serialize_message
 from scenes import SECOND_NS, config
 
-from reflectdrive_ros.domain import Command, Plan, PlanSource, StepReport, Trajectory, Verdict
+from reflectdrive_ros.domain import FactorKind, Plan, PlanningFactor, PlanSource, StepReport, Trajectory, Verdict
 from reflectdrive_ros.kinematics import arc, braking_distances
-from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros import outputs, rotations
+from reflectdrive_ros.ros.elevation import RoadSurface, VehiclePlane
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
+from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.topics import NODE_NAME
 
 HERE = np.array([100.0, 50.0, np.pi / 2])
@@ -78,7 +81,7 @@ def test_each_slot_keeps_its_uuid_from_cycle_to_cycle():
     for _ in range(2):
         plan = stopping_plan(candidates=rivals)
         points = outputs.trajectory(plan, settings).points
-        cycles.append(outputs.candidates(plan, points, Command.LEFT, settings))
+        cycles.append(outputs.candidates(plan, points, Signal.LEFT, settings))
     first, second = (
         [bytes(candidate.generator_id.uuid) for candidate in cycle.candidate_trajectories] for cycle in cycles
     )
@@ -92,7 +95,7 @@ def test_nodes_in_different_namespaces_have_no_name_in_common():
     nodes = [NODE_NAME, "/reflectdrive", "/left/reflectdrive", "/right/reflectdrive", "/right/car_reflectdrive"]
     plan, line = stopping_plan(), InputStatus("planner", Level.OK, "", {})
     points = outputs.trajectory(plan, config()).points
-    sent = [outputs.candidates(plan, points, Command.FOLLOW, config(), node) for node in nodes]
+    sent = [outputs.candidates(plan, points, Signal.OFF, config(), node) for node in nodes]
     generators = [message.generator_info[0].generator_name.data for message in sent]
     identities = {bytes(message.generator_info[0].generator_id.uuid) for message in sent}
     statuses = [outputs.diagnostics([line], 0, node).status[0] for node in nodes]
@@ -106,7 +109,7 @@ def test_nodes_in_different_namespaces_have_no_name_in_common():
 @pytest.mark.skipif(not outputs.HAS_TURN_INDICATOR, reason="this CandidateTrajectory has no turn indicators")
 def test_every_candidate_carries_the_turn_signal():
     plan = stopping_plan()
-    message = outputs.candidates(plan, outputs.trajectory(plan, config()).points, Command.RIGHT, config())
+    message = outputs.candidates(plan, outputs.trajectory(plan, config()).points, Signal.RIGHT, config())
     command = message.candidate_trajectories[0].turn_indicators_command
     assert command.command == command.ENABLE_RIGHT
     assert command.stamp.sec == 7
@@ -146,3 +149,87 @@ def test_markers_and_path_follow_the_plan():
     assert ribbon.scale.x == pytest.approx(2.297)
     assert "stop OK" in text.text
     assert len(outputs.path(trajectory).poses) == 80
+
+
+# --- planning factors ------------------------------------------------------------------------------------------------
+
+
+def factor(kind, x, speed_mps, distance_m=None):
+    return PlanningFactor(kind, np.array([x, 0.0, 0.0]), x if distance_m is None else distance_m, speed_mps)
+
+
+def factors_of(*factors, surface=None, plan=None):
+    report = StepReport(plan or stopping_plan(), Verdict.OK, PlanSource.PLANNER, factors=factors)
+    return outputs.planning_factors(report, config(), *([] if surface is None else [surface]))
+
+
+def test_where_and_why_the_plan_stops_or_is_slow_is_a_planning_factor():
+    message = factors_of(factor(FactorKind.SPEED_LIMIT, 4.0, 3.0), factor(FactorKind.TRAFFIC_LIGHT, 12.0, 0.0, 12.5))
+    assert message.header.frame_id == "map"
+    assert (message.header.stamp.sec, message.header.stamp.nanosec) == (7, 25)
+    slow, stop = message.factors
+    assert (slow.behavior, stop.behavior) == (slow.SLOW_DOWN, stop.STOP)
+    assert (slow.detail, stop.detail) == ("speed_limit", "traffic_light")
+    assert {slow.module, stop.module} == {"reflectdrive"}
+    assert slow.is_driving_forward
+    (point,) = stop.control_points
+    assert (point.distance, point.velocity) == (12.5, 0.0)
+    assert (point.pose.position.x, point.pose.position.y) == pytest.approx((100.0, 62.0))  # HERE looks to the north
+    assert 2 * np.arctan2(point.pose.orientation.z, point.pose.orientation.w) == pytest.approx(np.pi / 2)
+    assert slow.control_points[0].velocity == 3.0
+    received = deserialize_message(serialize_message(message), PlanningFactorArray)
+    assert received == message
+
+
+@pytest.mark.parametrize("kind", FactorKind)
+def test_only_an_object_is_a_matter_of_safety(kind):
+    (found,) = factors_of(factor(kind, 5.0, 0.0)).factors
+    assert found.detail == kind.value
+    assert found.safety_factors.is_safe is (kind is not FactorKind.OBJECT)
+
+
+def test_a_plan_that_neither_stops_nor_slows_down_has_no_factor_and_that_is_published():
+    assert factors_of().factors == []
+    assert factors_of().header.frame_id == "map"
+
+
+def test_a_factor_lies_on_the_road_that_the_plan_is_on():
+    """10 % uphill: also a stop beyond the end of the plan has the height and the pitch of the slope."""
+    uphill = RoadSurface(VehiclePlane(HERE, 3.0, 0.1))
+    near, far = factors_of(
+        factor(FactorKind.OBJECT, 4.0, 0.0), factor(FactorKind.ROUTE_END, 80.0, 0.0), surface=uphill
+    ).factors
+    for found, x in ((near, 4.0), (far, 80.0)):
+        pose = found.control_points[0].pose
+        assert pose.position.z == pytest.approx(3.0 + 0.1 * x)
+        assert rotations.matrix_from_quaternion(
+            (pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w)
+        )[2, 0] == pytest.approx(np.sin(np.arctan(0.1)))
+
+
+# --- processing time -------------------------------------------------------------------------------------------------
+
+
+def test_the_stages_of_a_step_are_a_tree_whose_parents_come_first():
+    stages = {"snapshot": 4.0, "stop": 1.0, "plan": 20.0, "guard": 2.0, "total": 23.0, "publish": 1.5, "overall": 30.0}
+    nodes = outputs.processing_time_tree(stages).nodes
+    by_id = {node.id: node for node in nodes}
+    assert [node.id for node in nodes] == list(range(1, 8))
+    assert {node.name: by_id[node.parent_id].name if node.parent_id else "" for node in nodes} == {
+        "overall": "",
+        "snapshot": "overall",
+        "engine": "overall",
+        "publish": "overall",
+        "stop": "engine",
+        "plan": "engine",
+        "guard": "engine",
+    }
+    assert {node.name: node.processing_time for node in nodes} == {
+        ("engine" if name == "total" else name): value for name, value in stages.items()
+    }
+    assert all(node.parent_id < node.id for node in nodes)
+
+
+def test_a_stage_of_the_engine_that_is_new_is_in_the_tree():
+    nodes = outputs.processing_time_tree({"total": 2.0, "limits": 0.5, "overall": 3.0}).nodes
+    assert [(node.name, node.parent_id) for node in nodes] == [("overall", 0), ("engine", 1), ("limits", 2)]

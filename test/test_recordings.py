@@ -10,8 +10,10 @@ from rclpy.serialization import serialize_message
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.demo.recordings import RecordingError, open_recording
-from reflectdrive_ros.ros import rotations
+from reflectdrive_ros.features import reprojection
+from reflectdrive_ros.ros import convert, rotations
 from reflectdrive_ros.ros.bag import type_name_of
+from reflectdrive_ros.ros.inputs import camera_rig
 
 DATA = Path(__file__).parent / "data"
 CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_right": "front_right_camera"}
@@ -74,9 +76,23 @@ def test_images_carry_their_cameras_own_stamps_and_their_own_bytes(pandaset, sou
     assert images[0].header.frame_id == infos[0].header.frame_id == f"{camera}_optical"
     assert (infos[0].width, infos[0].height) == (640, 360)
     np.testing.assert_array_equal(np.reshape(infos[0].k, (3, 3)), source[f"{CAMERAS[camera]}_K"])
-    assert infos[0].distortion_model == "plumb_bob"
-    assert len(infos[0].d) == 5
-    assert infos[0].d[0] < 0.0  # barrel: images are as the lens made them
+    assert not any(infos[0].d)  # the published images are rectified
+
+
+@pytest.mark.parametrize(("camera", "plate_px"), [("front", (595, 262)), ("front_right", (79, 209))])
+def test_the_number_plate_of_a_parked_car_is_where_camera_info_puts_the_rear_of_its_box(pandaset, camera, plate_px):
+    """With the distortion that is published for the lens it would be 24 px away and more."""
+    info = pandaset[f"/sensing/camera/{camera}/camera_info"][40]
+    transforms = convert.static_transforms(pandaset["/tf_static"][0])
+    calibration = camera_rig.calibration(info, camera, convert.camera_from_ego(transforms, camera, f"{camera}_optical"))
+    base_from_map = geometry.invert_matrix(map_from_base(pandaset)[40])
+    away_px = []
+    for thing in pandaset["/perception/object_recognition/objects"][40].objects:
+        box = matrix_of(thing.kinematics.initial_pose_with_covariance.pose)
+        rear = calibration.camera_from_ego @ base_from_map @ box @ [-0.5 * thing.shape.dimensions.x, 0.0, 0.0, 1.0]
+        if rear[2] > 1.0:
+            away_px.append(np.hypot(*(reprojection.project(calibration, rear[None, :3])[0][0] - plate_px)))
+    assert min(away_px) < 20
 
 
 def test_cameras_look_left_ahead_and_right(pandaset):

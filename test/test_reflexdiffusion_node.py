@@ -151,7 +151,7 @@ def test_it_needs_no_cameras_whatever_is_set():
     kinds = {topic.key.partition(":")[0]: topic.required for topic in topics.inputs(made)}
     assert [kind for kind, required in kinds.items() if required] == ["odometry", "route"]
     of_others = {topic.key.partition(":")[0] for topic in topics.inputs(Config())}
-    assert set(kinds) == of_others | {"map"}
+    assert set(kinds) == of_others | {"map", "lights"}
     core, _ = node()
     assert {line.name: line.level for line in core.inputs.statuses(ns(1.0))}["odometry"] is Level.ERROR
     assert all(line.level < Level.ERROR for line in core.inputs.statuses(ns(1.0)) if line.name.startswith("image"))

@@ -8,13 +8,15 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from tiny_training import command, network, two_sets, weights  # noqa: F401 (a fixture)
+from tiny_training import command, network, prepare, source, two_sets, weights  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.data import cache
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.files import lock_folder
 from reflectdrive_ros.model.layers import TransformerConfig
@@ -117,6 +119,38 @@ def run_tiny(args):
     config = train_run._config(args)
     quiet = Console(file=open(os.devnull, "w"))  # noqa: SIM115
     return train_run.run_with_network(args, config, network(), quiet, quiet)
+
+
+def test_two_sets_are_mixed_by_their_weights_and_the_card_names_both(sets, tmp_path):
+    out = tmp_path / "run"
+    given = command(sets, out, "--steps", "2", yaml=TINY)
+    given.train = [str(sets[0]), str(sets[1])]
+    given.weights = [0.7, 0.3, 1.0]
+    with pytest.raises(ConfigError, match="--weights has 3 numbers for 2 sets"):
+        train_run.run_with_network(given, train_run._config(given), network(), Console(quiet=True), Console(quiet=True))
+    given.weights = [0.75, 0.25]
+    assert run_tiny(given) == 0
+    described = json.loads((out / "card.json").read_text())["data"]["train"]
+    assert [(each["folder"], each["used"], each["weight"]) for each in described] == [
+        ("train", 12, 0.75),
+        ("val", 6, 0.25),
+    ]
+    one, other = prepare(sets[0]), prepare(sets[1])
+    mixed = cache.merge([one, other], [0.75, 0.25])
+    drawn = np.concatenate([source(mixed).rows(step) for step in range(1000)])
+    assert np.mean(drawn < len(one)) == pytest.approx(0.75, abs=0.03)
+    batch = source(mixed, flip_prob=0.0, color_jitter=0.0).batch(0)
+    for place, row in enumerate(source(mixed).rows(0)):
+        own, at = (one, row) if row < len(one) else (other, row - len(one))
+        shard, in_shard = own.location[at]
+        np.testing.assert_array_equal(batch.images[place].numpy(), own.images[shard][in_shard])
+
+
+def test_goals_of_a_mixture_cannot_be_scored(sets, tmp_path):
+    given = command(sets, tmp_path / "run", "--setting", "loss.goal_score=1.0", yaml=TINY)
+    given.train = [str(sets[0]), str(sets[1])]
+    with pytest.raises(ConfigError, match="scores the goals of one set, but --train names 2"):
+        train_run.run_with_network(given, train_run._config(given), network(), Console(quiet=True), Console(quiet=True))
 
 
 def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):

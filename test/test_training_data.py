@@ -134,7 +134,7 @@ def test_commands_are_mirrored_too():
     scene = hand_scenes.scene(images=False)
     for command, expected in ((Command.LEFT, Command.RIGHT), (Command.FOLLOW, Command.FOLLOW)):
         observation = replace(scene.observation(), command=command, instruction="turn left at the junction")
-        other = cache._mirror_words(observation)
+        other = cache.mirror_words(observation)
         assert (other.command, other.instruction) == (expected, "turn right at the junction")
 
 
@@ -154,6 +154,25 @@ def test_a_share_of_scenes_has_no_words(scenes):
     assert (none.text != features.WORDS.index(features.PAD)).any(dim=1).all()
     assert (every.text == features.WORDS.index(features.PAD)).all()
     assert torch.equal(none.actions, every.actions)
+
+
+def test_a_share_of_scenes_lacks_one_or_two_cameras_at_both_instants(scenes):
+    plain, dropped = (source(scenes, camera_dropout=share).batch(0) for share in (0.0, 1.0))
+    instants = dropped.images.unflatten(1, (-1, 3))  # (scenes, instants, cameras, ..)
+    black = (instants == 0).flatten(3).all(dim=3)
+    assert (black[:, 0] == black[:, 1]).all()
+    assert set(black[:, 0].sum(dim=1).tolist()) <= {1, 2}
+    kept = ~black.flatten(1)
+    assert torch.equal(dropped.images[kept], plain.images[kept])  # nothing else changes
+    assert torch.equal(dropped.actions, plain.actions)
+    assert not (plain.images == 0).flatten(2).all(dim=2).any()
+
+
+def test_every_camera_is_missing_equally_often_alone_and_with_another():
+    drawn = data.dropped_cameras(4000, 3, 0.5, np.random.default_rng(0))
+    counts = np.bincount(drawn.sum(axis=1), minlength=4) / 4000
+    np.testing.assert_allclose(counts, [0.5, 0.25, 0.25, 0.0], atol=0.03)
+    np.testing.assert_allclose(drawn.mean(axis=0), [0.25] * 3, atol=0.03)
 
 
 @pytest.fixture

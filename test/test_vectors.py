@@ -24,7 +24,6 @@ from reflectdrive_ros.lanes import LANE_RADIUS_M, LANES_MAX, ROUTE_LANES_MAX, SE
 from reflectdrive_ros.ros.inputs import snapshot
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.sim import local_map
-from reflectdrive_ros.sim.traffic.actors import Lamp
 from reflectdrive_ros.sim.world import World, WorldOptions
 
 HERE = np.zeros(3)
@@ -258,20 +257,6 @@ def test_lights_of_a_scene_are_red_now_and_no_future_is_told(stored):
     assert reds
 
 
-def test_a_worlds_lights_stand_where_its_signals_do(driven):
-    world, _ = driven
-    seen = world.observation(vectors=True)
-    states = {Lamp.RED: LightState.RED, Lamp.AMBER: LightState.AMBER, Lamp.GREEN: LightState.GREEN, Lamp.OFF: 0}
-    centre = seen.ego.map_from_ego
-    near = [k for k, s in enumerate(world.road_map.signals) if np.hypot(*(s.stop_line.mean(axis=0) - centre[:2])) < 100]
-    assert sorted(seen.traffic_lights.ids) == near
-    for ends, light, state in zip(
-        seen.stop_lines.ends, seen.stop_lines.light_ids, seen.traffic_lights.states, strict=True
-    ):
-        np.testing.assert_allclose(geometry.transform_points(centre, ends), world.road_map.signals[light].stop_line)
-        assert state == states[Lamp(int(world.snapshot.lamps[light]))]
-
-
 def test_who_is_told_less_gets_none_of_it(stored):
     told = {name: given(observe(stored[0], name, False, with_vectors=True)) for name in PRIVILEGES}
     assert told == {"words": [], "route": ["route_lanes"], "objects": list(VECTORS), "logged": list(VECTORS)}
@@ -281,7 +266,7 @@ def test_who_is_told_less_gets_none_of_it(stored):
 
 def test_without_being_asked_nobody_makes_any(stored, driven):
     assert given(stored[0].observation()) == []
-    assert given(driven[0].observation()) == []
+    assert given(driven[0].observation()) == ["traffic_lights", "stop_lines"]  # for the guard of every planner
     assert sorted(planning.VECTOR_PLANNERS) == ["reflexdiffusion"]
 
 
@@ -298,6 +283,9 @@ def test_the_lanes_of_a_line_are_those_in_its_direction(driven):
     found = LaneSegments.of(every).along_line(line, HERE)
     np.testing.assert_allclose(sorted(found.points[found.valid][:, 0, 1]), [0.0, 3.5])
     assert not LaneSegments.of(every).along_line(line[:1], HERE).valid.any()
+    assert LaneSegments.of(every).keys_along_line(line, HERE, 250.0).keys() == {0, 1}
+    leaving = replace(along, centerline=np.array([[0.0, 0.0], [55.0, 0.0], [55.0, -55.0]]))  # longer than one segment
+    assert LaneSegments.of({7: leaving}).keys_along_line(line, HERE, 250.0) == {}
     world, _ = driven
     seen = world.observation(vectors=True)
     segments = LaneSegments.of({key: lane.lane for key, lane in world.road_map.lanes.items()})

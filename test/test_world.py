@@ -362,6 +362,16 @@ def test_no_progress_for_a_minute_is_stuck_and_told_once(road_map, space):
     assert log.comfort == 1.0
 
 
+@pytest.mark.parametrize(("speed_mps", "seconds", "told"), [(14.3, 3.0, 0), (14.5, 0.8, 0), (14.5, 3.0, 1)])
+def test_faster_than_the_limit_for_a_second_is_speeding_and_told_once(road_map, space, speed_mps, seconds, told):
+    place = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
+    recorder = drive_log.Recorder(road_map, space, VEHICLE)
+    snapshot = Snapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
+    for step in range(round(10 * seconds) + 1):
+        recorder.watch(step * STEP_NS, ego_at_speed(place, speed_mps), snapshot, frozenset(), 0.0, 13.9)
+    assert recorder.log().count("speeding") == told
+
+
 # --- the world --------------------------------------------------------------------------------------------------------
 
 POSES = """

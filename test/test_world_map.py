@@ -13,11 +13,14 @@ from reflectdrive_ros import geometry
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, override_dotted
 from reflectdrive_ros.demo import world_messages
+from reflectdrive_ros.domain import LightState
 from reflectdrive_ros.lanes import LaneSegments
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
 from reflectdrive_ros.ros.vector_map import SOURCE, read_lanelets
-from reflectdrive_ros.sim.network.lanelet_archive import lanelet_id, write_archive
+from reflectdrive_ros.sim.network.lanelet_archive import lanelet_id, light_id, write_archive
+from reflectdrive_ros.sim.network.roads import Turn
+from reflectdrive_ros.sim.traffic.actors import Lamp
 from reflectdrive_ros.sim.world import World, WorldOptions
 
 pytest.importorskip("lanelet2")
@@ -58,6 +61,71 @@ def test_the_archive_has_every_lane_of_the_road_where_it_is(world):
     np.testing.assert_allclose(read.points[order], true.points[other], atol=0.15)
     np.testing.assert_allclose(read.widths_m[order], true.widths_m[other], atol=0.05)
     np.testing.assert_allclose(read.speed_limits_mps[order], true.speed_limits_mps[other], atol=0.01)
+
+
+def test_the_archive_keeps_the_lights_their_stop_lines_and_their_turns(world):
+    signals, lanes = world.road_map.signals, world.road_map.lanes
+    lights = LaneletMap(read_lanelets(write_archive(world.road_map)), SOURCE).lights
+    assert set(lights.group_ids) == {light_id(world.road_map, index) for index in range(len(signals))}
+    assert lights.without_stop_line == 0
+    first, names = light_id(world.road_map, 0), {Turn.STRAIGHT: "straight", Turn.LEFT: "left", Turn.RIGHT: "right"}
+    for lanelet, group, turn, ends in zip(
+        lights.lanelet_ids, lights.group_ids, lights.turns, lights.stop_lines, strict=True
+    ):
+        signal, lane = signals[group - first], lanelet - lanelet_id(0)
+        assert lane in signal.connectors
+        assert turn == names.get(lanes[lane].turn, "")
+        np.testing.assert_allclose(ends, signal.stop_line, atol=1e-6)
+
+
+def test_the_node_sees_the_lights_of_its_route_as_the_world_does(world):
+    for _ in range(3):
+        seen, true = observed(world), world.observation()
+        assert len(true.stop_lines.ends) > 0
+        by_line = {}
+        for observation in (seen, true):
+            states = dict(
+                zip(
+                    *(each.tolist() for each in (observation.traffic_lights.ids, observation.traffic_lights.states)),
+                    strict=True,
+                )
+            )
+            by_line[observation is seen] = {
+                (*np.round(ends.ravel(), 1),): states[light]
+                for ends, light in zip(
+                    observation.stop_lines.ends, observation.stop_lines.light_ids.tolist(), strict=True
+                )
+                if 0.0 < ends[0, 0] < 80.0 and abs(ends[:, 1]).max() < 10.0
+            }
+        assert by_line[True].items() >= by_line[False].items()
+        for _ in range(30):
+            world.step(None)
+
+
+def test_a_worlds_lights_are_those_of_the_route_and_stand_where_its_signals_do(world):
+    seen, signals = world.observation(), world.road_map.signals
+    states = {Lamp.RED: LightState.RED, Lamp.AMBER: LightState.AMBER, Lamp.GREEN: LightState.GREEN, Lamp.OFF: 0}
+    for ends, light, state in zip(
+        seen.stop_lines.ends, seen.stop_lines.light_ids, seen.traffic_lights.states, strict=True
+    ):
+        in_map = geometry.transform_points(seen.ego.map_from_ego, ends)
+        np.testing.assert_allclose(in_map, signals[light].stop_line)
+        assert state == states[Lamp(int(world.snapshot.lamps[light]))]
+    driven_over = set(world._route_lanes())
+    guarded = {k for k, signal in enumerate(signals) if driven_over.intersection(signal.connectors)}
+    assert guarded
+    assert guarded <= set(seen.stop_lines.light_ids.tolist())
+    assert len(seen.stop_lines.ends) < len(signals)
+
+
+def test_the_limits_of_a_worlds_route_are_those_of_its_roads(world):
+    seen, lanes = world.observation(), world.road_map.lanes
+    assert len(seen.route_limits_mps) == len(seen.route)
+    assert set(seen.route_limits_mps) <= {lane.lane.speed_limit_mps for lane in lanes.values()}
+    (here,), _ = geometry.project(seen.route, np.zeros((1, 2)))
+    at = np.searchsorted(geometry.arc_lengths(seen.route), here, side="right") - 1
+    assert seen.route_limits_mps[at] == seen.speed_limit_mps
+    assert not seen.route_ends  # it goes on for kilometres
 
 
 def test_the_node_knows_the_lanes_of_the_world_and_of_its_route(world):
@@ -112,6 +180,7 @@ def test_a_bag_of_the_world_replays_with_lanes(tmp_path):
     numbers = json.loads((out / "summary.json").read_text())
     assert numbers["plans"] >= 10
     assert numbers["topics"]["map"]["name"] == "/map/vector_map"
+    assert numbers["topics"]["lights"]["name"] == "/perception/traffic_light_recognition/traffic_signals"
     assert not [note for note in numbers["notes"] if "lanes" in note]
 
 
@@ -132,5 +201,6 @@ def test_in_the_demo_the_node_has_lanes_from_the_first_plan(tmp_path):
     assert main(["demo", "--planner", "reflexdiffusion", "--seconds", "1", "--out", str(tmp_path)]) == 0
     numbers = json.loads((tmp_path / "summary.json").read_text())
     assert numbers["inputs"]["map"]["received"] == 1
+    assert numbers["inputs"]["traffic_lights"]["received"] >= 9
     assert numbers["plans"] == 10
     assert not [note for note in numbers["notes"] if "unknown" in note]

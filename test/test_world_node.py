@@ -21,9 +21,9 @@ from reflectdrive_ros.demo.world_messages import Sender, car_topics, is_route_cu
 from reflectdrive_ros.demo.world_node import Pacing, WorldNode, new_context, spin_in_background
 from reflectdrive_ros.domain import Plan, StepKind, Trajectory
 from reflectdrive_ros.kinematics import speeds
-from reflectdrive_ros.ros import convert, image_decoding, outputs, topics
+from reflectdrive_ros.ros import convert, image_decoding, outputs
 from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.node import qos_profile
+from reflectdrive_ros.ros.plan_publisher import qos_profile
 from reflectdrive_ros.ros.topics import message_class
 from reflectdrive_ros.sim.render import camera
 from reflectdrive_ros.sim.traffic.actors import KIND_OF_SHAPE, Actors, Shape
@@ -176,7 +176,7 @@ def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
             assert (offered.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL) == latched
             assert (offered.qos_profile.reliability == ReliabilityPolicy.RELIABLE) == (topic.qos.value[0] == "reliable")
     assert len(moments) == 10
-    for topic in topics.inputs(SMALL):
+    for topic in car_topics(SMALL):
         assert heard[topic.key], f"nothing came for {topic.key}"
     for key, messages in heard.items():
         stamps = [convert.stamp_ns(message.header) for message in messages if hasattr(message, "header")]

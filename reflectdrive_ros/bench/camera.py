@@ -3,6 +3,9 @@
 The scene is the busiest street of a generated town: 40 road users within 100 m of the ego, 25 m before a junction. An
 instant is one `view` and three images of it. The bound is the pixels alone: writing the supersampled image once and
 reading it once to downscale it, at the memory-copy rate of this core.
+
+Also what a camera's images cost before a network of NETWORK_SIZE gets them: scaled, as those of its own rig, and
+re-projected from another rig; raw images of SOURCE_SIZE.
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ from rich.table import Table
 from .. import arguments, geometry
 from ..command import command, make_table, track_progress
 from ..domain import Array
+from ..features.reprojection import Calibration, plan_views, reproject
 from ..provenance import write_numbers
+from ..ros import image_decoding
+from ..ros.topics import message_class
 from ..sim.network import towns
 from ..sim.network.roads import RoadMap
 from ..sim.render import appearance, camera, scenery, visible_scene
@@ -33,6 +39,8 @@ TOWN, SEED = "bench", 2
 ACTORS, WITHIN_M = 40, 100.0
 SIZES = ((192, 108), (640, 360))
 COPY_BYTES = 1 << 25
+NETWORK_SIZE, SOURCE_SIZE, TURNED_DEG = (288, 144), (1280, 720), 3.0
+LENS = (-0.3, 0.1, 0.001, -0.001, 0.0)  # plumb_bob
 STREET = (  # shape, length, width, height m; walked through in turn
     (Shape.CAR, (4.6, 1.9, 1.5)),
     (Shape.CAR, (4.2, 1.8, 1.5)),
@@ -123,7 +131,38 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
         numbers[f"images_per_s_{size}"] = len(rig) / instant
         numbers[f"best_images_per_s_{size}"] = len(rig) / min(a + b for a, b in spent[2:])
         numbers[f"bound_ms_image_{size}"] = per_byte_ms * width * height * 3 * camera.SUPERSAMPLING**2
-    return numbers
+    return numbers | input_ms(max(runs, 20))
+
+
+def input_ms(runs: int) -> dict[str, float]:
+    """Milliseconds for three images of SOURCE_SIZE: scaled, re-projected, and to make the tables once."""
+    turn = np.eye(4)
+    turn[:3, :3] = cv2.Rodrigues(np.radians([TURNED_DEG, TURNED_DEG, TURNED_DEG]))[0]
+    calibrations = [
+        Calibration(each.name, *SOURCE_SIZE, each.pixels_from_camera, "plumb_bob", LENS, turn @ each.camera_from_ego)
+        for each in camera.rig(*SOURCE_SIZE)
+    ]
+    begun = time.perf_counter()
+    views = plan_views(camera.rig(*NETWORK_SIZE), calibrations)
+    numbers = {"ms_tables": 1e3 * (time.perf_counter() - begun)}
+    width, height = SOURCE_SIZE
+    image = message_class("sensor_msgs/msg/Image")(width=width, height=height, encoding="rgb8", step=3 * width)
+    image.data.frombytes(np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8).tobytes())
+    spent: dict[str, list[float]] = {"ms_scaled": [], "ms_scaled_for_reprojection": [], "ms_reprojected": []}
+    for _ in range(runs):
+        begun = time.perf_counter()
+        for view in views:
+            image_decoding.pixels(image, view.source, *NETWORK_SIZE)
+        scaled = time.perf_counter()
+        images = [image_decoding.pixels(image, view.source, *view.size)[0] for view in views]
+        decoded = time.perf_counter()
+        for view, pixels in zip(views, images, strict=True):
+            reproject(view, pixels)
+        for times, took in zip(
+            spent.values(), (scaled - begun, decoded - scaled, time.perf_counter() - decoded), strict=True
+        ):
+            times.append(took)
+    return numbers | {name: 1e3 * median(times) for name, times in spent.items()}
 
 
 def copy_ms() -> float:
@@ -157,5 +196,7 @@ def table(numbers: dict[str, Any]) -> Table:
         rows,
         f"camera images on one core, medians of {numbers['runs']} instants; {numbers['actors']} road users "
         f"within {WITHIN_M:.0f} m, a town of {numbers['things']} standing things",
-        f"once per town before that: {numbers['ms_scenery']:.0f} ms",
+        f"once per town before that: {numbers['ms_scenery']:.0f} ms; input of a network, three images: "
+        f"{numbers['ms_scaled']:.2f} ms scaled, or {numbers['ms_scaled_for_reprojection']:.2f} ms scaled and "
+        f"{numbers['ms_reprojected']:.2f} ms re-projected, after {numbers['ms_tables']:.0f} ms once per calibration",
     )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +22,9 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from .. import arguments, parallel
+from .. import arguments
 from ..command import HelpFormatter, command, make_table
 from ..config import Config
 from ..data import sets, shards
@@ -39,6 +37,7 @@ from ..planning.planner import PlannerContext, PlannerState
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..scoring.scorer import SUB_SCORES
+from .shard_results import plan_shards
 
 PLANNER = "reflexdiffusion"
 BASE = "base"
@@ -132,20 +131,7 @@ def measure(
     """Plans of every variant, in the order of the scenes. Raises SetError."""
     tasks = open_loop.shard_tasks(shards.index_of(folder), families, limit)
     work = partial(_plan_shard, folder, variants, config, privilege_name, families)
-    found: dict[str, list[SceneResult]] = {}
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        bar = progress.add_task("planning", total=sum(count for _, count in tasks))
-        with closing(parallel.map_restartable(tasks, work, workers, lambda place, value: None)) as outcomes:
-            for outcome in outcomes:
-                note, count = outcome.task
-                if outcome.result is None:
-                    raise SetError(f"{note.file} could not be planned for: {outcome.reason}")
-                found[note.file] = outcome.result
-                progress.advance(bar, count)
-    scenes = [scene for note, _ in tasks for scene in found[note.file]]
-    if not scenes:
-        raise SetError(f"{folder} holds no scene to plan for")
-    return scenes
+    return plan_shards(folder, tasks, work, workers, errors)
 
 
 def _plan_shard(

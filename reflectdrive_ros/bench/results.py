@@ -219,6 +219,7 @@ CLOSED = {
     "off_road_per_km": "off road/km",
     "off_road_time": "off road, % of time",
     "red_lights_per_km": "red lights/km",
+    "speeding_per_km": "speeding/km",
     "comfort": "comfort %",
     "pdms": "PDMS",
 }

@@ -31,6 +31,7 @@ from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_ru
 from ..errors import UserError
 from ..evaluation.driving_scores import extend
 from ..files import lock_folder
+from ..model.card import RENDERED
 from ..provenance import provenance
 from ..replay.chunks import ReplayChunks
 from ..replay.counters import PublishedPlan, ReplayCounters
@@ -38,7 +39,7 @@ from ..replay.engine import PlansBag
 from ..replay.node import PlannerOutputs
 from ..replay.record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..replay.report import drive_rows, write_report
-from ..ros.bag import BagReader, BagWriter
+from ..ros.bag import IMAGE_DOMAIN, BagReader, BagWriter
 from ..ros.processes import isolated_environment, running_node
 from ..runtime import cli_args
 from ..runtime.model_file import card_layout
@@ -53,7 +54,11 @@ SECONDS = 60.0
 SCORE_STRIDE = 10  # steps; a score takes as long as an image
 DRAIN_S = 0.5  # time for the node's messages on its last plan
 # in lock step the world stands still while the node plans: planning times are reported, and plans are never late
-LOCK_STEP_SETTINGS = {"engine.watchdog_ms": 10_000.0, "engine.deadline_ms": 10_000.0}
+LOCK_STEP_SETTINGS = {
+    "engine.watchdog_ms": 10_000.0,
+    "engine.deadline_ms": 10_000.0,
+    "cameras.domain": RENDERED,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +119,7 @@ def run_drive(
     began, begin_ns = time.perf_counter(), world.stamp_ns
     context = new_context()
     with BagWriter(bag, replace=True) as record:
+        record.describe(IMAGE_DOMAIN, RENDERED)
         node = WorldNode(world, config, world_bag.camera_rig(config), context=context, record=record)
         answers = PlannerOutputs(context)
         with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:

@@ -21,9 +21,10 @@ from ..command import command, make_table, track_progress
 from ..config import Config, override_dotted
 from ..demo import world_bag
 from ..demo.recordings import Recording, open_recording
+from ..model.card import RENDERED
 from ..planning import get_planner
 from ..provenance import write_numbers
-from ..ros.bag import STORAGES, BagReader, BagWriter
+from ..ros.bag import IMAGE_DOMAIN, STORAGES, BagReader, BagWriter
 
 WORLD = Path("world")
 
@@ -48,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when the source or the target cannot be used."""
     with _opened(args) as recording, BagWriter(args.out, args.storage, replace=args.force) as bag:
+        if args.source == WORLD:
+            bag.describe(IMAGE_DOMAIN, RENDERED)
         _copy(recording, bag, errors)
     numbers = _numbers(args.out)
     write_numbers(args.json, {"source": recording.name, "storage": args.storage, **numbers})

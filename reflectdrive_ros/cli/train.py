@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .. import arguments
 from ..command import HelpFormatter, command
 from ..config import ConfigError, override_dotted
-from ..data import real_tracks, shards
+from ..data import cache, real_tracks, shards
 from ..data.cache import CachedSet, Shape, build_cache
 from ..files import lock_folder
 from ..model.token.moe import RefineConfig as ExpertConfig
@@ -69,7 +69,7 @@ RECORDED = real_tracks.NAME  # recorded traffic, in place of a folder of scenes;
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     sft_parser = kinds.add_parser("sft", help="supervised: the expert's plan, drafts and edits", description=__doc__)
-    _add_run_arguments(sft_parser)
+    _add_run_arguments(sft_parser, several="training sets")
     sft_parser.add_argument(
         "--init-from",
         type=Path,
@@ -110,14 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diffusion_parser = kinds.add_parser(
         "diffusion", help="the denoiser of reflexdiffusion, on lanes and agents", description=diffusion.__doc__
     )
-    _add_run_arguments(diffusion_parser, several=True)
-    diffusion_parser.add_argument(
-        "--weights",
-        type=arguments.Range(1e-6, 1e6, "a weight"),
-        nargs="+",
-        metavar="W",
-        help="relative frequency of the scenes of each set of --train (default: equal)",
-    )
+    _add_run_arguments(diffusion_parser, several="training sets; or real_tracks, real_tracks:DIR")
     diffusion_parser.add_argument(
         "--init-from", type=Path, metavar="DIR", help="run, or folder of weights, that initialises this one"
     )
@@ -135,19 +128,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mean_parser.set_defaults(run=average.run)
 
 
-def _add_run_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> None:
+    """`several` describes --train where it takes several sets."""
     parser.formatter_class = HelpFormatter
     parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
     if several:
+        parser.add_argument("--train", nargs="+", required=True, metavar="DIR", help=several)
         parser.add_argument(
-            "--train",
+            "--weights",
+            type=arguments.Range(1e-6, 1e6, "a weight"),
             nargs="+",
-            required=True,
-            metavar="DIR",
-            help="training sets; or real_tracks, real_tracks:DIR",
+            metavar="W",
+            help="relative frequency of the scenes of each set of --train (default: equal)",
         )
     else:
-        parser.add_argument("--train", type=Path, required=True, metavar="DIR", help="training set")
+        parser.add_argument("--train", nargs=1, required=True, metavar="DIR", help="training set")
+        parser.set_defaults(weights=None)
     parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
     length = parser.add_mutually_exclusive_group()
@@ -180,10 +176,12 @@ def run_with_network(
 ) -> int:
     """As `run`, of a network of any measures."""
     _continues(args.out, config, columns_of(config))
-    for folder in filter(
-        None, (args.train, args.val)
-    ):  # preparing scenes takes hours: missing files are reported before it
+    folders = [Path(name) for name in args.train]
+    _weights(args)
+    for folder in filter(None, (*folders, args.val)):  # before preparing, which takes hours
         shards.index_of(folder)
+    if len(folders) > 1 and config.loss.goal_score > 0.0:
+        raise ConfigError(f"loss.goal_score scores the goals of one set, but --train names {len(folders)}: give one")
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
     if isinstance(config, RlTrainConfig):
         _check_network(args.init_from, network, config)
@@ -258,7 +256,7 @@ def _run_alone(
     errors: Console,
 ) -> int:
     """As `run_with_network`, while no other process trains into the folder."""
-    shape = shape_of(network)
+    shape, folders, weights = shape_of(network), [Path(name) for name in args.train], _weights(args)
     left_out: list[str] = []
 
     def on_damage(sentence: str) -> None:
@@ -266,9 +264,10 @@ def _run_alone(
         errors.print(sentence)
 
     with fabric.rank_zero_first(), _preparing(errors) as progress:
-        scenes = build_cache(args.train, shape, args.workers, on_damage, progress)
+        found = [build_cache(folder, shape, args.workers, on_damage, progress) for folder in folders]
+    scenes = found[0] if len(found) == 1 else cache.merge(found, weights)
     if len(scenes) < config.data.batch:
-        raise ConfigError(f"{args.train} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
+        raise ConfigError(f"{folders[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
     checkpointing = config.checkpointing
     validation_set = (
         validation.load_validation_set(args.val, shape, checkpointing.validation_scenes, on_damage)
@@ -277,7 +276,11 @@ def _run_alone(
     )
     if left_out:
         errors.print(f"{len(scenes)} scenes for training; left out: see the {len(left_out)} lines above")
-    about = {"train": {**_set(args.train), "used": len(scenes)}, **provenance()}
+    described = [
+        {**_set(folder), "used": len(each), "weight": weight}
+        for folder, each, weight in zip(folders, found, weights, strict=True)
+    ]
+    about = {"train": described if len(found) > 1 else {**_set(folders[0]), "used": len(scenes)}, **provenance()}
     if init_from is not None:
         about["init_from"] = init_from
     if pretrained_paths.any_given:
@@ -295,7 +298,7 @@ def _run_alone(
         pretrained_paths=pretrained_paths,
         goal_scores=goal_scores,
     )
-    _same_scenes(args.out, scenes.key, args.train.name)
+    _same_scenes(args.out, scenes.key, folders[0].name)
     log = RunLog(args.out, config.data.batch, columns_of(config), validation.summary, console, fabric.is_global_zero)
     with defer_signals() as request, log as report:
         if isinstance(config, RlTrainConfig):
@@ -318,8 +321,10 @@ def _reward_pool(
     if isinstance(config, RefineTrainConfig) and not config.refine.needs_rewards:
         yield None
         return
-    rewards.check_scorable(args.train, scenes)
-    with RewardPool(args.train, scenes, PlanScorer(network.layout, config.reward), args.workers) as pool:
+    (name,) = args.train
+    folder = Path(name)
+    rewards.check_scorable(folder, scenes)
+    with RewardPool(folder, scenes, PlanScorer(network.layout, config.reward), args.workers) as pool:
         yield pool
 
 
@@ -341,9 +346,7 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
         args, override_dotted(settings.read(args.config, args.defaults), cli_args.settings_of(args.settings))
     )
     _continues(args.out, config, diffusion.COLUMNS)
-    weights = args.weights or [1.0] * len(args.train)
-    if len(weights) != len(args.train):
-        raise ConfigError(f"--weights has {len(weights)} numbers for {len(args.train)} sets: give one per --train")
+    weights = _weights(args)
     for folder in filter(None, (*(each for each in args.train if tracks_folder(each) is None), args.val)):
         shards.index_of(Path(folder))
     if args.hold_out and all(tracks_folder(each) is None for each in args.train):
@@ -382,6 +385,14 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
         with defer_signals() as request, log as report:
             done = diffusion.train(job, fabric, report, lambda: request.number is not None)
     return _finish(args, fabric, request.number, done, console)
+
+
+def _weights(args: argparse.Namespace) -> list[float]:
+    """The weight of each set of --train."""
+    weights = args.weights or [1.0] * len(args.train)
+    if len(weights) != len(args.train):
+        raise ConfigError(f"--weights has {len(weights)} numbers for {len(args.train)} sets: give one per --train")
+    return weights
 
 
 def tracks_folder(name: str) -> Path | None:
@@ -424,7 +435,7 @@ def _goal_scores(
         args.init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
     )
     with fabric.rank_zero_first(), _preparing(errors, "driving goals, shard by shard") as progress:
-        return goal_scores_of.score_set(args.train, shape, weights, args.workers, progress)
+        return goal_scores_of.score_set(Path(args.train[0]), shape, weights, args.workers, progress)
 
 
 # --- before it begins ------------------------------------------------------------------------------------------------

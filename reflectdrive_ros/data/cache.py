@@ -103,9 +103,29 @@ class CachedSet:
     names: Array  # (N,) bytes, of the scenes
     notes: tuple[ShardNote, ...]  # of the shards, in the order of `location`
     key: str  # of the scenes and of the stored arrays
+    shares: Array | None = None  # (N,) probability of each scene in a batch; None: each once per epoch
 
     def __len__(self) -> int:
         return len(self.text)
+
+
+def merge(sets: Sequence[CachedSet], weights: Sequence[float]) -> CachedSet:
+    """Sets of one shape as one, each drawn with a share that is proportional to its weight."""
+    firsts = np.cumsum([0, *(len(each.images) for each in sets[:-1])]).tolist()
+    shares = [weight / sum(weights) / len(each) for each, weight in zip(sets, weights, strict=True)]
+    together = ("text", "text_mirrored", "ego", "route", "expert", "occupancy", "names")
+    keys = "".join(each.key + str(weight) for each, weight in zip(sets, weights, strict=True))
+    return CachedSet(
+        images=tuple(shard for each in sets for shard in each.images),
+        distances=tuple(shard for each in sets for shard in each.distances),
+        **{name: np.concatenate([getattr(each, name) for each in sets]) for name in together},
+        location=np.concatenate(
+            [each.location + np.array([first, 0]) for each, first in zip(sets, firsts, strict=True)]
+        ),
+        notes=tuple(note for each in sets for note in each.notes),
+        key=hashlib.sha256(keys.encode()).hexdigest(),
+        shares=np.repeat(shares, [len(each) for each in sets]),
+    )
 
 
 def build_cache(
@@ -185,7 +205,7 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
         observation = scene.observation()
         try:
             inputs = features.model_inputs(observation, spec)
-            other = features.model_inputs(_mirror_words(observation), spec)
+            other = features.model_inputs(mirror_words(observation), spec)
         except ValueError as fault:
             sentences.append(f"{folder / note.file}: scene {scene.name} is left out: {fault}")
             continue
@@ -211,7 +231,7 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
     return sentences
 
 
-def _mirror_words(observation: Observation) -> Observation:
+def mirror_words(observation: Observation) -> Observation:
     """The observation with the command and words of its mirror image."""
     words = (MIRRORED_WORDS.get(word, word) for word in observation.instruction.split(" "))
     command = MIRRORED_COMMANDS.get(observation.command, observation.command)

@@ -1,4 +1,7 @@
-"""A scene as a WebDataset sample and back: `meta.json`, `arrays.npz` and one JPEG per camera and instant.
+"""A scene as a WebDataset sample and back: `meta.json`, `arrays.npz` and one image per camera and instant.
+
+Images are JPEG; a scene that is stored losslessly has PNG images and a route in float64, so that a network's inputs are
+those of the scene to the last bit. Readers accept both.
 
 Geometry is quantised to 2^-14 m (and rad, and m/s), about 0.06 mm: the precision of float32 at half a kilometre. On
 that grid tracks of cars are almost straight in time and rings almost straight in space, so their second differences are
@@ -33,6 +36,7 @@ from ..documents import (
     whole,
 )
 from ..domain import Array, CameraFrame, Command, EgoState
+from ..errors import UserError
 from ..files import shown
 from ..scoring.areas import MapAreas, polygons_of
 from ..scoring.scorer import RedLights, Reference
@@ -46,12 +50,9 @@ MAX_ABS = 2.0**31 * GRID  # 131 km
 NAME = re.compile(r"[A-Za-z0-9_-]+")  # WebDataset cuts a file's name at its first dot
 AREAS = ("lanes", "roadblocks", "intersections", "carparks")
 CONNECTORS = "connectors"  # of the red lights
-JPEG = (
-    *(cv2.IMWRITE_JPEG_QUALITY, 90),
-    *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),  # a far red lamp is two pixels wide
-    *(cv2.IMWRITE_JPEG_OPTIMIZE, 1),
-)
 EGO_NUMBERS = ("speed_mps", "acceleration_mps2", "yaw_rate_rps", "steering_rad")
+PNG = (cv2.IMWRITE_PNG_COMPRESSION, 4)
+IMAGE_SUFFIXES = (".jpg", ".png")
 COUNT = whole(0, 100_000)
 FIELDS = {  # of META
     "name": text(NAME.pattern, 100),
@@ -75,16 +76,24 @@ FIELDS = {  # of META
 TEXTS = ("name", "family", "network", "network_hash", "seed", "instruction", "speed_limit_mps")
 
 
+class OpenCvTooOld(UserError, RuntimeError):
+    """Images of scenes cannot be written with this OpenCV; reading is not affected."""
+
+
 class CodecError(ValueError):
     """A scene cannot be stored, or stored data is not a scene; the message gives the reason."""
 
 
-def sample_of(scene: DrivingScene) -> dict[str, Any]:
-    """The files of a scene by their names, and `__key__`, as WebDataset writes them. Raises CodecError."""
+def sample_of(scene: DrivingScene, *, lossless: bool = False) -> dict[str, Any]:
+    """The files of a scene by their names, and `__key__`, as WebDataset writes them. Raises CodecError.
+
+    `lossless`: images as PNG, several times as large as JPEG, and the route in float64.
+    """
     for name in (scene.name, *(frame.name for frame in scene.cameras)):
         if not NAME.fullmatch(name):
             raise CodecError(f"'{name}' is no name for a file of a shard: letters, digits, _ and - only")
-    images = {_image_file_name(scene, frame): frame for frame in scene.cameras}
+    suffix = ".png" if lossless else ".jpg"
+    images = {_image_file_name(scene, frame) + suffix: frame for frame in scene.cameras}
     if len(images) != len(scene.cameras):
         raise CodecError(f"scene {scene.name} has two images of one camera at one instant")
     rings, counts = _rings_of(scene)
@@ -114,7 +123,7 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
         "sizes": tracks.sizes.astype(np.float32),
         "kinds": tracks.kinds.astype(np.uint8),
         "ego_history": _pack(scene.ego_history.T, differences=2),
-        "route": _pack(scene.route.T, differences=2),
+        "route": scene.route if lossless else _pack(scene.route.T, differences=2),
         "expert": _pack(scene.expert.T, differences=1),
         "ring_points": _pack(np.concatenate([np.zeros((0, 2)), *rings]).T, differences=2),
         "ring_lengths": np.array([len(ring) for ring in rings], np.uint16),
@@ -123,7 +132,7 @@ def sample_of(scene: DrivingScene) -> dict[str, Any]:
         "pixels_from_camera": np.array([frame.pixels_from_camera for frame in scene.cameras]),
         "camera_from_ego": np.array([frame.camera_from_ego for frame in scene.cameras]),
     }
-    files = {file: _jpeg(frame.pixels) for file, frame in images.items()}
+    files = {file: _encode_image(suffix, frame.pixels) for file, frame in images.items()}
     return {"__key__": scene.name, META: text.encode(), ARRAYS: _npz(arrays), **files}
 
 
@@ -167,7 +176,7 @@ def _scene_of(meta: Mapping[str, Any], arrays: Mapping[str, Array], files: Mappi
         ego=EgoState(**meta["ego"]),
         ego_history=_unpack(arrays["ego_history"], (3, -1), differences=2).T,
         command=Command[meta["command"]],
-        route=_unpack(arrays["route"], (3, -1), differences=2).T,
+        route=_route_of(arrays["route"]),
         areas=MapAreas(
             lanes, tuple(map(bool, on_route)), roadblocks=roadblocks, intersections=intersections, carparks=carparks
         ),
@@ -240,6 +249,11 @@ def _unpack(planes: Array, shape: tuple[int, ...], *, differences: int) -> Array
     return np.asarray(steps.astype(np.int32) * GRID)
 
 
+def _route_of(stored: Array) -> Array:
+    """(L, 3): as it is from a lossless scene, else unpacked."""
+    return stored if stored.dtype == np.float64 else _unpack(stored, (3, -1), differences=2).T
+
+
 def _npz(arrays: Mapping[str, Array]) -> bytes:
     """As `np.savez_compressed`, but without the time of day: the same arrays give the same bytes."""
     buffer = io.BytesIO()
@@ -258,13 +272,27 @@ def _npz(arrays: Mapping[str, Array]) -> bytes:
 
 def _image_file_name(scene: DrivingScene, frame: CameraFrame) -> str:
     tenths = round((frame.stamp_ns - scene.ego.stamp_ns) / 1e8)
-    return f"{frame.name.lower()}_{tenths / 10:.1f}.jpg"  # WebDataset requires lower case
+    return f"{frame.name.lower()}_{tenths / 10:.1f}"  # WebDataset requires lower case
 
 
-def _jpeg(pixels: Array) -> bytes:
-    done, encoded = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), JPEG)
+def _jpeg_options() -> tuple[int, ...]:
+    if not hasattr(cv2, "IMWRITE_JPEG_SAMPLING_FACTOR"):  # in Ubuntu 22.04 and 24.04; it would be ignored silently
+        raise OpenCvTooOld(
+            f"OpenCV {cv2.__version__} writes JPEG with halved colour resolution only: "
+            "pip install 'opencv-python-headless>=4.8'"
+        )
+    return (
+        *(cv2.IMWRITE_JPEG_QUALITY, 90),
+        *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),  # a far red lamp is two pixels wide
+        *(cv2.IMWRITE_JPEG_OPTIMIZE, 1),
+    )
+
+
+def _encode_image(suffix: str, pixels: Array) -> bytes:
+    options = PNG if suffix == ".png" else _jpeg_options()
+    done, encoded = cv2.imencode(suffix, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)
     if not done:
-        raise CodecError(f"OpenCV could not write a JPEG of {pixels.shape}")
+        raise CodecError(f"OpenCV could not write an image of {pixels.shape} as {suffix}")
     return bytes(encoded)
 
 

@@ -1,4 +1,4 @@
-"""Contact sheets of scenes: the present camera images, and the scene from above.
+"""Contact sheets of scenes: the newest camera images with the expert's path, and the scene from above.
 
 From above: the drivable space, the route (blue), red lights, agents with their paths of the next 4 s, and the expert's
 eight waypoints (green). The ego points up.
@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from .. import geometry
-from ..domain import AgentKind, Array
+from ..domain import AgentKind, Array, CameraFrame
 from .scene import NOW, DrivingScene
 
 ROW_PX = 216  # height of a scene in the sheet
@@ -22,6 +22,8 @@ EGO_AT = (BEV_PX // 2, ROW_PX - 44)  # pixel of the rear axle
 TEXT_PX = 16
 SUBPIXEL_BITS = 3  # bits of a pixel for drawing between pixels
 FUTURE_STEPS = 40
+PATH_POINTS = 60  # of the expert's path in an image
+NEAREST_M = 1.0  # ahead of the camera, of what is drawn in an image
 EGO_SIZE = np.array([5.176, 2.297])
 EGO_CENTER_M = 1.461
 
@@ -47,12 +49,7 @@ def contact_sheet(scenes: Sequence[DrivingScene]) -> Array:
 
 
 def _row(scene: DrivingScene) -> Array:
-    now = [frame for frame in scene.cameras if frame.stamp_ns == scene.ego.stamp_ns]
-    images = []
-    for frame in now:
-        height, width = frame.pixels.shape[:2]
-        shown = (round(width * ROW_PX / height), ROW_PX)
-        images.append(cv2.resize(frame.pixels, shown, interpolation=cv2.INTER_LINEAR))
+    images = [draw_camera(frame, scene.expert, ROW_PX) for frame in newest_images(scene)]
     body = np.concatenate([*images, draw_bev(scene)], axis=1)
     title = np.full((TEXT_PX, body.shape[1], 3), 255, np.uint8)
     words = [scene.name, scene.family, scene.command.name.lower(), f"{scene.ego.speed_mps:.1f} m/s"]
@@ -60,6 +57,33 @@ def _row(scene: DrivingScene) -> Array:
     text = "   ".join(words)
     cv2.putText(title, text, (3, TEXT_PX - 4), cv2.FONT_HERSHEY_SIMPLEX, 0.38, INK, 1, cv2.LINE_AA)
     return np.concatenate([title, body])
+
+
+def newest_images(scene: DrivingScene) -> tuple[CameraFrame, ...]:
+    """Those of the last instant, left to right."""
+    if not scene.cameras:
+        return ()
+    cameras = len({frame.name for frame in scene.cameras})
+    return scene.cameras[-cameras:]
+
+
+def draw_camera(frame: CameraFrame, path: Array, height_px: int) -> Array:
+    """(height_px, W, 3) uint8 RGB: the image with a path (T, 3) of the ego frame on flat ground, from the rear axle."""
+    height, width = frame.pixels.shape[:2]
+    scale = height_px / height
+    image = cv2.resize(frame.pixels, (round(width * scale), height_px), interpolation=cv2.INTER_LINEAR)
+    line = np.concatenate([np.zeros((1, 2)), path[:, :2]])
+    share = np.linspace(0.0, len(line) - 1.0, PATH_POINTS)
+    x, y = (np.interp(share, np.arange(len(line)), line[:, axis]) for axis in (0, 1))
+    ground = np.stack([x, y, np.zeros_like(x), np.ones_like(x)])
+    points = (frame.camera_from_ego @ ground)[:3]
+    seen = points[2] > NEAREST_M
+    pixels = frame.pixels_from_camera @ points[:, seen]
+    if pixels.shape[1] >= 2:
+        at = scale * (pixels[:2] / pixels[2]).T
+        at = np.rint(np.clip(at, -10.0 * width, 10.0 * width) * (1 << SUBPIXEL_BITS)).astype(np.int32)
+        cv2.polylines(image, [at], False, EXPERT, 2, cv2.LINE_AA, SUBPIXEL_BITS)
+    return image
 
 
 def draw_bev(scene: DrivingScene) -> Array:

@@ -35,10 +35,15 @@ def id_window() -> tuple[slice, slice]:
 
 
 def distance_map(areas: MapAreas) -> Array:
-    """(X, Y) int8, tenths of a metre off the drivable space of a scene, inside negative; cells of `id_window`."""
+    """(X, Y) int8, tenths of a metre off the drivable space of a scene, inside negative; cells of `id_window`.
+
+    Without a map all cells count as far inside: leaving an unknown road costs nothing.
+    """
+    x_ids, y_ids = id_window()
+    if not (areas.roadblocks or areas.intersections or areas.carparks):
+        return np.full((x_ids.stop - x_ids.start, y_ids.stop - y_ids.start), -127, np.int8)
     pixel_m = GRID.bin_m / PIXELS_PER_BIN
     margin = int(np.ceil(MARGIN_M / GRID.bin_m)) * PIXELS_PER_BIN
-    x_ids, y_ids = id_window()
     rows, columns = ((ids.stop - ids.start - 1) * PIXELS_PER_BIN + 1 + 2 * margin for ids in (x_ids, y_ids))
     first_m = np.array([GRID.to_values(np.array(ids.start)) for ids in (x_ids, y_ids)]) - margin * pixel_m
     drivable = np.zeros((rows, columns), np.uint8)

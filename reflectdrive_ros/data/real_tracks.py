@@ -29,6 +29,7 @@ import numpy as np
 import shapely
 
 from .. import geometry
+from ..agent_motion import with_motion
 from ..config import VehicleConfig
 from ..documents import DocumentError, array, check_fields, maybe, number, parse_json, read_arrays, text, whole
 from ..domain import AgentHistory, Agents, Array, EgoState, ForecastSource, Observation
@@ -345,13 +346,14 @@ def observation_at(recording: Recording, step: int, vectors: bool = False) -> tu
         sizes=recording.agent_sizes[seen],
         kinds=recording.agent_kinds[seen],
     )
+    history = _history(recording, step, seen, ego_from_map)
     stamp_ns = step * round(STEP_S * 1e9)
     observation = Observation(
         stamp_ns=stamp_ns,
         ego=EgoState(stamp_ns, map_from_ego, float(recording.ego_speeds_mps[step])),
         route=np.column_stack([centerline, geometry.headings_along(centerline)]),
         speed_limit_mps=limit,
-        agents=agents,
+        agents=with_motion(agents, history),
     )
     if vectors:
         on_route = same_road(recording.lanes, lanes)
@@ -359,7 +361,7 @@ def observation_at(recording: Recording, step: int, vectors: bool = False) -> tu
             observation,
             lanes=recording.lane_segments.near(map_from_ego),
             route_lanes=recording.lane_segments.along(observation.route, on_route, map_from_ego),
-            history=_history(recording, step, seen, ego_from_map),
+            history=history,
         )
     return observation, lanes
 

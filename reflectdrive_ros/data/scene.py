@@ -1,4 +1,4 @@
-"""One scene of the proving ground: the planner's inputs at one stamp, the recorded future, and the expert's plan.
+"""One scene of the proving ground or of a recording: a planner's inputs at one stamp, the future, the expert's plan.
 
 All geometry is in the ego frame at `t = 0`, at the rear axle; only `map_from_ego` leads out of it.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..agent_motion import with_motion
 from ..config import VehicleConfig
 from ..domain import (
     AgentHistory,
@@ -98,19 +99,30 @@ class DrivingScene:
     instruction: str  # as "turn left in 30 m"
     speed_limit_mps: float
     route: Array  # (L, 3) from behind the ego onwards
-    areas: MapAreas
+    areas: MapAreas  # none: the road is unknown
     red_lights: RedLights
     tracks: Tracks
     expert: Array  # (8, 3) at 0.5 .. 4 s
     reference: Reference
     cameras: tuple[CameraFrame, ...] = ()  # INSTANTS_S, each left to right
-    notes: Mapping[str, Any] = field(default_factory=dict)  # small JSON values that explain the scene
+    # small JSON values that explain the scene; "objects" false: nothing is known of other agents
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise ValueError(f"DrivingScene.family is '{self.family}', expected one of {', '.join(FAMILIES)}")
         for name, shape in (("ego_history", (HISTORY_STEPS + 1, 3)), ("route", (None, 3)), ("expert", (WAYPOINTS, 3))):
             object.__setattr__(self, name, check_array("DrivingScene", name, getattr(self, name), shape))
+
+    @property
+    def has_map(self) -> bool:
+        """Whether the road around the ego is known."""
+        return bool(self.areas.roadblocks or self.areas.intersections or self.areas.carparks)
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether other agents are known; a recording may be without."""
+        return bool(self.notes.get("objects", True))
 
     @cached_property
     def agents(self) -> Agents:
@@ -155,14 +167,17 @@ class DrivingScene:
             command=self.command,
             speed_limit_mps=self.speed_limit_mps,
             cameras=self.cameras,
-            agents=self.agents,
+            agents=with_motion(self.agents, self.history) if self.has_objects else None,
             drivable=drivable,
             instruction=self.instruction,
             **(self.vectors if vectors else {}),
         )
 
     def scored(self, source: ForecastSource = ForecastSource.LOGGED, vehicle: VehicleConfig | None = None) -> Scene:
-        """The scene for the scorer: LOGGED with the recorded future, CONSTANT_VELOCITY with a forecast."""
+        """The scene for the scorer: LOGGED with the recorded future, CONSTANT_VELOCITY with a forecast.
+
+        Without a map the scorer takes all space as drivable: report DAC and PDMS of such a scene as unknown.
+        """
         if source is ForecastSource.LOGGED:
             later = slice(NOW, None)
             ever = self.tracks.present[:, later].any(axis=1)
@@ -180,7 +195,7 @@ class DrivingScene:
             agents,
             source,
             self.route,
-            areas=self.areas,
+            areas=self.areas if self.has_map else None,
             reference=self.reference,
             red_lights=self.red_lights,
             vehicle=vehicle or VehicleConfig(),

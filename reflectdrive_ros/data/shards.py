@@ -137,13 +137,13 @@ class ShardContent:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(scenes: Iterable[DrivingScene]) -> ShardContent:
-        """Raises CodecError if a scene cannot be stored."""
+    def of(scenes: Iterable[DrivingScene], *, lossless: bool = False) -> ShardContent:
+        """`lossless` as in `codec.sample_of`. Raises CodecError if a scene cannot be stored."""
         samples = []
         families: Counter[str] = Counter()
         networks: dict[str, str] = {}
         for scene in scenes:
-            samples.append(codec.sample_of(scene))
+            samples.append(codec.sample_of(scene, lossless=lossless))
             families[scene.family] += 1
             networks[scene.network] = scene.network_hash
         return ShardContent(tuple(samples), families, networks)
@@ -340,7 +340,7 @@ def _offsets(file: BinaryIO) -> dict[str, dict[str, tuple[int, int]]]:
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
             key, _, name = member.name.partition(".")
-            if member.isreg() and not name.endswith(".jpg"):
+            if member.isreg() and not name.endswith(codec.IMAGE_SUFFIXES):
                 found.setdefault(key, {})[name] = member.offset_data, member.size
     return found
 
@@ -358,7 +358,7 @@ def samples_of(content: bytes, *, images: bool) -> Iterator[dict[str, Any]]:
             yield sample
             sample = {}
         sample["__key__"] = key
-        if images or not name.endswith(".jpg"):
+        if images or not name.endswith(codec.IMAGE_SUFFIXES):
             sample[name] = read()
     if sample:
         yield sample

@@ -22,7 +22,7 @@ from visualization_msgs.msg import MarkerArray
 from ..domain import Array
 from ..ros import convert, image_decoding, outputs, topics
 from ..ros.convert import BadMessage
-from ..ros.node import qos_profile
+from ..ros.plan_publisher import qos_profile
 from ..ros.topics import Qos, message_class
 from .world_messages import ROAD_TOPIC
 

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cv2
 import numpy as np
 from autoware_map_msgs.msg import LaneletMapBin
-from autoware_perception_msgs.msg import ObjectClassification, PredictedObjects
+from autoware_perception_msgs.msg import (
+    ObjectClassification,
+    PredictedObjects,
+    TrafficLightElement,
+    TrafficLightGroup,
+    TrafficLightGroupArray,
+)
 from geometry_msgs.msg import Point
 from std_msgs.msg import String
 from visualization_msgs.msg import Marker, MarkerArray
@@ -25,10 +31,10 @@ from ..config import Config, ConfigError, InputsConfig
 from ..domain import Array, CameraFrame, Plan, Trajectory
 from ..ros import convert, topics
 from ..ros.convert import BadMessage
-from ..ros.outputs import header
-from ..sim.network.lanelet_archive import write_archive
+from ..ros.outputs import header, time_message
+from ..sim.network.lanelet_archive import light_id, write_archive
 from ..sim.network.roads import RoadMap
-from ..sim.traffic.actors import Actors, Shape
+from ..sim.traffic.actors import Actors, Lamp, Shape
 from . import sensor_messages
 
 if TYPE_CHECKING:
@@ -52,6 +58,11 @@ LABELS = {
     Shape.BARRIER: ObjectClassification.HAZARD,
     Shape.DOOR: ObjectClassification.HAZARD,
 }
+COLOURS = {
+    Lamp.RED: TrafficLightElement.RED,
+    Lamp.AMBER: TrafficLightElement.AMBER,
+    Lamp.GREEN: TrafficLightElement.GREEN,
+}
 
 
 class CarTopic(NamedTuple):
@@ -65,6 +76,13 @@ class CarTopic(NamedTuple):
 
 
 MAP = CarTopic("map", "~/input/map", "/map/vector_map", topics.MAP_TYPE, topics.Qos.LATCHED)
+LIGHTS = CarTopic(
+    "lights",
+    "~/input/traffic_lights",
+    "/perception/traffic_light_recognition/traffic_signals",
+    topics.LIGHTS_TYPE,
+    topics.Qos.NEWEST,
+)
 
 
 def check_inputs(inputs: InputsConfig) -> None:
@@ -81,7 +99,7 @@ def check_inputs(inputs: InputsConfig) -> None:
 def car_topics(config: Config) -> tuple[CarTopic, ...]:
     """Everything that a car sends, under the names that recordings and launch files use.
 
-    That is every input of the node, and the map even where the node reads none.
+    That is every input of the node that the world can send, and map and lights even where the node reads none.
     """
     fixed = {
         "tf_static": "/tf_static",
@@ -91,19 +109,21 @@ def car_topics(config: Config) -> tuple[CarTopic, ...]:
         "instruction": "/planning/reflectdrive/instruction",
         "objects": "/perception/object_recognition/objects",
         "map": MAP.name,
+        "lights": LIGHTS.name,
     }
     rows = []
-    read = topics.inputs(config)
-    for topic in read:
+    for topic in topics.inputs(config):
         kind, _, camera = topic.key.partition(":")
         if kind == "image":
             name = f"/sensing/camera/{camera}/image/compressed"
         elif kind == "info":
             name = f"/sensing/camera/{camera}/camera_info"
-        else:
+        elif topic.key in fixed:
             name = fixed[topic.key]
+        else:
+            continue
         rows.append(CarTopic(topic.key, topic.name, name, topic.type, topic.qos))
-    return (*rows, *([MAP] if "map" not in {topic.key for topic in read} else []))
+    return (*rows, *(topic for topic in (MAP, LIGHTS) if topic.key not in {row.key for row in rows}))
 
 
 # --- one instant -----------------------------------------------------------------------------------------------------
@@ -132,6 +152,7 @@ class Sender:
         yield from self._route(world)
         yield "instruction", String(data=world.instruction)
         yield "objects", objects(world.snapshot.actors, ego.stamp_ns, ego.map_from_ego, self.frame)
+        yield "lights", traffic_lights(world.road_map, world.snapshot.lamps, ego.stamp_ns, ego.map_from_ego)
         yield "acceleration", sensor_messages.acceleration(ego)
         yield "odometry", sensor_messages.odometry(ego, self.frame)
 
@@ -183,6 +204,22 @@ def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> P
             near.ids, near.shapes, near.poses, near.speeds_mps, near.sizes, strict=True
         )
     ]
+    return message
+
+
+def traffic_lights(road_map: RoadMap, lamps: Array, stamp_ns: int, map_from_ego: Array) -> TrafficLightGroupArray:
+    """The lamps (S,) of `road_map.signals` within PERCEPTION_RANGE_M of the ego, one group with a circle each."""
+    message, first_id = TrafficLightGroupArray(stamp=time_message(stamp_ns)), light_id(road_map, 0)
+    for index, (signal, lamp) in enumerate(zip(road_map.signals, lamps.tolist(), strict=True)):
+        if np.hypot(*(signal.stop_line.mean(axis=0) - map_from_ego[:2])) < PERCEPTION_RANGE_M:
+            element = TrafficLightElement(
+                color=COLOURS.get(Lamp(lamp), TrafficLightElement.UNKNOWN),
+                shape=TrafficLightElement.CIRCLE,
+                status=TrafficLightElement.SOLID_ON,
+                confidence=1.0,
+            )
+            group = TrafficLightGroup(traffic_light_group_id=first_id + index, elements=[element])
+            message.traffic_light_groups.append(group)
     return message
 
 

@@ -40,7 +40,8 @@ from ..errors import UserError
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagWriter
 from ..ros.convert import BadMessage
-from ..ros.node import qos_profile, start_ros
+from ..ros.node import start_ros
+from ..ros.plan_publisher import qos_profile
 from ..ros.processes import dds_profile, full_topic_name, sender_qos
 from ..ros.topics import NODE_NAME, message_class
 from ..stopping import raise_on_signal
@@ -113,7 +114,8 @@ class WorldNode(Node):
         self._clock_publisher = self.create_publisher(Clock, "/clock", 10)
         road = self.create_publisher(MarkerArray, world_messages.ROAD_TOPIC, qos_profile(topics.Qos.LATCHED))
         road.publish(world_messages.road_markers(world.road_map, world.stamp_ns, config.output.map_frame))
-        self._read = {topic.key for topic in topics.inputs(config)}  # keys of the inputs that the node subscribes to
+        # keys of the inputs that the world sends and the node subscribes to
+        self._read = {topic.key for topic in topics.inputs(config)} & self.inputs.keys()
         if "map" in self._read:
             self.create_subscription(DiagnosticArray, "/diagnostics", self._note_map, qos_profile(topics.Qos.LIST))
         self.create_subscription(TrajectoryMessage, trajectory_topic, self._take, qos_profile(topics.Qos.NEWEST))

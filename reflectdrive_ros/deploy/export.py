@@ -91,14 +91,17 @@ def export(
 ) -> str:
     """Write the graphs and their card into a folder; returns the card's SHA-256.
 
-    about: origin of the weights, for the card. sequences: action sequences of a step; None leaves the number free.
+    about: origin of the weights, for the card; `weights` is theirs. sequences: action sequences of a step; None leaves
+    the number free.
     camera: size of the input images, which the graphs average down; None: the network's own size. golden: the answers
     of `runtime.network.golden`, with which every start of the graphs is compared. gate: the scores of
     `bench.accuracy_gate`.
     """
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
-    model = describe_model(net, weights_sha256, decoding, sequences, camera, guidance)
+    weights = about.get("weights")
+    weights = weights if isinstance(weights, Mapping) else None  # a caller may give the name alone
+    model = describe_model(net, weights_sha256, decoding, sequences, camera, guidance, weights)
     traced = {
         "vision_encoder": _trace_vision_encoder(net, camera, sequences),
         "prefill": _trace_prefill(net, Prefill(net), []),
@@ -154,18 +157,28 @@ def describe_model(
     sequences: int | None,
     camera: Size | None = None,
     guidance: bool = False,
+    card: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Inputs and meaning of the graphs as JSON values: the same for all graphs and their card."""
+    """Inputs and meaning of the graphs as JSON values: the same for all graphs and their card.
+
+    card: that of the weights, for what the architecture does not tell: how the network was trained.
+    """
     config = net.config
+    trained = card or {}
     width, height = camera or network_size(net)
     averaged = "averages areas down to what the network takes and " if (width, height) != network_size(net) else ""
     measures = dataclasses.asdict(config)
     description = {
         "kind": "token",
         "capabilities": token_capabilities(
-            config.layout, config.plan_value, config.refine.layers > 0, guidance, sampling=not config.layout.goal
+            config.layout,
+            config.plan_value,
+            config.refine.layers > 0,
+            guidance,
+            not config.layout.goal,
+            "camera_dropout" in (trained.get("capabilities") or ()),
         ),
-        "training_domain": RENDERED,
+        "training_domain": str(trained.get("training_domain") or RENDERED),
         "weights_sha256": weights_sha256,
         "precision": PRECISIONS[net.x_head.weight.dtype],
         "config_sha256": hashlib.sha256(json.dumps(measures, sort_keys=True).encode()).hexdigest(),

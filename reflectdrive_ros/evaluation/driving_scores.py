@@ -87,12 +87,19 @@ def best_score(scene: Scene, plans: Array, config: ScoringConfig) -> float:
     return float(score(scene, plans, config=config).score.max())
 
 
+UNKNOWN_WITHOUT_MAP = ("pdms", "dac", "pdms_without_comfort")
+
+
 def score_plans(scene: Scene, plans: Mapping[str, Array], config: ScoringConfig) -> dict[str, Row]:
-    """MEASURES of each driver's plan (8, 3) or (40, 3) in a scene, in 0..1."""
+    """MEASURES of each driver's plan (8, 3) or (40, 3) in a scene, in 0..1; UNKNOWN_WITHOUT_MAP are NaN without one."""
     card = score(scene, np.stack(list(plans.values())), config=config)
     without_comfort = total(card, replace(config, comfort_weight=0.0))
     columns = (card.score, *(getattr(card, name) for name in SUB_SCORES), without_comfort)
-    rows = (list(map(float, row)) for row in zip(*columns, strict=True))
+    rows = [list(map(float, row)) for row in zip(*columns, strict=True)]
+    if scene.areas is None and scene.grid is None:
+        for name in UNKNOWN_WITHOUT_MAP:
+            for row in rows:
+                row[MEASURES.index(name)] = float("nan")
     return dict(zip(plans, rows, strict=True))
 
 

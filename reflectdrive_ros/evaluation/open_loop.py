@@ -313,7 +313,11 @@ def numbers(result: Result) -> dict[str, Any]:
 
 def _summary(driver: str, result: Result) -> dict[str, Any]:
     pdms = np.array(result.scores[driver])[:, MEASURES.index("pdms")]
-    return {**driving_scores.summary(driver, result), "pdms_95": bootstrap_interval(pdms)}
+    known = pdms[np.isfinite(pdms)]  # PDMS of scenes without a map is unknown
+    return {
+        **driving_scores.summary(driver, result),
+        "pdms_95": bootstrap_interval(known) if len(known) else [None, None],
+    }
 
 
 def bootstrap_interval(values: Array) -> list[float]:
@@ -326,6 +330,10 @@ def bootstrap_interval(values: Array) -> list[float]:
 def format_difference(mean: float, ends: Sequence[float]) -> str:
     """A difference and its 95 % interval, as "+1.00 (-0.20 .. +2.10)"."""
     return f"{mean:+.2f} ({ends[0]:+.2f} .. {ends[1]:+.2f})"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _table(name: str, result: Result) -> Table:
@@ -341,9 +349,9 @@ def _table(name: str, result: Result) -> Table:
                     driver if family == "all" else "",
                     family,
                     str(means["scenes"]),
-                    f"{means['pdms']:.1f}",
+                    _percent(means["pdms"]),
                     "" if low is None else f"{low:.1f} - {high:.1f}",
-                    *(f"{means[column]:.1f}" for column in COLUMNS),
+                    *(_percent(means[column]) for column in COLUMNS),
                     *(f"{means['best_of_k']:.1f}" if "best_of_k" in means else "" for _ in best),
                 )
             )

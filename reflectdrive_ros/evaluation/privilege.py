@@ -56,8 +56,10 @@ def route_lanes_without_lights(scene: DrivingScene) -> LanePolylines:
     return replace(lanes, lights=np.zeros_like(lanes.lights))
 
 
-def drivable_grid(scene: DrivingScene) -> DrivableGrid:
-    """The drivable area of the PDM score: roads, intersections and car parks."""
+def drivable_grid(scene: DrivingScene) -> DrivableGrid | None:
+    """The drivable area of the PDM score: roads, intersections and car parks; None for a scene without a map."""
+    if not scene.has_map:
+        return None
     areas = scene.areas
     return drivable.grid_around_ego(drivable.union_polygons([*areas.roadblocks, *areas.intersections, *areas.carparks]))
 

@@ -22,6 +22,7 @@ import numpy as np
 from .. import geometry
 from ..domain import Array, CameraFrame, Command, EgoState, Observation
 from ..tokens import Codebook
+from .cameras import Camera
 
 MAX_CHARACTERS = 300  # of an instruction; longer texts are cut
 EGO_REACH = 20.0  # times its scale; an ego value beyond is a fault of odometry
@@ -84,6 +85,7 @@ class InputSpec:
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
     route_at_m: tuple[float, ...] = ()  # how far along the route its points lie
     codebook: Codebook = field(default_factory=Codebook)  # of the route's ids
+    rig: tuple[Camera, ...] = ()  # the cameras of the training, left to right; empty: not known
 
 
 @dataclass(frozen=True, eq=False)

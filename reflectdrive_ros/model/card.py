@@ -61,6 +61,7 @@ CAPABILITIES = {  # optional function of a network -> its graph
     "sampling": "sampled_step",
     "refine": "refine",
     "guidance": "guided_step",
+    "camera_dropout": "vision_encoder",  # black images in place of missing cameras
 }
 ORDER = (
     *("vision_encoder", "encoder", "prefill_goal", "prefill"),
@@ -330,10 +331,15 @@ def required_graphs(kind: str, capabilities: Iterable[str]) -> tuple[str, ...]:
 
 
 def token_capabilities(
-    layout: TokenLayout, plan_value: bool, refine: bool, guidance: bool, sampling: bool
+    layout: TokenLayout,
+    plan_value: bool,
+    refine: bool,
+    guidance: bool,
+    sampling: bool,
+    camera_dropout: bool = False,
 ) -> list[str]:
     """Capabilities of a token network: edit, goals if its layout has them, plan_value if it has that head, refine if it
-    has that expert, and guidance and sampling if the backend supports them.
+    has that expert, guidance and sampling if the backend supports them, and camera_dropout if it was trained with it.
     """
     optional = {
         "goals": bool(layout.goal),
@@ -341,6 +347,7 @@ def token_capabilities(
         "refine": refine,
         "guidance": guidance,
         "sampling": sampling,
+        "camera_dropout": camera_dropout,
     }
     return sorted(["edit", *(name for name, present in optional.items() if present)])
 

@@ -97,9 +97,11 @@ def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch
     return write_weights(net, net.config, FORMAT, {**described, **about}, Path(path), dtype)
 
 
-def weight_capabilities(config: TokenNetConfig) -> list[str]:
+def weight_capabilities(config: TokenNetConfig, camera_dropout: bool = False) -> list[str]:
     """Capabilities of weights: torch can do all that the network has parts for."""
-    return token_capabilities(config.layout, config.plan_value, config.refine.layers > 0, guidance=True, sampling=True)
+    return token_capabilities(
+        config.layout, config.plan_value, config.refine.layers > 0, True, True, camera_dropout=camera_dropout
+    )
 
 
 def load(path: str | Path, sha256: str) -> TokenNet:

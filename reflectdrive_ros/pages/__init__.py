@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-PARTS = {"__REPORT__": "report.js", "__COLOURS__": "colours.css", "__DRAWING__": "drawing.js"}  # a script names others
+PARTS = {  # a script names others
+    "__REPORT__": "report.js",
+    "__COLOURS__": "colours.css",
+    "__TABLES__": "tables.css",
+    "__DRAWING__": "drawing.js",
+}
 
 
 def page(name: str) -> str:
-    """The template `name` (report.html, replay_index.html, live.html) with the files that it names in place."""
+    """The template `name` (report.html, replay_index.html, dataset.html, live.html) with the files that it names."""
     text = (FOLDER / name).read_text(encoding="utf-8")
     for place, file in PARTS.items():
         if place in text:

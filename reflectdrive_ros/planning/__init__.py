@@ -15,7 +15,7 @@ PLANNERS: dict[str, Planner] = {
     "route_follower": route_follower.plan,
 }
 CAMERA_FREE = (*PLANNERS, *sorted(DENOISER_PLANNERS))  # they use no images, so none need be rendered or read
-VECTOR_PLANNERS = DENOISER_PLANNERS  # they read lanes, history, lights and stop lines; others pay nothing
+VECTOR_PLANNERS = DENOISER_PLANNERS  # they read lanes with their lights, and history; others pay nothing
 LEARNED: dict[str, Planner] = {  # they need the weights of a network
     "drivefine": drivefine.plan,
     "reflectdrive": reflectdrive.plan,

@@ -167,7 +167,9 @@ class CandidateScores:
 def score_candidates(known: SafetyContext, points: Array) -> CandidateScores:
     """Driving scores of plans through points (N, 8, 2) at 0.5 .. 4 s. Raises ValueError without a route."""
     forecast = known.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
-    scene = Scene.of_observation(known.observation, forecast, vehicle=known.config.vehicle)
+    scene = Scene.of_observation(
+        known.observation, forecast, red_lights=known.limits.red_lights(), vehicle=known.config.vehicle
+    )
     return CandidateScores(scene, score(scene, poses_on_road(points, known.road)), known.config.scoring)
 
 

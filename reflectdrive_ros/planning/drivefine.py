@@ -62,7 +62,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     count = settings.candidates if by_score or by_value else 1
     made = candidates(network, network.prefill(inputs), count, settings, observation.stamp_ns)
     waypoints = layout.decode(made.ids)
-    points = postprocess(waypoints[..., :2], observation.ego, bin_m, known.road)
+    points = postprocess(waypoints[..., :2], observation.ego, bin_m, known.road, known.limits)
     scores = np.zeros(0)
     if by_value:
         scores = network.plan_values(made.context, made.ids)

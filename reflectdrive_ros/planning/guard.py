@@ -13,7 +13,7 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import Config, GuardConfig
 from ..domain import Agents, Array, EgoState, Observation, Plan, Trajectory, Verdict
-from ..scoring.safety import BACKWARDS_MPS, SafetyContext, unsafe_reason, vehicle_demands
+from ..scoring.safety import BACKWARDS_MPS, SafetyContext, red_light_reason, unsafe_reason, vehicle_demands
 
 AVERAGE_S = 0.5  # accelerations are averaged over this time: finer ones are noise of a 2 Hz plan
 
@@ -69,11 +69,17 @@ def infeasible_reason(plan: Plan, observation: Observation, guard: GuardConfig) 
     return ""
 
 
-def stop_plan(ego: EgoState, agents: Agents | None, path: Array | None, config: Config) -> Plan:
+def stop_plan(
+    ego: EgoState,
+    agents: Agents | None,
+    path: Array | None,
+    config: Config,
+    lights: SafetyContext | None = None,
+) -> Plan:
     """Brake to a stop along `path` (poses (T, 3), current ego frame) or, without one, along the present curvature.
 
-    Uses the weakest of three decelerations without a collision, the strongest if all collide. Never fails: it needs
-    only the ego.
+    Uses the weakest of three decelerations without a collision and without crossing a closed stop line of `lights`, the
+    strongest if there is none. Never fails: it needs only the ego.
     """
     output, guard = config.output, config.guard
     times_s = output.dt_s * np.arange(1, round(output.horizon_s / output.dt_s) + 1)
@@ -82,7 +88,8 @@ def stop_plan(ego: EgoState, agents: Agents | None, path: Array | None, config: 
         distances = kinematics.braking_distances(ego.speed_mps, deceleration, times_s)
         poses = along_path(path, distances) if path is not None else along_present_curve(ego, distances, config)
         plan = Plan(ego.stamp_ns, ego.map_from_ego, Trajectory(poses, output.dt_s))
-        if not unsafe_reason(plan.trajectory, known):
+        crosses = lights is not None and red_light_reason(poses, output.dt_s, lights)
+        if not crosses and not unsafe_reason(plan.trajectory, known):
             break
     return plan
 

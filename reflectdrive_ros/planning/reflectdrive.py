@@ -58,7 +58,9 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     goals = scene.actions[scene.valid][: settings.goals if safety_context.can_check else 1]
     actions, confidence = draft_plans(goals, scene, inputs, network, settings)
     points = network.layout.decode(actions)
-    smooth = postprocess(points, observation.ego, network.layout.codebook.bin_m, safety_context.road)
+    smooth = postprocess(
+        points, observation.ego, network.layout.codebook.bin_m, safety_context.road, safety_context.limits
+    )
     order, scores = [0], tuple[float, ...]()
     if len(actions) > 1:
         found = assess(safety_context, evaluate(safety_context, smooth))

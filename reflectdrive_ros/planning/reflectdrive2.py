@@ -87,7 +87,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         )
 
     safety_context = planner_context.safety_context(observation)
-    road = safety_context.road
+    road, limits = safety_context.road, safety_context.limits
     bin_m, deadline_used = network.layout.codebook.bin_m, planner_context.deadline_used
     if len(actions) > 1 and not can_score(observation):
         all_rounds = edit_actions(network, context, actions, confidence, edit_rounds, deadline_used)
@@ -95,9 +95,9 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         choice = rank_by_value(network.plan_values(context, finished))
         best, others = choice.order[0], choice.order[1:]
         rounds = [(ids[[best]], confidence[[best]]) for ids, confidence in all_rounds]
-        ways = postprocess(network.layout.decode(finished), observation.ego, bin_m, road)
+        ways = postprocess(network.layout.decode(finished), observation.ego, bin_m, road, limits)
     else:
-        ways = postprocess(points, observation.ego, bin_m, road)
+        ways = postprocess(points, observation.ego, bin_m, road, limits)
         choice = rank_candidates(ways, log_probs, safety_context)
         best, others = choice.order[0], choice.order[1:]
         rounds = edit_actions(network, context, actions[[best]], confidence[[best]], edit_rounds, deadline_used)
@@ -109,7 +109,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
         same = np.array_equal(ids, actions[best])
-        way = ways[best] if same else postprocess(edited, observation.ego, bin_m, road)
+        way = ways[best] if same else postprocess(edited, observation.ego, bin_m, road, limits)
         states, repairs = None, 0
     sent = relax_profile(way, safety_context)
     if sent is not way and choice.scored is not None:

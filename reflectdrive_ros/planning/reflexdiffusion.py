@@ -43,6 +43,7 @@ from .denoiser import (
     with_present,
 )
 from .planner import PlannerContext, PlannerState, PlanningError
+from .postprocess.route_limits import slow_trajectory
 from .postprocess.speed_profile import limit_acceleration
 from .postprocess.standstill import without_reversal
 from .postprocess.waypoints import POINT_DT_S, POINTS, trajectories
@@ -79,6 +80,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     poses, reflections = sample_plan(denoiser, inputs, known, settings)
     trajectory = Trajectory(without_reversal(poses), denoiser.spec.future_dt_s)
     trajectory = reachable(trajectory, observation.ego.speed_mps)
+    trajectory = slow_trajectory(trajectory, known.limits, observation.ego.speed_mps)
     repairs = 0
     if settings.repair and known.can_check:
         repaired = repair_points(waypoints(trajectory), known)

@@ -36,6 +36,7 @@ from ..scoring.search import neighbourhood, search_stride
 from ..tokens import TokenLayout
 from .assessment import assess, evaluate, rank_as_planned
 from .planner import PlannerContext, no_deadline, token_network
+from .postprocess.route_limits import slow_points
 from .postprocess.waypoints import POINT_DT_S, postprocess, waypoint_poses
 
 ANCHORS = 4  # token pairs that are kept per iteration
@@ -80,7 +81,7 @@ def repair_plan(
     def points_of(many: Array) -> Array:
         kept = (many == ids).reshape(len(many), len(points), -1)[..., :2]
         decoded = np.where(kept, points, layout.decode(many)[..., :2])
-        return postprocess(decoded, known.observation.ego, layout.codebook.bin_m, known.road)
+        return postprocess(decoded, known.observation.ego, layout.codebook.bin_m, known.road, known.limits)
 
     def redraft(actions: Array) -> Array:
         return network.step(context, actions, layout.length, False)[0]
@@ -112,7 +113,7 @@ def repair_points(points: Array, known: SafetyContext) -> RepairedPoints:
     speed_mps = float(known.scene.motion[0])
     candidates = [points[None], brake_along_plan(points, speed_mps)]
     if known.route is not None:
-        candidates.append(follow_route(points, known))
+        candidates.append(slow_points(follow_route(points, known), known.limits, speed_mps, POINT_DT_S))
     start = assess(known, evaluation)
     found = assess(known, evaluate(known, np.concatenate(candidates)), float(start.progress_m[0]))
     best = found.best(float(start.limit_violation.max()))

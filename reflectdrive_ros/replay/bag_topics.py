@@ -8,7 +8,7 @@ from typing import Any
 
 from ..config import Config, override_dotted
 from ..ros import topics
-from ..ros.bag import BagError, BagReader
+from ..ros.bag import IMAGE_DOMAIN, BagError, BagReader
 from ..ros.topics import Topic
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -23,8 +23,14 @@ TOPIC_KEYWORDS = {
     "instruction": "instruction",
     "drivable": "drivable",
     "obstacles": "obstacle",
+    "lights": "traffic_light_recognition/traffic_signals",  # the fused ones, not those of one camera or source
+    "max_velocity": "max_velocity",
 }
+# The car of a recording follows no plan of ours. By the operation mode of a drive by hand, every step would start
+# without the last plan, and the steps of an engaged car could not be replayed.
+ONLY_IF_ASKED = ("operation_mode", "turn_indicators_status")
 IMAGE_TOPIC_NAME = ("tf_static", "instruction")  # other topics of these types are not used: /tf, any text
+LAST_PART = ("max_velocity",)  # likewise topics whose name only begins so: max_velocity_candidates
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
     asked = _asked(pairs)
     type_of = {topic.name: topic.type_name for topic in reader.topics if topic.count}
     config = _fitted(config, type_of, asked, driven_route=driven_route)
+    if domain := reader.descriptions.get(IMAGE_DOMAIN):
+        config = override_dotted(config, {"cameras.domain": domain})
     entries = topics.inputs(config)
     known = {entry.key for entry in entries}
     if unknown := sorted(
@@ -70,7 +78,7 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
             if entry.required:
                 raise BagError(f"--topic {entry.key}=: {config.planner} needs this input; name a topic of the bag")
             continue
-        if name is None and entry.key == "route" and driven_route:
+        if name is None and ((entry.key == "route" and driven_route) or entry.key in ONLY_IF_ASKED):
             continue
         if name is None:
             name = _only(entry, fitting)
@@ -137,6 +145,8 @@ def _fitting(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
     names = _of_type(entry, type_of)
     if camera := entry.key.partition(":")[2]:
         return [name for name in names if camera in name.split("/")]
+    if entry.key in LAST_PART:
+        return [name for name in names if name.split("/")[-1] == TOPIC_KEYWORDS[entry.key]]
     if entry.key in IMAGE_TOPIC_NAME:
         return [name for name in names if TOPIC_KEYWORDS[entry.key] in name]
     return names

@@ -28,7 +28,7 @@ from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
 from ..ros.inputs.channel import InputStatus, Level
 from ..ros.planning_core import PlanningCore, StepInputs
 from ..runtime import cli_args
-from ..runtime.engine import NO_DEADLINE_MS, Engine
+from ..runtime.engine import NO_DEADLINE_MS, Engine, network_domain_note
 from ..runtime.prefetch import PREFETCH_DEPTH
 from .bag_topics import ambiguous_choices, known_sources, map_topics
 from .chunks import ReplayChunks
@@ -74,6 +74,8 @@ def replay_bag(
         config, sources = found.config, found.sources
         for line in ambiguous_choices(found.details()):
             errors.print(line)
+        if note := network_domain_note(config):
+            errors.print(note)
         tally = ReplayCounters(config.engine.deadline_ms)
         out.mkdir(parents=True, exist_ok=True)
         stop_ns = reader.end_ns + 1 if options.duration is None else reader.start_ns + round(options.duration * 1e9)

@@ -109,8 +109,11 @@ def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
 # --- existing results -------------------------------------------------------------------------------------------------
 
 
-def made_by(bag: Path, options: ReplayOptions, config: Config, program: str) -> dict[str, Any]:
-    """Everything a result depends on, ready for JSON. Raises OSError for a bag or map that cannot be read."""
+def made_by(bag: Path, options: Any, config: Config, program: str) -> dict[str, Any]:
+    """Everything a result depends on, ready for JSON; `options` is a dataclass.
+
+    Raises OSError for a bag or map that cannot be read.
+    """
     files = sorted(bag.iterdir()) if bag.is_dir() else [bag] if bag.exists() else []
     lanelet_map = Path(config.inputs.lanelet_map) if config.inputs.lanelet_map else None
     made = {

@@ -157,6 +157,9 @@ def _qos(latched: bool) -> Qos:
     )
 
 
+IMAGE_DOMAIN = "image_domain"  # of `BagWriter.describe`: what the images of a bag are
+
+
 class BagWriter:
     """Writes one bag; used as a context manager, it is closed and readable however the block ends.
 
@@ -200,6 +203,10 @@ class BagWriter:
         if kind is None:  # otherwise the exception of the block is raised
             self._wait_for_all_but(0)
             closing.result()
+
+    def describe(self, key: str, value: str) -> None:
+        """Stores a text in the bag's metadata, for `BagReader.descriptions`."""
+        self._writer.set_custom_data(key, value)
 
     def add_topic(self, name: str, type_name: str, *, latched: bool = False) -> None:
         """Declares a topic; latched ones are offered as transient local. A second identical declaration does
@@ -326,6 +333,7 @@ class BagReader:
         except BaseException:
             self.close()
             raise
+        self.descriptions = _descriptions(self.path)
         self.topics = _merge_topics([topic for source in self._sources for topic in source.topics])
         self.message_count = sum(topic.count for topic in self.topics)
         self.start_ns = min(source.start_ns for source in self._sources)
@@ -459,6 +467,15 @@ def _storage_files(path: Path) -> tuple[list[Path], str]:
         if not os.path.lexists(path / Path(file).name):
             raise BagError(f"bag {path} lacks its file {Path(file).name}; copy the bag again")
     return [path / Path(file).name for file in files], ""
+
+
+def _descriptions(path: Path) -> dict[str, str]:
+    """The texts of `BagWriter.describe`; none where the metadata cannot be used."""
+    try:
+        found = read_yaml(path / "metadata.yaml")["rosbag2_bagfile_information"]["custom_data"]
+        return {str(key): str(value) for key, value in found.items()}
+    except (OSError, DocumentError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _files_without_metadata(path: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import json
 import sys
 from typing import Any
 
-from ..config import MODEL_BACKENDS, Config, Setting, settings
+from ..config import MODEL_BACKENDS, UNKNOWN_LIGHT_POLICIES, Config, Setting, settings
 from ..planning import LEARNED, PLANNERS
 from .topics import OBJECT_TYPES, ROUTE_TYPES
 
@@ -24,6 +24,9 @@ CHOICES = {  # settings with a fixed set of strings
     "inputs.objects_type": (*OBJECT_TYPES, "none"),
     "inputs.drivable_type": ("none", "map", "grid"),
     "inputs.obstacles_type": ("none", "cloud"),
+    "inputs.lights_type": ("groups", "none"),
+    "lights.unknown": UNKNOWN_LIGHT_POLICIES,
+    "lights.unknown_after_red": UNKNOWN_LIGHT_POLICIES,
     "scoring.form": ("pdms", "epdms"),
     "reflexdiffusion.sampler": ("dpm", "ddim"),
     "model.backend": MODEL_BACKENDS,

@@ -24,7 +24,7 @@ class BadMessage(Exception):
 
 
 def stamp_ns(header: Any) -> int:
-    """Nanoseconds of a std_msgs/Header."""
+    """Nanoseconds of a std_msgs/Header, or of a message that has a stamp in place of one."""
     return int(header.stamp.sec) * 1_000_000_000 + int(header.stamp.nanosec)
 
 
@@ -101,6 +101,14 @@ def acceleration(message: Any) -> float:
             f"acceleration of {value:.4g} m/s^2 cannot be used, at most {EGO_ACCELERATION_MAX_MPS2:g} is possible: "
             "check its sender"
         )
+    return value
+
+
+def max_velocity_mps(message: Any) -> float:
+    """m/s of a VelocityLimit; 0 means stop. Raises BadMessage for a negative value, NaN and infinity."""
+    value = float(message.max_velocity)
+    if not 0.0 <= value < np.inf:
+        raise BadMessage(f"a limit of {value:g} m/s cannot be used: publish 0 (stop) or more")
     return value
 
 

@@ -50,6 +50,17 @@ class MapSource:
     if_another: str  # a lanelet of the route is not in it
 
 
+@dataclass(frozen=True, eq=False)
+class MapLights:
+    """The traffic lights of a map: one row for each light of each lanelet for cars."""
+
+    lanelet_ids: Array  # (M,) int64
+    group_ids: Array  # (M,) int64
+    turns: tuple[str, ...]  # of the lanelets, see `lanelets.TURNS`
+    stop_lines: Array  # (M, 2, 2) m, map frame: left and right end in driving direction of the lanelet
+    without_stop_line: int  # rows whose stop line is the start of the lanelet, because the map has none
+
+
 class LaneletMap:
     """Lanelets in the map frame, by id."""
 
@@ -104,6 +115,33 @@ class LaneletMap:
                 middle, limit_mps = self._lane(lanelet_id)[:, :2], self.lanelets[lanelet_id].limit_mps
                 lanes[lanelet_id] = Lane(middle, tuple(parts), (), (), (), limit_mps if limit_mps > 0.0 else None)
         return LaneSegments.of(lanes)
+
+    @cached_property
+    def lights(self) -> MapLights:
+        """Those of the lanelets for cars; a light without a stop line gets the start of its lanelet."""
+        rows: list[tuple[int, int, str, Array]] = []
+        without = 0
+        for lanelet_id, lanelet in self.lanelets.items():
+            if not (lanelet.lights and lanelet.for_cars and len(lanelet.left) and len(lanelet.right)):
+                continue
+            left, right = align_bounds(lanelet.left, lanelet.right)
+            middle = middle_line(lanelet.left, lanelet.right)
+            if geometry.arc_lengths(middle)[-1] < 1e-3:
+                continue  # a route over it would be refused
+            for light in lanelet.lights:
+                ends = np.stack([left[0], right[0]])
+                if light.stop_line is None:
+                    without += 1
+                else:
+                    ends = order_ends(light.stop_line, middle)
+                rows.append((lanelet_id, light.group_id, lanelet.turn, ends))
+        return MapLights(
+            np.array([row[0] for row in rows], np.int64),
+            np.array([row[1] for row in rows], np.int64),
+            tuple(row[2] for row in rows),
+            np.reshape([row[3] for row in rows], (-1, 2, 2)).astype(float),
+            without,
+        )
 
     @cached_property
     def elevation(self) -> MapElevation | None:
@@ -181,6 +219,23 @@ def align_direction(line: Array, model: Array) -> Array:
     return line if np.hypot(*there.T).sum() <= np.hypot(*back.T).sum() else line[::-1]
 
 
+def order_ends(ends: Array, middle: Array) -> Array:
+    """(2, 2) the ends of a stop line as its left and right end, seen along the middle (N, 2) of its lanelet."""
+    (at,), _ = geometry.project(middle, ends.mean(axis=0, keepdims=True))
+    heading = float(geometry.sample(middle, np.array([at]))[0, 2])
+    to_left = (ends[0] - ends[1]) @ (-np.sin(heading), np.cos(heading))
+    return ends if to_left >= 0.0 else ends[::-1]
+
+
+def align_bounds(left: Array, right: Array) -> tuple[Array, Array]:
+    """The left and right bound (A, D) and (B, D) of a lanelet, both in driving direction."""
+    bounds = left, align_direction(right, left)
+    x, y = np.concatenate([bounds[0], bounds[1][::-1]])[:, :2].T  # up on one side and back on the other
+    if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # counter-clockwise: against the driving direction
+        return bounds[0][::-1], bounds[1][::-1]
+    return bounds
+
+
 def middle_line(left: Array, right: Array, step_m: float = LANE_STEP_M) -> Array:
     """(N, D) the middle of two bounds (A, D) and (B, D) at equal shares of their lengths, as Autoware draws it; D is 2,
     or 3 with elevation.
@@ -188,10 +243,7 @@ def middle_line(left: Array, right: Array, step_m: float = LANE_STEP_M) -> Array
     lanelet2's own centreline zigzags by up to 90 degrees where the bounds have points at different places. Nor can its
     sense of direction be used: it is made at loading, from the degrees, which maps in a frame of their own leave empty.
     """
-    bounds = [left, align_direction(right, left)]
-    x, y = np.concatenate([bounds[0], bounds[1][::-1]])[:, :2].T  # up on one side and back on the other
-    if np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y):  # counter-clockwise: left and right are swapped
-        bounds = [bound[::-1] for bound in bounds]
+    bounds = align_bounds(left, right)
     longest_m = max(geometry.arc_lengths(bound)[-1] for bound in bounds)
     count = max(int(np.ceil(longest_m / step_m)) + 1, 2)
     return np.asarray(0.5 * (resample_evenly(bounds[0], count) + resample_evenly(bounds[1], count)))

@@ -6,7 +6,7 @@ Imports neither lanelet2 nor anything heavy, so that the short-lived process tha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,17 @@ from ..domain import Array
 
 KMH, MPH = 1 / 3.6, 0.44704  # m/s
 
+TURNS = ("", "left", "straight", "right")  # of Autoware's tag turn_direction; empty: none
+STOP_LINE_MIN_M = 0.1  # a shorter stop line has no direction and counts as none
 NOT_FOR_CARS = ("crosswalk", "walkway", "shared_walkway", "stairs", "bicycle_lane")
+
+
+@dataclass(frozen=True)
+class LaneletLight:
+    """A regulatory element of type traffic_light that a lanelet has to obey."""
+
+    group_id: int  # id of the regulatory element, which Autoware publishes as traffic_light_group_id
+    stop_line: Array | None  # (2, 2) first and last point of its ref_line, in either order; None: the map has none
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,8 @@ class Lanelet:
     limit_mps: float  # NaN where the map has none
     left_z_m: Array  # (A,) elevation of the left bound's points
     right_z_m: Array  # (B,)
+    turn: str = ""  # one of TURNS
+    lights: tuple[LaneletLight, ...] = ()
 
 
 def lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
@@ -45,8 +57,21 @@ def lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
             limit_mps=speed_mps(tags["speed_limit"]) if "speed_limit" in tags else np.nan,
             left_z_m=line_elevation(lanelet.leftBound),
             right_z_m=line_elevation(lanelet.rightBound),
+            turn=tags["turn_direction"] if "turn_direction" in tags and tags["turn_direction"] in TURNS else "",
+            lights=tuple(lights_of(lanelet.regulatoryElements)),
         )
     return found
+
+
+def lights_of(regulatory_elements: Any) -> Iterator[LaneletLight]:
+    """The traffic lights among lanelet2's regulatory elements of a lanelet."""
+    for element in regulatory_elements:
+        tags, roles = element.attributes, element.parameters
+        if "subtype" in tags and tags["subtype"] == "traffic_light":
+            lines = [line_points(line) for line in roles["ref_line"]] if "ref_line" in roles else []
+            drawn = [line[[0, -1]] for line in lines if len(line) >= 2 and np.isfinite(line).all()]
+            usable = [ends for ends in drawn if np.hypot(*(ends[1] - ends[0])) >= STOP_LINE_MIN_M]
+            yield LaneletLight(int(element.id), usable[0] if usable else None)
 
 
 def line_points(line: Any) -> Array:
@@ -70,7 +95,9 @@ def speed_mps(text: str) -> float:
 
 def pack(lanelets: Mapping[int, Lanelet]) -> dict[str, Array]:
     """A few flat arrays: all points one after the other, and where each line of each lanelet ends; elevations of the
-    bounds' points likewise."""
+    bounds' points likewise; one row for each light of a lanelet, its stop line NaN where the map has none."""
+    lights = [(row, light) for row, lanelet in enumerate(lanelets.values()) for light in lanelet.lights]
+    no_line = np.full((2, 2), np.nan)
     lines = [line for lanelet in lanelets.values() for line in (lanelet.left, lanelet.right, lanelet.centerline)]
     return {
         "ids": np.array(list(lanelets), np.int64),
@@ -81,6 +108,12 @@ def pack(lanelets: Mapping[int, Lanelet]) -> dict[str, Array]:
         "z_m": np.concatenate(
             [np.zeros(0), *(z for each in lanelets.values() for z in (each.left_z_m, each.right_z_m))]
         ),
+        "turns": np.array([TURNS.index(lanelet.turn) for lanelet in lanelets.values()], np.int64),
+        "light_rows": np.array([row for row, _ in lights], np.int64),
+        "light_groups": np.array([light.group_id for _, light in lights], np.int64),
+        "stop_lines": np.reshape(
+            [no_line if light.stop_line is None else light.stop_line for _, light in lights], (-1, 2, 2)
+        ).astype(float),
     }
 
 
@@ -88,19 +121,32 @@ def unpack(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
     """The lanelets of packed arrays. Raises ValueError if the arrays do not fit together."""
     ids, points, ends = arrays["ids"], arrays["points"], arrays["ends"]
     for_cars, limits_mps, z_m = arrays["for_cars"], arrays["limits_mps"], arrays["z_m"]
-    count = len(ids)
+    turns, light_rows, light_groups, stop_lines = (
+        arrays[name] for name in ("turns", "light_rows", "light_groups", "stop_lines")
+    )
+    count, kinds = len(ids), [array.dtype.kind for array in (ids, points, ends, for_cars, limits_mps, z_m)]
+    light_kinds = [array.dtype.kind for array in (turns, light_rows, light_groups, stop_lines)]
     whole = (
         ends.shape == (3 * count,)
         and for_cars.shape == limits_mps.shape == (count,)
         and points.shape == (ends[-1] if count else 0, 2)
-        and [array.dtype.kind for array in (ids, points, ends, for_cars, limits_mps, z_m)] == [*"ifibff"]
+        and kinds == [*"ifibff"]
+        and light_kinds == [*"iiif"]
         and (np.diff(ends, prepend=0) >= 0).all()
         and z_m.shape == (np.diff(ends, prepend=0).reshape(count, 3)[:, :2].sum(),)
+        and turns.shape == (count,)
+        and ((turns >= 0) & (turns < len(TURNS))).all()
+        and light_rows.shape == light_groups.shape == stop_lines.shape[:1]
+        and ((light_rows >= 0) & (light_rows < count)).all()
+        and stop_lines.shape[1:] == (2, 2)
     )
     if not whole:
         raise ValueError("the arrays do not fit together")
     lines = np.split(points, ends[:-1])
     elevations = np.split(z_m, np.cumsum(np.diff(ends, prepend=0).reshape(count, 3)[:, :2])[:-1])
+    lights: dict[int, list[LaneletLight]] = {}
+    for row, group_id, line in zip(light_rows.tolist(), light_groups.tolist(), stop_lines, strict=True):
+        lights.setdefault(row, []).append(LaneletLight(group_id, line if np.isfinite(line).all() else None))
     return {
         int(name): Lanelet(
             left=lines[3 * k],
@@ -110,6 +156,8 @@ def unpack(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
             limit_mps=float(limits_mps[k]),
             left_z_m=elevations[2 * k],
             right_z_m=elevations[2 * k + 1],
+            turn=TURNS[turns[k]],
+            lights=tuple(lights.get(k, ())),
         )
         for k, name in enumerate(ids)
     }

@@ -8,6 +8,16 @@ INPUTS = {  # the node's topic -> argument, its default (Autoware's name), descr
     "~/input/route": ("input_route", "/planning/mission_planning/route", "LaneletRoute, or nav_msgs/Path"),
     "~/input/map": ("input_vector_map", "/map/vector_map", "LaneletMapBin, where lanelet_map names no file"),
     "~/input/objects": ("input_objects", "/perception/object_recognition/objects", "PredictedObjects"),
+    "~/input/traffic_lights": (
+        "input_traffic_signals",
+        "/perception/traffic_light_recognition/traffic_signals",
+        "TrafficLightGroupArray, where a map is read",
+    ),
+    "~/input/max_velocity": (
+        "input_max_velocity",
+        "/planning/scenario_planning/max_velocity",
+        "VelocityLimit, at most which the car drives",
+    ),
     "~/input/drivable": (
         "input_drivable",
         "~/input/drivable",
@@ -17,6 +27,16 @@ INPUTS = {  # the node's topic -> argument, its default (Autoware's name), descr
         "input_obstacles",
         "/perception/obstacle_segmentation/pointcloud",
         "sensor_msgs/PointCloud2 without its ground, with inputs.obstacles_type cloud",
+    ),
+    "~/input/operation_mode_state": (
+        "input_operation_mode",
+        "/api/operation_mode/state",
+        "OperationModeState: whether the planner or a driver drives",
+    ),
+    "~/input/turn_indicators_status": (
+        "input_turn_indicators",
+        "/vehicle/status/turn_indicators_status",
+        "TurnIndicatorsReport",
     ),
     "~/input/instruction": ("input_instruction", "~/input/instruction", "std_msgs/String, the route in words"),
 }
@@ -32,4 +52,6 @@ OUTPUTS = {  # likewise; by default they stay in the node's own namespace
         "CandidateTrajectories, for a selector",
     ),
     "~/output/turn_indicators": ("output_turn_indicators", "~/output/turn_indicators", "TurnIndicatorsCommand"),
+    "~/output/planning_factors": ("output_planning_factors", "~/output/planning_factors", "PlanningFactorArray"),
 }
+SHOWN_ONLY = ("~/output/planning_factors",)  # outputs that no node acts on

@@ -23,29 +23,22 @@ import rclpy
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
-from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.exceptions import ParameterException
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
-from rclpy.node import Node
-from rclpy.qos import (
-    DurabilityPolicy,
-    HistoryPolicy,
-    QoSCompatibility,
-    QoSProfile,
-    ReliabilityPolicy,
-    qos_check_compatible,
-)
+from rclpy.node import Node, SubscriptionEventCallbacks  # of qos_event in Humble
+from rclpy.qos import QoSCompatibility, qos_check_compatible
 from rclpy.signals import SignalHandlerOptions
 
 from ..config import ConfigError
-from ..domain import Array, Command, StepReport
+from ..domain import StepReport
 from ..runtime.model_file import ModelFileError
 from ..stopping import end_with_parent
 from . import outputs, topics
 from .elevation import RoadSurface
 from .inputs.channel import InputStatus, Level
 from .params import declare_config, starts_strictly
+from .plan_publisher import PlanPublisher, qos_profile
 from .planning_core import PlanningCore, PlanningStep
 from .topics import message_class
 
@@ -58,16 +51,6 @@ REPEATING_PERIOD_S = 0.5
 ARRIVALS_KEPT = 256
 DOMAINS = 233  # ROS domain ids that the port numbers of DDS allow
 SWITCH_INTERVAL_S = 0.001
-
-
-def qos_profile(qos: topics.Qos) -> QoSProfile:
-    reliability, durability, depth = qos.value
-    return QoSProfile(
-        history=HistoryPolicy.KEEP_LAST,
-        depth=depth,
-        reliability=ReliabilityPolicy[reliability.upper()],
-        durability=DurabilityPolicy[durability.upper()],
-    )
 
 
 class RateLimitedCallbackGroup(CallbackGroup):
@@ -109,22 +92,12 @@ class PlannerNode(Node):
         self._busy_since: float | None = None
         # times of the worker's last plan, of the last plan of worker or watchdog, of the last report of an overdue plan
         self._planned_at = self._sent_at = self._reported_at = time.perf_counter()
-        self._sequence = 0
         self._newest_sent = (0, 0)  # restarts of the clock, stamp
-        self._command = Command.FOLLOW
         self._closing = False
         self._wake = threading.Condition()
         self._send_lock = threading.Lock()
 
-        self._publishers_by_key = {
-            topic.key: self.create_publisher(
-                message_class(topic.type),
-                topic.name,
-                qos_profile(topic.qos),
-                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
-            )
-            for topic in topics.OUTPUTS
-        }
+        self._publisher = PlanPublisher(self, self.config, self._core.model_sha256)
         self._anchor = f"image:{self.config.cameras.anchor}"
         # raw: rclpy deserialises with the GIL held, and an error there would end the node
         repeating = RateLimitedCallbackGroup(REPEATING_PERIOD_S)
@@ -140,10 +113,11 @@ class PlannerNode(Node):
                 raw=True,
             )
             for topic in topics.inputs(self.config)
+            if topic.required or topics.is_installed(topic.type)
         }
         self._mismatches: list[str] = []  # reported last; each change is reported once
         self._types_by_key = {topic.key: topic.type for topic in topics.inputs(self.config)}
-        self._silent = {key for key in self._subscriptions_by_key if not key.startswith("instruction")}
+        self._silent = {key for key in self._subscriptions_by_key if key != "instruction"}
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(WATCHDOG_PERIOD_S, self._check_watchdog, MutuallyExclusiveCallbackGroup(), clock=steady)
         self.create_timer(
@@ -156,6 +130,8 @@ class PlannerNode(Node):
             f"planner {self.config.planner}, model {self._core.model_sha256[:12] or 'none'}, "
             f"cameras {', '.join(self.config.cameras.names)}"
         )
+        if self._core.domain_note:
+            self.get_logger().warning(self._core.domain_note)
 
     def _now_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)
@@ -208,58 +184,22 @@ class PlannerNode(Node):
         start_s = time.perf_counter()
         points = outputs.plan_points(report.plan, self.config, surface)
         plan_bytes = outputs.trajectory_bytes(report.plan.stamp_ns, points, self.config.output.map_frame)
-        if step is not None and step.snapshot.observation is not None:
-            self._command = step.snapshot.observation.command
         # worker and watchdog both send: the messages that explain a plan are sent before the next plan
         with self._send_lock:
             newness = restarts, report.plan.stamp_ns
             if self._closing or newness < self._newest_sent:
                 return  # the watchdog has sent a stop for this stamp: an older plan must not follow a newer stop
             self._newest_sent = newness
-            self._publish("trajectory", plan_bytes)
+            self._publisher.publish("trajectory", plan_bytes)
             done = self._sent_at = time.perf_counter()
+            arrived_s = start_s
             if step is not None:
                 self._planned_at = done
-            self._explain(report, points, surface, step, start_s, done)
-
-    def _explain(
-        self,
-        report: StepReport,
-        points: Array,
-        surface: RoadSurface,
-        step: PlanningStep | None,
-        start_s: float,
-        done: float,
-    ) -> None:
-        """Publish status, candidates and, where they are subscribed to, the debug topics of a plan sent at `done`."""
-        self._sequence += 1
-        image_ns = None if step is None else step.snapshot.image_stamp_ns
-        started_by = ("odometry", report.plan.stamp_ns) if image_ns is None else (self._anchor, image_ns)
-        total_ms = 1e3 * (done - (start_s if step is None else self._arrived.get(started_by, start_s)))
-        age_s = float("nan") if image_ns is None else (report.plan.stamp_ns - image_ns) * 1e-9
-        stages = {} if step is None else {**step.timings_ms, "publish": 1e3 * (done - start_s), "overall": total_ms}
-        sha = self._core.model_sha256
-        trajectory = outputs.trajectory(report.plan, self.config, points)
-        self._publish("status", outputs.status(report, self.config, sha, self._sequence, age_s, total_ms))
-        self._publish("processing_time", outputs.processing_time(report.plan.stamp_ns, total_ms))
-        name = self.get_fully_qualified_name()
-        candidates = outputs.candidates(report.plan, trajectory.points, self._command, self.config, name, surface)
-        self._publish("candidates", candidates)
-        self._publish("turn_indicators", outputs.turn_indicators(self._command, report.plan.stamp_ns))
-        if self._has_subscribers("path"):
-            self._publish("path", outputs.path(trajectory))
-        if self._has_subscribers("markers"):
-            self._publish("markers", outputs.markers(report, trajectory, self.config))
-        if self._has_subscribers("debug"):
-            self._publish("debug", outputs.debug(report, self.config, stages))
-        if self._has_subscribers("goals"):
-            self._publish("goals", outputs.goals(report.plan, self.config))
-
-    def _publish(self, key: str, message: Any) -> None:
-        self._publishers_by_key[key].publish(message)
-
-    def _has_subscribers(self, key: str) -> bool:
-        return int(self._publishers_by_key[key].get_subscription_count()) > 0
+                image_ns = step.snapshot.image_stamp_ns
+                started_by = ("odometry", report.plan.stamp_ns) if image_ns is None else (self._anchor, image_ns)
+                arrived_s = self._arrived.get(started_by, start_s)
+            times_ms = 1e3 * (done - arrived_s), 1e3 * (done - start_s)
+            self._publisher.explain(report, points, surface, step, *times_ms)
 
     # --- watchdog and diagnostics ------------------------------------------------------------------------------------
 
@@ -293,7 +233,9 @@ class PlannerNode(Node):
 
     def _publish_diagnostics(self) -> None:
         statuses = [*self._core.statuses(self._now_ns()), *self._parameter_status]
-        self._publish("diagnostics", outputs.diagnostics(statuses, self._now_ns(), self.get_fully_qualified_name()))
+        self._publisher.publish(
+            "diagnostics", outputs.diagnostics(statuses, self._now_ns(), self.get_fully_qualified_name())
+        )
 
     def _report_mismatches(self) -> None:
         """Warn of publishers on topics without messages whose type or QoS is incompatible with the subscription."""

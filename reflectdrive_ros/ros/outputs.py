@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from autoware_internal_debug_msgs.msg import Float64Stamped
-from autoware_internal_planning_msgs.msg import CandidateTrajectories, CandidateTrajectory, GeneratorInfo
+from autoware_internal_debug_msgs.msg import Float64Stamped, ProcessingTimeNode, ProcessingTimeTree
+from autoware_internal_planning_msgs.msg import (
+    CandidateTrajectories,
+    CandidateTrajectory,
+    ControlPoint,
+    GeneratorInfo,
+    PlanningFactorArray,
+)
+from autoware_internal_planning_msgs.msg import PlanningFactor as PlanningFactorMessage
 from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
 from autoware_planning_msgs.msg import TrajectoryPoint
 from autoware_vehicle_msgs.msg import TurnIndicatorsCommand
 from builtin_interfaces.msg import Duration, Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from geometry_msgs.msg import Point, PoseStamped
+from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
 from nav_msgs.msg import Path
 from reflectdrive.msg import GoalHypotheses, PlannerDebug, PlannerStatus
 from std_msgs.msg import Header, String
@@ -24,18 +31,15 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from .. import geometry, kinematics
 from ..config import Config
-from ..domain import Array, Command, Plan, StepReport, TokenTrace, Trajectory
+from ..domain import Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
 from . import rotations
 from .elevation import FLAT_GROUND, RoadSurface
 from .inputs.channel import InputStatus
+from .inputs.control import Signal
 from .topics import NODE_NAME
 
+NODE = NODE_NAME.rpartition("/")[2]
 HAS_TURN_INDICATOR = "turn_indicators_command" in CandidateTrajectory.get_fields_and_field_types()
-DISABLE, LEFT, RIGHT = (
-    TurnIndicatorsCommand.DISABLE,
-    TurnIndicatorsCommand.ENABLE_LEFT,
-    TurnIndicatorsCommand.ENABLE_RIGHT,
-)
 
 
 def time_message(stamp_ns: int) -> Time:
@@ -157,8 +161,9 @@ def slot_uuid(generator_name: str, slot: int) -> UUID:
     return UUID(uuid=np.frombuffer(name.bytes, np.uint8))
 
 
-def turn_indicators(command: Command, stamp_ns: int) -> TurnIndicatorsCommand:
-    chosen = {Command.LEFT: LEFT, Command.RIGHT: RIGHT}.get(command, DISABLE)
+def turn_indicators(signal: Signal | None, stamp_ns: int) -> TurnIndicatorsCommand:
+    """None: no command, the signal of the driver stays."""
+    chosen = TurnIndicatorsCommand.NO_COMMAND if signal is None else signal
     return TurnIndicatorsCommand(stamp=time_message(stamp_ns), command=int(chosen))
 
 
@@ -171,7 +176,7 @@ def generator_name(config: Config, node: str) -> str:
 def candidates(
     plan: Plan,
     best: list[TrajectoryPoint],
-    command: Command,
+    signal: Signal | None,
     config: Config,
     node: str = NODE_NAME,
     surface: RoadSurface = FLAT_GROUND,
@@ -187,10 +192,41 @@ def candidates(
             header=header(plan.stamp_ns, config.output.map_frame), generator_id=identity, points=points
         )
         if HAS_TURN_INDICATOR:
-            candidate.turn_indicators_command = turn_indicators(command, plan.stamp_ns)
+            candidate.turn_indicators_command = turn_indicators(signal, plan.stamp_ns)
         message.candidate_trajectories.append(candidate)
         name = String(data=f"{generator}_{slot}")
         message.generator_info.append(GeneratorInfo(generator_id=identity, generator_name=name))
+    return message
+
+
+def planning_factors(report: StepReport, config: Config, surface: RoadSurface = FLAT_GROUND) -> PlanningFactorArray:
+    """Where the plan is slow or stops, and why; poses are those of base_link, distances along the route to it."""
+    plan = report.plan
+    head = header(plan.stamp_ns, config.output.map_frame)
+    message = PlanningFactorArray(header=head)
+    driven_m = geometry.arc_lengths(np.concatenate([np.zeros((1, 3)), plan.trajectory.poses]))[1:]
+    for factor in report.factors:
+        # along the plan, so that the height is that of the plan's road also where another road lies in between
+        way = [*plan.trajectory.poses[driven_m < factor.distance_m], factor.pose]
+        poses = geometry.compose(plan.map_from_ego, np.stack(way))
+        (*_, z_m), pitches = surface.heights_and_pitches(poses)
+        x, y, yaw = poses[-1].tolist()
+        (orientation,) = rotations.quaternions_from_yaw_pitch(np.array([yaw]), pitches[-1:]).tolist()
+        made = PlanningFactorMessage(module=NODE, is_driving_forward=True, detail=factor.kind.value)
+        made.behavior = PlanningFactorMessage.SLOW_DOWN if factor.speed_mps > 0.0 else PlanningFactorMessage.STOP
+        made.control_points = [
+            ControlPoint(
+                pose=Pose(
+                    position=Point(x=x, y=y, z=float(z_m)),
+                    orientation=Quaternion(**dict(zip("xyzw", orientation, strict=True))),
+                ),
+                velocity=float(factor.speed_mps),
+                distance=float(factor.distance_m),
+            )
+        ]
+        made.safety_factors.header = head
+        made.safety_factors.is_safe = factor.kind is not FactorKind.OBJECT
+        message.factors.append(made)
     return message
 
 
@@ -317,10 +353,36 @@ def processing_time(stamp_ns: int, total_ms: float) -> Float64Stamped:
     return Float64Stamped(stamp=time_message(stamp_ns), data=float(total_ms))
 
 
+def processing_time_tree(stages_ms: Mapping[str, float]) -> ProcessingTimeTree:
+    """The stages of a step, ms, as a tree: `overall` (arrival of the input to the published plan) has `snapshot`,
+    `engine` (the engine's `total`) and `publish`; all other stages are parts of the engine's time.
+    """
+    tree = ProcessingTimeTree()
+
+    def add(name: str, time_ms: float, parent: int) -> int:
+        node = ProcessingTimeNode(id=len(tree.nodes) + 1, name=name, processing_time=float(time_ms), parent_id=parent)
+        tree.nodes.append(node)
+        return int(node.id)
+
+    root = add("overall", stages_ms.get("overall", sum(stages_ms.get(name, 0.0) for name in OUTER_STAGES)), 0)
+    for outer in OUTER_STAGES:
+        if outer not in stages_ms:
+            continue
+        parent = add("engine" if outer == "total" else outer, stages_ms[outer], root)
+        if outer == "total":
+            for name, time_ms in stages_ms.items():
+                if name not in (*OUTER_STAGES, "overall"):
+                    add(name, time_ms, parent)
+    return tree
+
+
+OUTER_STAGES = ("snapshot", "total", "publish")  # of a step, one after the other
+
+
 def diagnostic_node(node: str) -> str:
     """What diagnostics call a node of this full name: `reflectdrive` where the launch files start it by default, the
     full name elsewhere."""
-    return NODE_NAME.rpartition("/")[2] if node == NODE_NAME else node
+    return NODE if node == NODE_NAME else node
 
 
 def diagnostics(statuses: Iterable[InputStatus], now_ns: int, node: str) -> DiagnosticArray:

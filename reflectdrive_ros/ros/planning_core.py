@@ -12,6 +12,7 @@ from ..config import Config
 from ..domain import PlanSource, StepReport, Verdict
 from ..runtime.engine import Clock, Engine
 from .elevation import RoadSurface
+from .inputs.camera_rig import RigInput
 from .inputs.channel import NO_CLOCK, InputStatus, Level
 from .inputs.snapshot import Inputs, Snapshot
 
@@ -41,8 +42,11 @@ class PlanningCore:
         self.config = config
         self._clock = clock
         self._engine = engine or Engine(config, clock)
-        self.inputs = Inputs(config, self._engine.image_size)
+        optional = self._engine.camera_dropout
+        rig = RigInput(self._engine.rig, config.cameras, optional=optional) if self._engine.rig else None
+        self.inputs = Inputs(config, self._engine.image_size, rig)
         self.model_sha256, self.backend_description = self._engine.model_sha256, self._engine.backend_description
+        self.domain_note = self._engine.domain_note
         self._restarts = 0
         self._consecutive_late = 0
         self._interrupted = ""  # why the watchdog had to send the stop, until the next step
@@ -76,14 +80,17 @@ class PlanningCore:
 
     def plan_step(self, inputs: StepInputs) -> PlanningStep:
         """Plan from collected inputs. Steps must be planned in the order in which their inputs were collected."""
-        if self._restarts != inputs.restarts:
+        snapshot, timings_ms, report = inputs.snapshot, {"snapshot": inputs.conversion_ms}, None
+        by_driver = snapshot.control.by_driver
+        if self._restarts != inputs.restarts or by_driver:
             self._restarts = inputs.restarts
             self._engine.reset()
-        snapshot, timings_ms, report = inputs.snapshot, {"snapshot": inputs.conversion_ms}, None
         if snapshot.observation is not None:
             report = self._engine.step(snapshot.observation)
         elif snapshot.ego is not None:
             report = self._engine.stop(snapshot.ego, snapshot.agents, "; ".join(snapshot.problems))
+        if by_driver:  # the car does not follow this plan: neither the first step after it nor a stop may start from it
+            self._engine.reset()
         if report is not None:
             timings_ms.update(report.timings_ms)
             self._consecutive_late = self._consecutive_late + 1 if report.verdict is Verdict.LATE else 0
@@ -134,6 +141,7 @@ class PlanningCore:
             level, message = Level.WARN, f"{message}; {report.plan.check or 'unchecked: no objects'}"
         if report.notes:
             level, message = max(level, Level.WARN), "; ".join((message, *report.notes))
+        message = "; ".join(filter(None, (message, self.domain_note)))
         times = {f"{stage}_ms": f"{value:.2f}" for stage, value in last.timings_ms.items()}
         return InputStatus(
             "planner",
@@ -155,9 +163,11 @@ class PlanningCore:
                 if observation is None or observation.obstacles is None
                 else str(len(observation.obstacles)),
                 "check": str(report.plan.check or "unchecked"),  # of the plan that was sent
+                "training_domain": self.domain_note,
                 "model_sha256": self.model_sha256,
                 "backend": self.backend_description,
                 "restarts": str(self._restarts),
+                "driven_by": {None: "unknown", True: "planner", False: "driver"}[last.snapshot.control.autonomous],
                 **times,
             },
         )

@@ -16,7 +16,7 @@ from rclpy.qos import QoSProfile
 from ..config import Config, as_yaml
 from ..stopping import child_environment
 from . import topics
-from .node import qos_profile
+from .plan_publisher import qos_profile
 from .topics import NODE_NAME
 
 SENDER_DEPTH = 10
@@ -43,6 +43,8 @@ def isolated_environment() -> dict[str, str]:
     found = dict(os.environ)
     found.setdefault("ROS_DOMAIN_ID", str(os.getpid() % 100 + 1))
     found.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    if found.get("ROS_DISTRO") == "humble":  # it does not know the variable above, and later releases warn of this one
+        found.setdefault("ROS_LOCALHOST_ONLY", "1")
     profile_file = dds_profile()
     if profile_file is not None:
         found.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))

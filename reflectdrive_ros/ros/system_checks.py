@@ -28,7 +28,7 @@ from . import topics
 
 SEGMENT_BYTES = 64 * 2**20  # shared memory of one participant under config/fastdds.xml
 PARTICIPANTS = 4  # cameras or a bag, the node, RViz, a recorder
-RECEIVE_BUFFER_BYTES = 4 * 2**20  # UDP buffer size in config/fastdds.xml
+RECEIVE_BUFFER_BYTES = 4 * 2**20  # UDP buffer size in config/fastdds.xml; the least in config/cyclonedds.xml
 LOOPBACK_S = 5.0  # usually 0.1; Fast DDS repeats a lost announcement of itself after 3
 INSTALL = "make test sets up .venv; with a ROS installation: rosdep install --from-paths . --ignore-src"
 
@@ -96,7 +96,7 @@ def ros(environment: Mapping[str, str]) -> Finding:
 def messages() -> Iterator[Finding]:
     """The message packages that the topics need, in three groups: ROS's, Autoware's, ours."""
     config = Config()
-    types = {topic.type for topic in (*topics.inputs(config), *topics.OUTPUTS)}
+    types = {topic.type for topic in (*topics.inputs(config), *topics.OUTPUTS)} - {topics.OPERATION_MODE_TYPE}
     types |= {*topics.ROUTE_TYPES.values(), *topics.OBJECT_TYPES.values(), topics.MAP_TYPE}
     packages = sorted({name.split("/")[0] for name in types})
     autoware = [name for name in packages if name.startswith("autoware")]
@@ -105,6 +105,7 @@ def messages() -> Iterator[Finding]:
     yield _message_group("our messages", ["reflectdrive"], "colcon build, then source its setup.bash (or: make test)")
     yield _message_group("Autoware messages", autoware, INSTALL)
     yield candidate_layout()
+    yield operation_mode()
 
 
 def _message_group(name: str, packages: list[str], todo: str) -> Finding:
@@ -149,6 +150,15 @@ def candidate_layout() -> Finding:
         State.OK,
         "of 1.13 or earlier: without turn_indicators_command",
         "nothing; turn signals are on ~/output/turn_indicators in any case",
+    )
+
+
+def operation_mode() -> Finding:
+    package = topics.OPERATION_MODE_TYPE.partition("/")[0]
+    if topics.is_installed(topics.OPERATION_MODE_TYPE):
+        return Finding("operation mode", State.OK, f"{package} is installed")
+    return Finding(
+        "operation mode", State.WARN, f"cannot import {package}: it is not read whether a driver drives", INSTALL
     )
 
 
@@ -234,6 +244,9 @@ def shared_memory(folder: Path) -> Finding:
 def dds_profile(environment: Mapping[str, str]) -> Finding:
     """Whether Fast DDS gets a profile with a segment that three cameras fit in."""
     name = "DDS profile"
+    other = environment.get("RMW_IMPLEMENTATION") or "rmw_fastrtps_cpp"
+    if not other.startswith("rmw_fastrtps"):
+        return _other_profile(name, other, environment)
     shipped = _shipped_profile(environment)
     todo = f"launch and demo set it themselves; every other process that sends or receives images needs it: {shipped}"
     for variable in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
@@ -257,18 +270,35 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
     return Finding(name, State.OK, f"{file}: shared memory of {largest / 2**20:.0f} MB")
 
 
+def _other_profile(name: str, middleware_name: str, environment: Mapping[str, str]) -> Finding:
+    """The profile of a middleware that does not read Fast DDS's."""
+    if middleware_name != "rmw_cyclonedds_cpp":
+        return Finding(name, State.OK, f"not checked for {middleware_name}", required=False)
+    if environment.get("CYCLONEDDS_URI"):
+        return Finding(name, State.OK, f"CYCLONEDDS_URI={environment['CYCLONEDDS_URI']}, not read")
+    file = _shipped_file("cyclonedds.xml", environment)
+    todo = f"for images, also in the process that sends them: export CYCLONEDDS_URI=file://{file}"
+    return Finding(name, State.WARN, "CYCLONEDDS_URI is not set: CycloneDDS uses its defaults", todo)
+
+
 def _shipped_profile(environment: Mapping[str, str]) -> str:
-    """The export command for the shipped profile."""
+    """The export command for the shipped profile of Fast DDS."""
+    return f"export FASTRTPS_DEFAULT_PROFILES_FILE={_shipped_file('fastdds.xml', environment)}"
+
+
+def _shipped_file(name: str, environment: Mapping[str, str]) -> Path:
+    """A shipped file of `config`: of the installed share folder, or of the source tree."""
     shares = [Path(prefix) / "share/reflectdrive" for prefix in environment.get("AMENT_PREFIX_PATH", "").split(":")]
-    places = [folder / "config/fastdds.xml" for folder in (*shares, Path(__file__).resolve().parents[2])]
-    file = next((place for place in places if place.exists()), Path("config/fastdds.xml"))
-    return f"export FASTRTPS_DEFAULT_PROFILES_FILE={file}"
+    places = [folder / "config" / name for folder in (*shares, Path(__file__).resolve().parents[2])]
+    return next((place for place in places if place.exists()), Path("config") / name)
 
 
 def discovery(environment: Mapping[str, str]) -> Finding:
     name = "discovery"
     domain = environment.get("ROS_DOMAIN_ID") or "0"
     reach = environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
+    if environment.get("ROS_LOCALHOST_ONLY") == "1":  # Humble's variable; later releases honour it
+        reach = "LOCALHOST"
     found = f"ROS_DOMAIN_ID {domain}, range {reach}"
     if not domain.isdigit() or int(domain) > 101:
         return Finding(name, State.WARN, found, "use a ROS_DOMAIN_ID from 0 to 101")
@@ -285,7 +315,8 @@ def receive_buffer(file: Path) -> Finding:
         return Finding(name, State.OK, "not reported by the kernel", required=False)
     found = f"net.core.rmem_max {size / 2**20:.1f} MB"
     if size < RECEIVE_BUFFER_BYTES:
-        todo = f"for images from another machine: sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}"
+        todo = f"sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}, for images over UDP (from another machine, "
+        todo += "or with CycloneDDS)"
         return Finding(name, State.WARN, found, todo, required=False)
     return Finding(name, State.OK, found, required=False)
 
@@ -348,7 +379,7 @@ def check_loopback(speaker: subprocess.Popen[str], topic: str, environment: Mapp
 
 def middleware(name: str) -> Finding:
     if not name.startswith("rmw_fastrtps"):
-        todo = "nothing, if it carries your images; config/fastdds.xml is for Fast DDS only"
+        todo = "nothing, if it carries your images; config/fastdds.xml is for Fast DDS only, see DDS profile"
         return Finding("middleware", State.WARN, name, todo)
     return Finding("middleware", State.OK, name)
 

@@ -47,6 +47,15 @@ def message_class(type_name: str) -> Any:
     return getattr(import_module(f"{package}.msg"), name)
 
 
+def is_installed(type_name: str) -> bool:
+    """Whether the message package of `package/msg/Name` is installed: topics of others are not subscribed to."""
+    try:
+        message_class(type_name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
 def inputs(config: Config) -> tuple[Topic, ...]:
     """The node's subscriptions under this configuration."""
     cameras, settings = config.cameras, config.inputs
@@ -93,6 +102,27 @@ def inputs(config: Config) -> tuple[Topic, ...]:
                 settings.route_type == "lanelet",
             )
         )
+    if config.uses_lights:
+        table.append(
+            Topic(
+                "lights",
+                "~/input/traffic_lights",
+                LIGHTS_TYPE,
+                Qos.NEWEST,
+                "what the traffic lights show; without it the car does not stop for them, which the diagnostics report",
+                False,
+            )
+        )
+    table.append(
+        Topic(
+            "max_velocity",
+            "~/input/max_velocity",
+            MAX_VELOCITY_TYPE,
+            Qos.LATCHED,
+            "speed limit of the operator, 0 to stop; without it the limits of the map count",
+            False,
+        )
+    )
     if settings.objects_type != "none":
         table.append(
             Topic(
@@ -126,11 +156,32 @@ def inputs(config: Config) -> tuple[Topic, ...]:
                 False,
             )
         )
+    table += [
+        Topic(
+            "operation_mode",
+            "~/input/operation_mode_state",
+            OPERATION_MODE_TYPE,
+            Qos.LATCHED,
+            "whether the planner or a driver drives; without it the planner is taken to drive",
+            False,
+        ),
+        Topic(
+            "turn_indicators_status",
+            "~/input/turn_indicators_status",
+            "autoware_vehicle_msgs/msg/TurnIndicatorsReport",
+            Qos.NEWEST,
+            "turn signal that is on",
+            False,
+        ),
+    ]
     return tuple(table)
 
 
 ROUTE_TYPES = {"path": "nav_msgs/msg/Path", "lanelet": "autoware_planning_msgs/msg/LaneletRoute"}
 MAP_TYPE = "autoware_map_msgs/msg/LaneletMapBin"
+OPERATION_MODE_TYPE = "autoware_adapi_v1_msgs/msg/OperationModeState"
+LIGHTS_TYPE = "autoware_perception_msgs/msg/TrafficLightGroupArray"
+MAX_VELOCITY_TYPE = "autoware_internal_planning_msgs/msg/VelocityLimit"
 OBJECT_TYPES = {
     "predicted": "autoware_perception_msgs/msg/PredictedObjects",
     "tracked": "autoware_perception_msgs/msg/TrackedObjects",
@@ -152,6 +203,13 @@ OUTPUTS = (
         Qos.NEWEST,
         "turn signal of the plan",
     ),
+    Topic(
+        "planning_factors",
+        "~/output/planning_factors",
+        "autoware_internal_planning_msgs/msg/PlanningFactorArray",
+        Qos.NEWEST,
+        "where the plan is slow or stops, and why; empty where it does neither",
+    ),
     Topic("status", "~/output/status", "reflectdrive/msg/PlannerStatus", Qos.NEWEST, "verdict and source of the plan"),
     Topic("path", "~/debug/path", "nav_msgs/msg/Path", Qos.NEWEST, "the plan for RViz", False),
     Topic("markers", "~/debug/markers", "visualization_msgs/msg/MarkerArray", Qos.NEWEST, "plan for RViz", False),
@@ -163,6 +221,14 @@ OUTPUTS = (
         "autoware_internal_debug_msgs/msg/Float64Stamped",
         Qos.NEWEST,
         "front image, or without images odometry, received to trajectory published",
+    ),
+    Topic(
+        "processing_time_detail",
+        "~/debug/processing_time_detail_ms",
+        "autoware_internal_debug_msgs/msg/ProcessingTimeTree",
+        Qos.NEWEST,
+        "the stages of that time",
+        False,
     ),
     Topic("diagnostics", "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", Qos.LIST, "inputs and planner"),
 )
@@ -195,8 +261,15 @@ specification exactly.
 - Where route, drivable space or the planner `reflexdiffusion` read a map and `inputs.lanelet_map` names no file, the
   node subscribes to `~/input/map` (reliable, transient_local, 1), an {MAP_TYPE}: Autoware's
   `/map/vector_map`. Routes of type `lanelet` require it.
+- Where a map is read and `inputs.lights_type` is `groups`, the node subscribes to `~/input/traffic_lights` (reliable,
+  volatile, 1), an {LIGHTS_TYPE}: Autoware's
+  `/perception/traffic_light_recognition/traffic_signals`. The stop lines come from the map
+  ([autoware.md](autoware.md#traffic-lights)).
 - With `inputs.obstacles_type: cloud` the node subscribes to `~/input/obstacles`, a sensor_msgs/msg/PointCloud2 in
   base_link or in a frame of `/tf_static`, such as Autoware's `/perception/obstacle_segmentation/pointcloud`.
+- `~/input/operation_mode_state` is subscribed to where the package `autoware_adapi_v1_msgs` is installed. While a
+  driver drives, each plan starts from the car's present state and there is no turn signal command:
+  [autoware.md](autoware.md#who-drives).
 - The car stops if a required input is missing, stale or malformed. Without an optional input it drives on. The
   diagnostics report both.
 

@@ -20,13 +20,27 @@ from dataclasses import replace
 from functools import partial
 
 from ..config import DENOISER_PLANNERS, Config, ConfigError
-from ..domain import Agents, EgoState, Observation, Plan, PlanSource, SafetyCheck, StepReport, Verdict
+from ..domain import (
+    Agents,
+    EgoState,
+    Observation,
+    Plan,
+    PlanningFactor,
+    PlanSource,
+    SafetyCheck,
+    StepReport,
+    Verdict,
+)
+from ..features.cameras import Camera
 from ..kinematics import carry_forward, path_ahead
 from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, needed_capabilities
 from ..planning.denoiser import Denoiser
+from ..planning.factors import planning_factors
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
+from ..planning.postprocess.route_limits import slow_trajectory
 from ..scoring.safety import SafetyContext, safety_check
+from .model_file import training_domain
 from .network import load_network
 from .prefetch import Prefetcher
 
@@ -69,6 +83,9 @@ class Engine:
         )
         self.model_sha256 = "" if network is None else config.model.sha256.lower()
         self.image_size = image_size(network)
+        self.rig = camera_rig(network) if config.cameras.reproject else ()
+        self.camera_dropout = takes_black_images(network)
+        self.domain_note = network_domain_note(config)
         self._config = config
         self._clock = clock
         self._planner = planner
@@ -98,7 +115,7 @@ class Engine:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
         begun = self._begun = self._clock()
         known = SafetyContext(observation, self._config)  # builds its parts on first use
-        stop = self._stop(observation.ego, observation.others)
+        stop = self._stop(observation.ego, observation.others, known)
         planning = self._clock()
         plan: Plan | None = None
         full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
@@ -106,6 +123,7 @@ class Engine:
             state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=known))
             if isinstance(state.memory, StepNotes):
                 full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
+            plan = slow_to_limits(plan, known)
             judging = self._clock()
             ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0
             judgement = guard.check(plan, known, 1e3 * (judging + ahead_s - begun))
@@ -139,7 +157,17 @@ class Engine:
             "total": 1e3 * (done + ahead_s - begun),
         }
         step = None if plan is None else plan.step
-        return StepReport(sent, judgement.verdict, source, judgement.reason, timings, step, full_step_reason, notes)
+        return StepReport(
+            sent,
+            judgement.verdict,
+            source,
+            judgement.reason,
+            timings,
+            step,
+            full_step_reason,
+            notes,
+            self._factors(sent, known),
+        )
 
     def _deadline_used(self) -> float:
         return 1e3 * (self._clock() - self._begun) / self._config.engine.deadline_ms
@@ -168,7 +196,7 @@ class Engine:
             left = carry_forward(last, observation.stamp_ns, observation.ego.map_from_ego)
             if left is None:
                 return None
-            plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step)
+            plan = slow_to_limits(Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step), known)
             return plan if guard.check(plan, known, 0.0).verdict is Verdict.OK else None
         except Exception:  # the fallback must not fail where the planner did
             log.exception("the last good plan could not be carried forward")
@@ -207,14 +235,31 @@ class Engine:
             log.exception("the plan could not be checked")
             return plan
 
-    def _stop(self, ego: EgoState, agents: Agents | None) -> Plan:
+    def _factors(self, plan: Plan, known: SafetyContext) -> tuple[PlanningFactor, ...]:
+        """Where the plan is slow or stops, the nearest first."""
+        try:
+            return planning_factors(plan.trajectory, known)
+        except Exception:  # what is shown to people must not prevent a plan
+            log.exception("the planning factors could not be computed")
+            return ()
+
+    def _stop(self, ego: EgoState, agents: Agents | None, known: SafetyContext | None = None) -> Plan:
         try:
             last = self._recent_plan(ego.stamp_ns)
             path = None if last is None else path_ahead(last, ego.map_from_ego)
-            return guard.stop_plan(ego, agents, path, self._config)
+            return guard.stop_plan(ego, agents, path, self._config, known)
         except Exception:  # unusable agents or paths must not prevent the stop plan
             log.exception("the stop plan was computed without agents and path")
             return guard.stop_plan(ego, None, None, self._config)
+
+
+def slow_to_limits(plan: Plan, known: SafetyContext) -> Plan:
+    """The plan, slowed where it is faster than traffic lights, limits and the end of the route allow."""
+    slowed = slow_trajectory(plan.trajectory, known.limits, known.observation.ego.speed_mps)
+    if slowed is plan.trajectory:
+        return plan
+    plan = replace(plan, trajectory=slowed)
+    return plan if plan.check is None else replace(plan, check=safety_check(plan, known, plan.check.repairs))
 
 
 def safety_loss(own: SafetyCheck, its: SafetyCheck) -> str:
@@ -234,6 +279,25 @@ def is_closer(found_m: float | None, own_m: float | None) -> bool:
 def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:
     """Width and height in px of the images that a network takes; None if it takes none."""
     return None if network is None or isinstance(network, Denoiser) else (network.inputs.width, network.inputs.height)
+
+
+def camera_rig(network: AnyNetwork | None) -> tuple[Camera, ...]:
+    """The cameras that a network was trained with, left to right; empty if it takes no images or they are unknown."""
+    return () if network is None or isinstance(network, Denoiser) else network.inputs.rig
+
+
+def network_domain_note(config: Config) -> str:
+    """A sentence if the planner's network was trained on other images than it gets; empty if not, if its card does not
+    say, and for a planner that reads no images."""
+    if config.planner not in LEARNED or config.planner in DENOISER_PLANNERS:
+        return ""
+    trained, images = training_domain(config.model), config.cameras.domain
+    return f"the network was trained on {trained}, not on {images}" if trained and images not in trained else ""
+
+
+def takes_black_images(network: AnyNetwork | None) -> bool:
+    """Whether a network was trained with black images in place of missing cameras."""
+    return network is not None and "camera_dropout" in network.capabilities
 
 
 def network_kind_of(planner: str) -> str:
@@ -264,8 +328,10 @@ def check_network(config: Config, network: AnyNetwork | None) -> None:
             f"{', '.join(sorted(network.capabilities))}: set model.file to a network that has it, or choose another "
             "planner"
         )
-    if len(cameras.names) != network.inputs.cameras:
+    count, wanted_count = len(cameras.names), network.inputs.cameras
+    chosen = bool(network.inputs.rig) and cameras.reproject  # of more cameras, those that cover the network's
+    if (count < wanted_count and not (chosen and takes_black_images(network))) or (count > wanted_count and not chosen):
         raise ConfigError(
-            f"cameras.names has {len(cameras.names)} cameras, but {config.model.file} uses "
-            f"{network.inputs.cameras}: give a model for these cameras, or set cameras.names"
+            f"cameras.names has {count} cameras, but {config.model.file} uses {wanted_count}: give a model for these "
+            "cameras, or set cameras.names"
         )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..domain import Array
+from ..features.cameras import Camera
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.card import GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
@@ -61,6 +62,16 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
         tuple(spec["ego_scale"]),
         tuple(spec["route_at_m"]),
         card.layout().codebook,
+        tuple(
+            Camera(
+                each["name"],
+                spec["width"],
+                spec["height"],
+                np.array(each["pixels_from_camera"]),
+                np.array(each["camera_from_ego"]),
+            )
+            for each in spec.get("rig") or ()
+        ),
     )
 
 

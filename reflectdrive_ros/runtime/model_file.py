@@ -102,6 +102,15 @@ def read_card(path: Path) -> dict[str, Any]:
     return dict(card)
 
 
+def training_domain(model: ModelConfig) -> str:
+    """What a network was trained on, as its card says; empty where no card does."""
+    if not model.file:
+        return ""
+    card = read_card(resolve_path(model.file))
+    described = card.get("model") if isinstance(card.get("model"), dict) else card
+    return str(described.get("training_domain") or "")  # type: ignore[union-attr]
+
+
 def network_kind(path: Path) -> str:
     """The kind of a model file, token or denoiser, as its card says; weights without a card are a token network.
 

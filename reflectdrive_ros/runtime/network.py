@@ -163,6 +163,7 @@ def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> 
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
+    network.capabilities |= {"camera_dropout"} & set(_capabilities(path))  # of the training, not of the architecture
     network.set_decoding(torch_decoding(decoding))
     return network
 
@@ -183,7 +184,7 @@ def _torch_denoiser(path: Path, model: ModelConfig) -> DescribedDenoiser:
 
 
 def _capabilities(path: Path) -> list[str]:
-    """Of a denoiser, as the card beside its weights, or that of its graphs, says."""
+    """As the card beside the weights, or that of the graphs, says."""
     card = read_card(path)
     return list(card.get("model", card).get("capabilities") or [])
 

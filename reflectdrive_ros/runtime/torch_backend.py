@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..domain import Array
+from ..features.cameras import rig
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.checkpoint import CheckpointError, load, weight_capabilities
 from ..model.layers import KeysValues
@@ -58,6 +59,7 @@ class TorchNetwork:
         )
         self.layout = config.layout
         self.capabilities = frozenset(weight_capabilities(config))
+        canonical = rig(config.vision.width, config.vision.height)
         self.inputs = InputSpec(
             config.vision.width,
             config.vision.height,
@@ -68,6 +70,7 @@ class TorchNetwork:
             config.ego_scale,
             config.route_at_m,
             config.layout.codebook,
+            canonical if len(canonical) == config.cameras else (),
         )
 
     @staticmethod

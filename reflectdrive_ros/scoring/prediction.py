@@ -1,46 +1,121 @@
 """Predicts agents: those that drive along the ego's road, in either direction, stay on it.
 
 At constant velocity every agent leaves the road at the next bend: an oncoming bus seems to cross the ego's lane, and a
-lead vehicle in a curve seems to leave the road. The ego knows one road, its route. An agent on it or in an adjacent
-lane, with a heading along or against it, keeps its lateral offset and its speed. All other agents continue straight on.
+lead vehicle in a curve seems to leave the road. The ego knows one road, its route. An agent on its lanes, with a
+heading along or against it, follows it; its speed across the road decays. All other agents continue straight on, or
+along an arc whose curvature decays if their yaw rates are known. The distances along both come from `following`.
 Predicted paths of the observation take precedence.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from .. import geometry, kinematics
+from .. import agent_motion, geometry, kinematics
 from ..domain import Agents, Array, Forecast, ForecastSource
+from . import following
+from .following import MOVING_MPS
 from .frenet import FrenetFrame
 
-BESIDE_M = 4.0  # the lane beside the ego's; agents further away are on another road, a pavement or a car park
-ALONG = np.cos(np.radians(10.0))  # agents at a larger angle to the road leave it or change lanes
-MOVING_MPS = 0.5
+BESIDE_M = 4.0  # the lane beside the ego's
+ALONG = np.cos(np.radians(10.0))  # agents there at a larger angle to the road leave it
+CARRIAGEWAY_M = 25.0  # all lanes of a motorway; agents further away are on another road
+CARRIAGEWAY_ALONG = np.cos(np.radians(3.0))  # agents beyond BESIDE_M at a larger angle are on another road
+TURN_DECAY_S = 1.2  # of yaw rates, at the present speed
+DRIFT_DECAY_S = 0.7  # of the speed across the road
+ARC_MIN_MPS = 1.0  # slower agents turn as at this speed
 
 
 def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) -> Forecast:
-    """Agents at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but agents along the road follow it."""
+    """Agents at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but agents along the road follow it, known
+    accelerations and yaw rates act for a while, and no agent drives through its lead."""
     straight_on = kinematics.forecast(others, dt_s, steps)
-    if road is None or len(others) == 0 or straight_on.source is not ForecastSource.CONSTANT_VELOCITY:
+    if len(others) == 0 or straight_on.source is not ForecastSource.CONSTANT_VELOCITY:
         return straight_on
-    at, beside, facing = project_to_road(road, others.poses)
-    speed_mps = np.hypot(*others.velocities_mps.T)
-    within = (at > road.at[0]) & (at < road.at[-1])
-    in_lane = within & (np.abs(beside) <= BESIDE_M) & (np.abs(facing) >= ALONG) & (speed_mps > MOVING_MPS)
-    if not in_lane.any():
+    speeds_mps = np.hypot(*others.velocities_mps.T)
+    places = find_on_road(road, others)
+    leads = following.find_leads(others, *places)
+    in_lane = places.on_road & (speeds_mps > MOVING_MPS)
+    still = np.zeros(len(others))
+    accelerations = still if others.accelerations_mps2 is None else others.accelerations_mps2
+    yaw_rates = still if others.yaw_rates_rps is None else others.yaw_rates_rps
+    changes = (accelerations != 0.0) | (yaw_rates != 0.0) | np.isfinite(leads.gaps_m)
+    if not (in_lane | changes).any():
         return straight_on
-    poses, driven_m = straight_on.poses.copy(), dt_s * np.arange(steps + 1)
-    for who in np.flatnonzero(in_lane):
-        lane = road.to_cartesian(np.stack([road.at, np.full(len(road.at), beside[who])], axis=-1))
-        lane = lane if facing[who] > 0.0 else lane[::-1]
-        (begins_m,), _ = geometry.project(lane, others.poses[who : who + 1, :2])
-        way = geometry.sample(lane, begins_m + speed_mps[who] * driven_m)
-        poses[who, :, :2] = others.poses[who, :2] + way[:, :2] - way[0, :2]
-        poses[who, :, 2] = geometry.wrap(others.poses[who, 2] + way[:, 2] - way[0, 2])
-    return replace(straight_on, poses=poses, source=ForecastSource.ALONG_ROAD)
+    driven_m = following.distances(speeds_mps, accelerations, leads, dt_s * np.arange(steps + 1))
+    poses = straight_on.poses.copy()
+    free = np.flatnonzero(changes & ~in_lane)
+    poses[free] = _along_arcs(others.poses[free], others.velocities_mps[free], yaw_rates[free], driven_m[free])
+    if road is not None and in_lane.any():
+        lanes = places.at_m[in_lane], places.beside_m[in_lane]
+        poses[in_lane] = along_road(road, *lanes, others.poses[in_lane], speeds_mps[in_lane], driven_m[in_lane])
+    known = others.accelerations_mps2 is not None or others.yaw_rates_rps is not None
+    source = ForecastSource.ACCELERATION if known else ForecastSource.ALONG_ROAD
+    return replace(straight_on, poses=poses, source=source)
+
+
+class RoadPlaces(NamedTuple):
+    """Where agents are on the ego's road; 0 if it is unknown."""
+
+    at_m: Array  # (A,) along it
+    beside_m: Array  # (A,) to its left
+    facing: Array  # (A,) cosine of the angle to it
+    on_road: Array  # (A,) bool, whether the agent is on one of its lanes, with a heading along or against it
+
+
+def find_on_road(road: FrenetFrame | None, others: Agents) -> RoadPlaces:
+    """Places of agents on the ego's road; they are on it from its first to its last point."""
+    if road is None:
+        unknown = np.zeros(len(others))
+        return RoadPlaces(unknown, unknown, unknown, np.zeros(len(others), bool))
+    at_m, beside_m, facing = project_to_road(road, others.poses)
+    away_m, straight = np.abs(beside_m), np.abs(facing)
+    near = (away_m <= BESIDE_M) & (straight >= ALONG)
+    far = (away_m <= CARRIAGEWAY_M) & (straight >= CARRIAGEWAY_ALONG)
+    return RoadPlaces(at_m, beside_m, facing, (near | far) & (at_m > road.at[0]) & (at_m < road.at[-1]))
+
+
+def _along_arcs(poses: Array, velocities_mps: Array, yaw_rates_rps: Array, driven_m: Array) -> Array:
+    """(A, T, 3) poses after distances (A, T) in the direction of the velocity, on arcs whose curvature decays."""
+    speeds_mps = np.hypot(*velocities_mps.T)[:, None]
+    pace_mps = np.maximum(speeds_mps, ARC_MIN_MPS)
+    turned = yaw_rates_rps[:, None] * agent_motion.decayed(driven_m / pace_mps, TURN_DECAY_S)
+    towards = velocities_mps / np.maximum(speeds_mps, 1e-9)
+    middle = 0.5 * (turned[:, 1:] + turned[:, :-1])
+    steps_m = np.diff(driven_m, axis=1)[..., None] * geometry.rotate(towards[:, None], middle)
+    at = np.repeat(poses[:, None], driven_m.shape[1], axis=1)
+    at[:, 1:, :2] += np.cumsum(steps_m, axis=1)
+    at[..., 2] = geometry.wrap(at[..., 2] + turned)
+    return at
+
+
+def along_road(
+    road: FrenetFrame, at_m: Array, beside_m: Array, poses: Array, speeds_mps: Array, driven_m: Array
+) -> Array:
+    """(A, T, 3) poses after distances (A, T) along the road, in its direction or against it. The lateral offset changes
+    at its present rate, which decays."""
+    turned = geometry.wrap(poses[:, 2] - np.interp(at_m, road.at, road.heading))  # (A,) from the road's heading
+    ways = np.where(np.cos(turned) > 0.0, 1.0, -1.0)
+    lanes = road.to_cartesian(np.stack(np.broadcast_arrays(road.at, beside_m[:, None]), axis=-1))
+    lengths_m = np.zeros(lanes.shape[:2])
+    np.cumsum(np.hypot(*np.moveaxis(np.diff(lanes, axis=1), -1, 0)), axis=1, out=lengths_m[:, 1:])
+    along_m = np.empty_like(driven_m)
+    for who in range(len(poses)):  # distances along the agent's lane to distances along the road
+        lane_m = np.interp(at_m[who], road.at, lengths_m[who]) + ways[who] * driven_m[who]
+        beyond_m = lane_m - np.clip(lane_m, 0.0, lengths_m[who, -1])
+        along_m[who] = np.interp(lane_m, lengths_m[who], road.at) + beyond_m
+    lasting_s = agent_motion.decayed(driven_m / np.maximum(speeds_mps, ARC_MIN_MPS)[:, None], DRIFT_DECAY_S)
+    aside_m = beside_m[:, None] + (speeds_mps * np.sin(turned))[:, None] * lasting_s
+    places = road.to_cartesian(np.stack([along_m, aside_m], axis=-1))
+    headings = np.interp(along_m, road.at, road.heading)
+    at = np.empty((*driven_m.shape, 3))
+    at[..., :2] = poses[:, None, :2] + places - places[:, :1]
+    realigned = geometry.wrap(turned - np.where(ways > 0.0, 0.0, np.pi))[:, None] * lasting_s / DRIFT_DECAY_S
+    at[..., 2] = geometry.wrap(poses[:, 2:] + headings - headings[:, :1] - realigned)
+    return at
 
 
 def project_to_road(road: FrenetFrame, poses: Array) -> tuple[Array, Array, Array]:

@@ -39,6 +39,7 @@ from ..domain import (
 from . import contacts, drivable, metrics, prediction
 from .contacts import SAMPLES, AgentTracks
 from .frenet import FrenetFrame
+from .limits import RouteLimits
 from .metrics import EgoAreas
 from .scorer import WAYPOINTS, Scene, motion_of
 from .simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
@@ -88,8 +89,13 @@ class SafetyContext:
 
     @cached_property
     def can_check(self) -> bool:
-        """Whether agents, obstacles or drivable space are known."""
-        return self.others is not None or self.grid is not None
+        """Whether agents, obstacles, drivable space or a closed stop line are known."""
+        return self.others is not None or self.grid is not None or len(self.limits.closed_lines) > 0
+
+    @cached_property
+    def limits(self) -> RouteLimits:
+        """Places where a plan has to be slow or to stop, and closed stop lines."""
+        return RouteLimits.of(self.observation, self.config)
 
     @property
     def grid(self) -> DrivableGrid | None:
@@ -117,7 +123,14 @@ class SafetyContext:
             agents = AgentTracks.of_forecast(self.forecast, self.others.kinds)
             source = source if self.observation.agents is None else self.forecast.source
         centerline = STRAIGHT_ON if self.route is None else self.route
-        return Scene(motion_of(self.observation.ego), agents, source, centerline, vehicle=self.config.vehicle)
+        return Scene(
+            motion_of(self.observation.ego),
+            agents,
+            source,
+            centerline,
+            red_lights=self.limits.red_lights(),
+            vehicle=self.config.vehicle,
+        )
 
     @cached_property
     def inflated_sizes(self) -> Array:
@@ -156,10 +169,21 @@ def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
 
 
 def unsafe_reason(trajectory: Trajectory, known: SafetyContext) -> str:
-    """The first collision or departure from the road within the safe horizon of the guard; empty if there is none."""
+    """The first collision, departure from the road or crossing of a closed stop line within the safe horizon of the
+    guard; empty if there is none."""
     steps = min(len(trajectory.poses), int(known.config.guard.safe_horizon_s / trajectory.dt_s + 1e-6))
     centres = box_centres(trajectory.poses[:steps], known.config.vehicle)
-    return first_collision(trajectory, centres, known) or off_road_reason(trajectory, centres, known)
+    return (
+        first_collision(trajectory, centres, known)
+        or off_road_reason(trajectory, centres, known)
+        or red_light_reason(trajectory.poses[:steps], trajectory.dt_s, known)
+    )
+
+
+def red_light_reason(poses: Array, dt_s: float, known: SafetyContext) -> str:
+    """When poses (T, 3) cross a closed stop line; empty if they do not."""
+    (step,) = known.limits.first_crossings(kinematics.with_origin(poses)[None])
+    return "" if step > len(poses) else f"the plan crosses the stop line of a red light after {step * dt_s:.1f} s"
 
 
 def first_collision(trajectory: Trajectory, centres: Array, known: SafetyContext) -> str:
@@ -240,6 +264,8 @@ def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCh
         repairs,
         steps * DT_S,
         observation.obstacles is not None,
+        observation.traffic_lights is not None,
+        observation.lights_age_s,
     )
 
 
@@ -310,6 +336,11 @@ def _safety(known: SafetyContext, states: Array, centers: Array, road_clearance_
         out[:, 1:] = (road_clearance_m[:, 1:] <= 0.0) & moving[:, 1:] & ((best_m[:, :-1] > 0.0) | further_out)
         by_step = np.where(out, 0.0, by_step)
         excess += np.where(out, -road_clearance_m, 0.0).sum(axis=1)
+    if len(known.limits.closed_lines):
+        crossings = known.limits.first_crossings(states[..., [X, Y, HEADING]])
+        beyond = np.arange(STEPS + 1) >= crossings[:, None]
+        by_step = np.where(beyond, 0.0, by_step)
+        excess += beyond.sum(axis=1)
     return Safety(by_step, excess)
 
 

@@ -132,6 +132,7 @@ class Scene:
         forecast: Forecast | None,
         *,
         reference: Reference | None = None,
+        red_lights: RedLights | None = None,
         vehicle: VehicleConfig | None = None,
     ) -> Scene:
         """The scene that a planner may use: its route, drivable grid and a forecast of its agents (None: no agents).
@@ -154,6 +155,7 @@ class Scene:
             observation.route,
             grid=observation.drivable,
             reference=reference,
+            red_lights=red_lights or RedLights(),
             vehicle=vehicle or VehicleConfig(),
         )
 

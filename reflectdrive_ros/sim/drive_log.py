@@ -21,6 +21,7 @@ BACK_ON_ROAD_S = 0.5  # an excursion ends when the car has been back for this lo
 STUCK_S = 60.0
 STUCK_M = 2.0  # less progress than this in STUCK_S is being stuck
 COMFORT_EVERY_S = 1.0  # comfort is judged in windows as long as a plan, one begins each second
+SPEEDING_MPS, SPEEDING_S = 0.5, 1.0  # faster than the limit by more, for this long, is speeding
 MIN_COMFORT_STATES = 15  # the jerk's window; a shorter drive is not judged
 
 
@@ -28,7 +29,7 @@ MIN_COMFORT_STATES = 15  # the jerk's window; a shorter drive is not judged
 class Event:
     """Something that a drive is remembered for."""
 
-    kind: str  # collision, off_road, red_light, off_route, stuck or end_of_route
+    kind: str  # collision, off_road, red_light, speeding, off_route, stuck or end_of_route
     time_s: float  # since the drive began
     text: str  # one sentence
 
@@ -125,6 +126,7 @@ class Recorder:
         self._last_contact_s: dict[int, float] = {}  # actor -> when last
         self._left_road_s = -np.inf  # time of the last instant off the road
         self._stuck = False
+        self._too_fast_s = 0.0  # for how long the car has been too fast
         self._possible_m = 0.0
         self._before: Ego | None = None
 
@@ -151,6 +153,11 @@ class Recorder:
             self._possible_m += speed_limit_mps * DT_S
             if self._lines.crossed_at_red(before, ego, snapshot, route, self._front_m):
                 events.append(Event("red_light", time_s, "the car crossed a stop line at red"))
+            self._too_fast_s = self._too_fast_s + DT_S if ego.speed_mps > speed_limit_mps + SPEEDING_MPS else 0.0
+            if abs(self._too_fast_s - SPEEDING_S) < 0.5 * DT_S:
+                events.append(
+                    Event("speeding", time_s, f"{ego.speed_mps:.1f} m/s where {speed_limit_mps:.1f} m/s are allowed")
+                )
         self._stamps.append(stamp_ns)
         self._states.append(ego.states())
         self._clearances.append(float(gaps.min(initial=incidents.CLEARANCE_MAX_M)))

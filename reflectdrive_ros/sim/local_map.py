@@ -13,7 +13,7 @@ import shapely
 
 from .. import geometry
 from ..domain import Array, LanePolylines, LightState, StopLines, TrafficLights
-from ..lanes import LANE_RADIUS_M, LaneSegments
+from ..lanes import LaneSegments
 from ..scoring.areas import REACH_M, MapAreas
 from ..scoring.scorer import RedLights
 from ..scoring.simulate import STEPS
@@ -22,6 +22,7 @@ from .network.roads import RoadMap
 from .traffic.actors import Lamp
 
 RADIUS_M = 100.0  # a plan of 4 s gets no further at any limit of a town
+LIGHTS_RADIUS_M = 250.0  # as far as a route reaches
 
 LIGHT_STATES = {Lamp.RED: LightState.RED, Lamp.AMBER: LightState.AMBER, Lamp.GREEN: LightState.GREEN}
 SLIVER_M2 = 1e-4  # a smaller part of a cut area is rounding
@@ -133,16 +134,20 @@ def lane_polylines(
     return segments.near(map_from_ego, lights), segments.along(route, on_route, map_from_ego, lights)
 
 
-def lights(road_map: RoadMap, lamps: Array, map_from_ego: Array) -> tuple[TrafficLights, StopLines]:
-    """Lights and their stop lines within LANE_RADIUS_M of a pose (3,), nearest first; a light's id is its place in
-    `road_map.signals`."""
-    lines = np.reshape([signal.stop_line for signal in road_map.signals], (-1, 2, 2))
+def lights_of_route(
+    road_map: RoadMap, lamps: Array, map_from_ego: Array, route_lanes: Collection[int]
+) -> tuple[TrafficLights, StopLines]:
+    """Lights and their stop lines on the route (`route_with_neighbours`) within LIGHTS_RADIUS_M of a pose (3,), nearest
+    first; a light's id is its place in `road_map.signals`."""
+    on_route = route_with_neighbours(road_map, route_lanes)
+    ids = np.array([k for k, each in enumerate(road_map.signals) if on_route.intersection(each.connectors)], int)
+    lines = np.reshape([road_map.signals[index].stop_line for index in ids], (-1, 2, 2))
     ends = geometry.transform_points(geometry.invert(map_from_ego), lines)
     away_m = np.hypot(*ends.mean(axis=1).T)
-    ids = np.argsort(away_m, kind="stable")
-    ids = ids[away_m[ids] < LANE_RADIUS_M]
-    states = [int(LIGHT_STATES.get(Lamp(int(lamps[index])), LightState.UNKNOWN)) for index in ids]
-    return TrafficLights(ids, np.array(states, np.int64)), StopLines(ends[ids], ids)
+    order = np.argsort(away_m, kind="stable")
+    order = order[away_m[order] < LIGHTS_RADIUS_M]
+    states = [int(LIGHT_STATES.get(Lamp(int(lamps[index])), LightState.UNKNOWN)) for index in ids[order]]
+    return TrafficLights(ids[order], np.array(states, np.int64)), StopLines(ends[order], ids[order])
 
 
 @lru_cache(maxsize=4)

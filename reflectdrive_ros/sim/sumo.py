@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import UserError
 
 TIMEOUT_S = 60.0  # netconvert takes less than a second for a town
+SYSTEM_LIBRARIES = "libgl1 libx11-6 libxext6 libxrender1"  # apt packages that the wheel of libsumo needs
 
 
 class SumoMissing(UserError, RuntimeError):
@@ -27,7 +28,7 @@ class SumoMissing(UserError, RuntimeError):
 
 
 class SumoFailed(UserError, RuntimeError):
-    """A program of SUMO ended with an error; the message is its last line."""
+    """A program of SUMO ended with an error, or SUMO cannot be loaded; the message is the last line of it."""
 
 
 def find_home() -> Path | None:
@@ -66,11 +67,13 @@ def run(name: str, arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> No
 
 
 def libsumo() -> Any:
-    """The module that runs SUMO inside this process. Raises SumoMissing."""
+    """The module that runs SUMO inside this process. Raises SumoMissing, or SumoFailed if a library is missing."""
     folder = find_home()
     if folder is not None:
         os.environ.setdefault("SUMO_HOME", str(folder))  # libsumo reads its schemas from there
     try:
         return importlib.import_module("libsumo")
-    except ImportError:
+    except ModuleNotFoundError:
         raise SumoMissing from None
+    except ImportError as fault:  # the wheel uses libraries of X11 and OpenGL, which a bare server or container lacks
+        raise SumoFailed(f"SUMO cannot be loaded: {fault}; sudo apt-get install -y {SYSTEM_LIBRARIES}") from None

@@ -24,6 +24,7 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..agent_history import AgentHistoryBuffer
+from ..agent_motion import with_motion
 from ..config import VehicleConfig
 from ..domain import (
     AgentHistory,
@@ -182,10 +183,13 @@ class World:
     def observation(
         self, cameras: tuple[CameraFrame, ...] = (), *, drivable: bool = False, vectors: bool = False
     ) -> Observation:
-        """The planner's observation; `cameras` are passed on, oldest instant first. With `vectors` also lanes,
-        history, lights and stop lines."""
+        """The planner's observation; `cameras` are passed on, oldest instant first. With `vectors` also lanes and
+        history."""
         command, instruction = self._next_instruction()
         ego_from_map = geometry.invert(self._ego.map_from_ego)
+        traffic_lights, stop_lines = local_map.lights_of_route(
+            self.road_map, self.snapshot.lamps, self._ego.map_from_ego, self._route_lanes()
+        )
         return Observation(
             stamp_ns=self.stamp_ns,
             ego=self.ego,
@@ -193,9 +197,13 @@ class World:
             command=command,
             speed_limit_mps=self.speed_limit_mps,
             cameras=cameras,
-            agents=self._agents(),
+            agents=with_motion(self._agents(), self._agent_history()),
             drivable=self._drivable_grid() if drivable else None,
             instruction=instruction,
+            traffic_lights=traffic_lights,
+            stop_lines=stop_lines,
+            route_limits_mps=self._route.local_limits_mps(self._at_m),
+            route_ends=self._route.ends_within(self._at_m),
             **(self._vectors(geometry.compose(ego_from_map, self.route)) if vectors else {}),
         )
 
@@ -227,17 +235,10 @@ class World:
         return score(scene, kinematics.resample(trajectory, times_s)[None])
 
     def _vectors(self, route: Array) -> dict[str, Any]:
-        """Lanes, history, lights and stop lines of an observation with a route (L, 3) in the ego frame."""
+        """Lanes, with their lights, and history of an observation with a route (L, 3) in the ego frame."""
         pose, lamps = self._ego.map_from_ego, self.snapshot.lamps
         lanes, route_lanes = local_map.lane_polylines(self.road_map, lamps, pose, route, self._route_lanes())
-        traffic_lights, stop_lines = local_map.lights(self.road_map, lamps, pose)
-        return {
-            "lanes": lanes,
-            "route_lanes": route_lanes,
-            "history": self._agent_history(),
-            "traffic_lights": traffic_lights,
-            "stop_lines": stop_lines,
-        }
+        return {"lanes": lanes, "route_lanes": route_lanes, "history": self._agent_history()}
 
     def _agent_history(self) -> AgentHistory:
         ids = self._near_actors().ids.tolist()

@@ -29,6 +29,7 @@ from .losses import Batch
 from .settings import DataConfig
 
 Made = TypeVar("Made")
+CAMERAS = 3  # of an instant
 PADDING = WORDS.index(PAD)
 PREFETCHED_BATCHES = 4  # batches in the making
 RESCORED_GOALS = 6  # goals of a scene with a goal value: the most probable, and others sampled by probability
@@ -46,8 +47,9 @@ class Source:
     goal_scores: GoalScores | None = None  # of the same scenes
 
     def rows(self, step: int) -> Array:
-        """(batch,) scenes of a step: every scene once per epoch, in a new order each epoch."""
-        return epoch_rows(step, self.config.batch, len(self.scenes), self.seed)
+        """(batch,) scenes of a step. One set: every scene once per epoch, in a new order each epoch. Several sets:
+        drawn by their shares."""
+        return batch_rows(step, self.config.batch, len(self.scenes), self.seed, self.scenes.shares)
 
     def batch(self, step: int, rank: int = 0, ranks: int = 1) -> Batch:
         """The scenes of one process in a step."""
@@ -65,6 +67,7 @@ class Source:
         if config.perturbed_actions:
             wrong = augment.perturbed_actions(points, config.perturbed_actions, layout, rng)
             actions = np.concatenate([actions, layout.clip(wrong)], axis=1)
+        black = dropped_cameras(len(rows), CAMERAS, config.camera_dropout, np.random.default_rng([self.seed, 4, step]))
         mine = np.arange(rank, len(rows), ranks)
         text = np.where(mirror[:, None], scenes.text_mirrored[rows], scenes.text[rows])
         text[rng.random(len(rows)) < config.text_dropout] = PADDING
@@ -75,7 +78,7 @@ class Source:
         goals, goal_score, sub_scores = self._goals(rows, mirror)
         routes, with_route = self._routes(rows, side, rng)
         return Batch(
-            images=torch.from_numpy(np.stack([self._images(rows[k], mirror[k], tables[k]) for k in mine])),
+            images=torch.from_numpy(np.stack([self._images(rows[k], mirror[k], tables[k], black[k]) for k in mine])),
             text=torch.from_numpy(text[mine].astype(np.int64)),
             ego=torch.from_numpy(ego[mine].astype(np.float32)),
             route=torch.from_numpy(routes[mine]),
@@ -117,14 +120,17 @@ class Source:
         routes[~with_route] = np.nan
         return features.encode_route(routes, self.layout.codebook), with_route
 
-    def _images(self, row: int, mirror: bool, table: Array) -> Array:
+    def _images(self, row: int, mirror: bool, table: Array, black: Array) -> Array:
+        """(instants * cameras, H, W, 3); `black` (cameras,) bool, of the mirrored scene."""
         shard, row_in_shard = self.scenes.location[row]
         images = np.array(self.scenes.images[shard][row_in_shard])
         if mirror:
             images = flip_images(images)
         count, height, width, _ = images.shape
         lit = cv2.LUT(np.ascontiguousarray(images).reshape(count * height, width, 3), table[None])
-        return np.asarray(lit).reshape(count, height, width, 3)
+        made = np.asarray(lit).reshape(-1, len(black), height, width, 3)
+        made[:, black] = 0
+        return made.reshape(count, height, width, 3)
 
     def _distances(self, row: int, mirror: bool) -> Array:
         shard, row_in_shard = self.scenes.location[row]
@@ -157,7 +163,14 @@ def sample_goals(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 def flip_images(images: Array) -> Array:
     """(instants * 3, H, W, 3) of the mirrored scene: each image flipped, left and right cameras swapped."""
-    return images.reshape(-1, 3, *images.shape[1:])[:, ::-1, :, ::-1].reshape(images.shape)
+    return images.reshape(-1, CAMERAS, *images.shape[1:])[:, ::-1, :, ::-1].reshape(images.shape)
+
+
+def dropped_cameras(count: int, cameras: int, share: float, rng: np.random.Generator) -> Array:
+    """(count, cameras) bool, the black cameras of scenes: one or two, but never all, of this share of them."""
+    most = rng.integers(1, 3, (count, 1)) * (rng.random((count, 1)) < share)
+    order = rng.permuted(np.tile(np.arange(cameras), (count, 1)), axis=1)
+    return np.asarray(order < np.minimum(most, cameras - 1))
 
 
 def color_tables(count: int, amount: float, rng: np.random.Generator) -> Array:
@@ -172,6 +185,13 @@ def color_tables(count: int, amount: float, rng: np.random.Generator) -> Array:
 def batches(source: Source, first: int, rank: int, ranks: int) -> Generator[Batch]:
     """The batches from step `first` on, made ahead by threads."""
     return prefetched(lambda step: source.batch(step, rank, ranks), first, PREFETCHED_BATCHES)
+
+
+def batch_rows(step: int, size: int, count: int, seed: int, shares: Array | None) -> Array:
+    """(size,) of `count` scenes, those of a step: drawn by their shares (count,) or, without these, `epoch_rows`."""
+    if shares is not None:
+        return np.random.default_rng([seed, 1, step]).choice(count, size, p=shares)
+    return epoch_rows(step, size, count, seed)
 
 
 def epoch_rows(step: int, size: int, count: int, seed: int) -> Array:

@@ -112,10 +112,9 @@ class DiffusionJob:
     def places(self, step: int) -> Array:
         """(batch,) samples of a step. One set: every sample once per epoch, in a new order each epoch. Several sets:
         drawn by their weights."""
-        size, count = self.config.data.batch, len(self.scenes)
-        if np.ptp(self.scenes.weights) > 0.0:
-            return np.random.default_rng([self.config.seed, 1, step]).choice(count, size, p=self.scenes.weights)
-        return data.epoch_rows(step, size, count, self.config.seed)
+        weights = self.scenes.weights
+        shares = weights if np.ptp(weights) > 0.0 else None
+        return data.batch_rows(step, self.config.data.batch, len(self.scenes), self.config.seed, shares)
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
         assert self.validation is not None

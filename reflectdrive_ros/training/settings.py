@@ -50,6 +50,9 @@ class DataConfig:
     route_dropout: float = setting(0.1, "share of scenes without a route", 0.0, 1.0)
     route_noise_m: float = setting(0.15, "standard deviation of the lateral offset of routes", 0.0, 5.0)
     route_yaw_noise_rad: float = setting(0.005, "standard deviation of the rotation of routes", 0.0, 0.5)
+    camera_dropout: float = setting(
+        0.0, "share of scenes in which one or two cameras are black; the network can then drive without them", 0.0, 1.0
+    )
     color_jitter: float = setting(0.25, "range of brightness, contrast and tint variation", 0.0, 1.0)
     draft_fraction: float = setting(0.2, "share of scenes whose perturbed plans are self-drafts", 0.0, 1.0)
     draft_start: float = setting(0.3, "share of the schedule after which self-drafts begin", 0.0, 1.0)

@@ -13,6 +13,7 @@ from torch import nn
 
 from ..data.cache import CachedSet
 from ..model import pretrained
+from ..model.checkpoint import weight_capabilities
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.rollout import Decoding
 from . import data, train_state, validation
@@ -87,4 +88,5 @@ class TokenJob:
         return validation.validate(cast(TokenNet, net), self.validation_set, self.decoding, device)
 
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
-        train_state.save_weights(cast(TokenNet, net), path, about)
+        capabilities = weight_capabilities(self.network, self.config.data.camera_dropout > 0.0)
+        train_state.save_weights(cast(TokenNet, net), path, {**about, "capabilities": capabilities})

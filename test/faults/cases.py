@@ -14,8 +14,11 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import cv2
+from autoware_internal_planning_msgs.msg import VelocityLimit
+from autoware_perception_msgs.msg import TrafficLightElement
 from drive import FAULTY_NODE, HERE, REAL_NODE, Drive
 from messages import CAMERAS, image, predicted_objects, route, tf_static
 from rcl_interfaces.srv import SetParameters
@@ -45,6 +48,7 @@ class Case:
     says: str = ""  # what the diagnostics must say (regular expression); empty where nothing need be noticed
     seconds: float = 2.0  # how long the fault lasts
     settings: dict = field(default_factory=dict)
+    lit_map: dict | None = None  # the car reads a map with lights: arguments of `light_maps.crossing`
     node: tuple[str, ...] = REAL_NODE
     sim_time: bool = False
     apart: tuple[str, ...] = ()  # sensors in processes of their own
@@ -211,6 +215,31 @@ def release_long_route(drive: Drive) -> None:
     drive.harness.inputs["route"].publish(drive.long_route)
 
 
+def route_behind(drive: Drive) -> None:
+    """A route whose goal the car has passed."""
+    drive.latch(route([(float(x), 0.0) for x in range(-60, -10)]))
+
+
+def limit(speed_mps: float) -> Callable[[Drive], None]:
+    return lambda drive: drive.harness.inputs["max_velocity"].publish(VelocityLimit(max_velocity=speed_mps))
+
+
+def flickering():
+    """Red, unknown, green and no group at all, in turn."""
+    colours = cycle((TrafficLightElement.RED, TrafficLightElement.UNKNOWN, TrafficLightElement.GREEN, None))
+
+    def alter(key, message):
+        if key == "lights":
+            colour = next(colours)
+            for group in message.traffic_light_groups:
+                group.elements[0].color = TrafficLightElement.UNKNOWN if colour is None else colour
+            if colour is None:
+                message.traffic_light_groups = []
+        return (message,)
+
+    return alter
+
+
 def instruct(text: str) -> Callable[[Drive], None]:
     return lambda drive: drive.harness.inputs["instruction"].publish(String(data=text))
 
@@ -361,6 +390,21 @@ CASES = (
         "disk_full", "the disk is full while a bag is recorded",
         fill_disk, empty_disk, seconds=15.0, before=start_recorder, after=recording_is_kept,
     ),
+    Case(
+        "lights_stale", "no messages of traffic lights any more",
+        without("lights"), with_("lights"), "traffic_lights: newest is", 3.0, lit_map={},
+    ),
+    Case("lights_flicker", "a light that changes with every message", altered(flickering()), mend, lit_map={}),
+    Case(
+        "no_stop_lines", "a map whose lights have no stop lines",
+        nothing, nothing, "have no stop line", lit_map={"stop_line": False},
+    ),
+    Case("limit_0", "a speed limit of 0", limit(0.0), limit(50.0)),
+    Case(
+        "limit_nan", "a speed limit that is not a number",
+        limit(NAN), limit(50.0), "limit of nan m/s cannot be used",
+    ),
+    Case("goal_behind", "a route whose goal is behind the car", route_behind, Drive.latch, "past the end of its route"),
     Case("parameter_flood", "500 requests a second to change a parameter", flood, end_flood, seconds=4.0),
     Case("cpu_hog", "another process on every core", hog, end_hog, seconds=4.0),
 )  # fmt: skip

@@ -27,7 +27,18 @@ from reflectdrive_ros.ros.processes import stop_process
 HERE = Path(__file__).parent
 REAL_NODE = ("-m", "reflectdrive_ros.ros.node")
 FAULTY_NODE = (str(HERE / "faulty_node.py"),)
-KEYS = (*IMAGES, *INFOS, "odometry", "acceleration", "objects", "route", "tf_static", "instruction")
+KEYS = (
+    *IMAGES,
+    *INFOS,
+    "odometry",
+    "acceleration",
+    "objects",
+    "route",
+    "tf_static",
+    "instruction",
+    "lights",
+    "max_velocity",
+)
 HEARD = ("trajectory", "status", "diagnostics")
 CLOCK_PERIOD_S = 0.01
 HELD_UP_S = 3 * TICK_S  # a tick of the sender that comes later than this was held up
@@ -77,7 +88,8 @@ class Drive:
         self._words += ["-p", f"config_file:={folder / 'config.yaml'}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
         (folder / "config.yaml").write_text(as_yaml(self.config))
         elsewhere = {key for group in apart for key in GROUPS[group]}
-        self.sender = Sender(self.harness.inputs, self.now_s, self.driven_s, set(KEYS) - elsewhere)
+        sent = set(self.harness.inputs) - elsewhere  # without lights where the settings read none
+        self.sender = Sender(self.harness.inputs, self.now_s, self.driven_s, sent)
         if self.clock is not None:
             threading.Thread(target=self._tell_time, daemon=True).start()
         for group in apart:

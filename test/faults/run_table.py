@@ -35,7 +35,7 @@ RECOVERY_LIMIT_S = 15.0  # afterwards it counts as not recovered
 
 def run(case: Case, folder: Path) -> Outcome:
     """One case against a node of its own."""
-    with driving(folder, case.settings, case.node, case.sim_time, case.apart) as drive:
+    with driving(folder, settings_of(case, folder), case.node, case.sim_time, case.apart) as drive:
         time.sleep(SETTLE_S)
         case.before(drive)
         first = drive.process
@@ -55,6 +55,17 @@ def run(case: Case, folder: Path) -> Outcome:
         if "Traceback" in log and not case.traceback_allowed:
             complaints.append(f"the node's log holds a traceback: {log[log.index('Traceback') :][-300:]}")
         return assess(drive, case, began, ended, recovered, complaints)
+
+
+def settings_of(case: Case, folder: Path) -> dict:
+    """The settings of a case; a map with lights is written to the folder."""
+    if case.lit_map is None:
+        return case.settings
+    from light_maps import crossing  # needs lanelet2, as only these cases do
+
+    file = folder / "map.osm"
+    file.write_text(crossing(along_x=(-20.0, 1000.0, 1900.0), right_y=-1.75, **case.lit_map))
+    return {**case.settings, "inputs__drivable_type": "map", "inputs__lanelet_map": str(file)}
 
 
 def rounded(value: float | None) -> float | None:

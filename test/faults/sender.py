@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import cv2
 import rclpy
-from messages import CAMERAS, acceleration, camera_info, image, odometry, predicted_objects
+from messages import CAMERAS, acceleration, camera_info, image, odometry, predicted_objects, traffic_lights
 from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage
 
@@ -84,6 +84,7 @@ class Sender:
         self._count += 1
         yield "acceleration", acceleration(now, 0.0)
         yield "objects", predicted_objects(now, (place + 300.0, 0.0, 0.0, SPEED_MPS, 4.5))
+        yield "lights", traffic_lights(now)
         for camera in CAMERAS:
             info = camera_info(camera)
             info.header.stamp = outputs.time_message(round(now * 1e9))

@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 PACKAGES = (
     "geographic_msgs",
     "tf2_msgs",
+    "autoware_adapi_v1_msgs",
     "autoware_vehicle_msgs",
     "autoware_planning_msgs",
     "autoware_perception_msgs",

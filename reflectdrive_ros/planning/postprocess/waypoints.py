@@ -10,9 +10,11 @@ from ... import geometry
 from ...domain import Array, EgoState, Trajectory
 from ...kinematics import SAME_PLACE_M
 from ...scoring.frenet import FrenetFrame, poses_on_road
+from ...scoring.limits import RouteLimits
 from ...scoring.scorer import WAYPOINTS
 from ...tokens import TokenLayout
 from .curvature import exceeds_curvature, limit_curvature
+from .route_limits import slow_points
 from .smoothing import smooth_points
 from .speed_profile import drop_reversals, limit_acceleration, limit_curve_speed, smooth_distances
 
@@ -21,14 +23,17 @@ HORIZON_S = POINTS * POINT_DT_S
 STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 
-def postprocess(points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | None) -> Array:
-    """Points (.., P, 2) of tokens as the car drives them: without quantisation noise, within its limits, relative to
-    the road if it is known.
+def postprocess(
+    points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | None, limits: RouteLimits | None = None
+) -> Array:
+    """Points (.., P, 2) of tokens as the car drives them: without quantisation noise, within its limits and those of
+    the route, relative to the road if it is known.
     """
     kept = limit_acceleration(
         drop_reversals(smooth_points(points, ego, POINT_DT_S, bin_m, road)), ego.speed_mps, POINT_DT_S
     )
-    return limit_curve_speed(kept, ego.speed_mps, POINT_DT_S)
+    kept = limit_curve_speed(kept, ego.speed_mps, POINT_DT_S)
+    return kept if limits is None else slow_points(kept, limits, ego.speed_mps, POINT_DT_S)
 
 
 def trajectories(

@@ -169,7 +169,8 @@ class Channel:
             level = max(level, Level.WARN)
             message = "; ".join(filter(None, [problem, self.remark]))
         elif not problem and self.lost > 0.02 * max(self.received, 50):
-            level, message = Level.WARN, f"{self.name}: {self.lost} messages lost on the way; use config/fastdds.xml"
+            profiles = "config/fastdds.xml or config/cyclonedds.xml"
+            level, message = Level.WARN, f"{self.name}: {self.lost} messages lost on the way; use {profiles}"
         counters = ("received", "lost", "duplicates", "out_of_order", "refused")
         values = {} if self.max_age_s is None else {"age_s": f"{self.age_s(now_ns):.3f}", "rate_hz": f"{rate_hz:.2f}"}
         values |= {key: str(getattr(self, key)) for key in counters}

@@ -1,6 +1,8 @@
-"""The part of the route around the ego, and the driving command that follows from it."""
+"""The part of the route around the ego with its speed limits, and the driving command that follows from it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,39 +14,88 @@ TURN_AHEAD_M, TURN_RAD = (
     25.0,
     np.deg2rad(25.0),
 )  # a route whose heading changes by this much within this distance is a turn
+KEEP_RAD = np.deg2rad(8.0)  # a turn with less than this ahead is over
 
 
-def route_around_ego(route: Array, ego: EgoState, last_position_m: float | None) -> tuple[Array, float]:
-    """The part (L, 3) of a route (N, 3, map frame) around the ego, in the ego frame; the ego's arc length along it, m.
+PAST_END_MAX_M = 2.0  # a car further past the end of its route has no route
+SPEED_LIMIT_MIN_MPS = 0.5  # of Observation.speed_limit_mps
 
-    `last_position_m`: that arc length at the last snapshot. The projection is searched near it first, because a route
+
+@dataclass(frozen=True, eq=False)
+class MapRoute:
+    """A whole route in the map frame."""
+
+    poses: Array  # (N, 3)
+    limits_mps: Array  # (N,) limit of the map from each point on; NaN: none
+
+
+@dataclass(frozen=True, eq=False)
+class RouteAhead:
+    """The part of a route around the ego."""
+
+    poses: Array  # (L, 3) ego frame
+    limits_mps: Array  # (L,) speed limit from each point on
+    ends: bool  # whether its last point is the end of the whole route
+    position_m: float  # arc length of the ego along the whole route
+    limit_here_mps: float  # speed limit at the ego
+    past_end_m: float  # how far the ego is ahead of the end of the whole route; 0 before it
+
+
+def limits_along(route: MapRoute, default_mps: float, max_velocity_mps: float | None) -> MapRoute:
+    """The route with a limit at every point: that of the map, `default_mps` where it has none, both at most
+    `max_velocity_mps`."""
+    known = np.where(route.limits_mps > 0.0, route.limits_mps, default_mps)
+    return MapRoute(route.poses, known if max_velocity_mps is None else np.minimum(known, max_velocity_mps))
+
+
+def route_around_ego(route: MapRoute, ego: EgoState, last_position_m: float | None) -> RouteAhead:
+    """The part of a route around the ego.
+
+    `last_position_m`: its position at the last snapshot. The projection is searched near it first, because a route
     may cross itself; without it, or where the ego is 15 m or more beside that part, the whole route is searched.
     """
-    along = geometry.arc_lengths(route)
+    poses = route.poses
+    along = geometry.arc_lengths(poses)
     here = ego.map_from_ego[None, :2]
     place = None
     if last_position_m is not None:
         near = np.flatnonzero((along > last_position_m - 30.0) & (along < last_position_m + 60.0))
         if len(near) >= 2:
-            (at,), (offset,) = geometry.project(route[near], here)
+            (at,), (offset,) = geometry.project(poses[near], here)
             place = along[near[0]] + at if abs(offset) < 15.0 else None
     if place is None:
-        (place,), _ = geometry.project(route, here)
+        (place,), _ = geometry.project(poses, here)
     wanted = (along >= place - ROUTE_BEHIND_M) & (along <= place + ROUTE_AHEAD_M)
-    after = int(np.clip(np.searchsorted(along, place, side="right"), 1, len(route) - 1))
+    after = int(np.clip(np.searchsorted(along, place, side="right"), 1, len(poses) - 1))
     wanted[after - 1 : after + 1] = (
         True  # the segment that the ego is on, or the last one where the ego is past the end
     )
-    return geometry.compose(geometry.invert(ego.map_from_ego), route[wanted]), float(place)
+    past_end_m = 0.0
+    if place > along[-1] - 1e-6:
+        x, y, heading = poses[-1]
+        past_end_m = max(float((here[0] - (x, y)) @ (np.cos(heading), np.sin(heading))), 0.0)
+    return RouteAhead(
+        geometry.compose(geometry.invert(ego.map_from_ego), poses[wanted]),
+        route.limits_mps[wanted],
+        bool(wanted[-1]),
+        float(place),
+        float(route.limits_mps[after - 1]),
+        past_end_m,
+    )
 
 
 def command_along(route: Array) -> Command:
     """The driving command of a route (L, 3, ego frame), from its change of heading within TURN_AHEAD_M."""
-    if len(route) < 2:
+    bend_rad = bend_ahead(route)
+    if abs(bend_rad) < TURN_RAD:
         return Command.FOLLOW
+    return Command.LEFT if bend_rad > 0 else Command.RIGHT
+
+
+def bend_ahead(route: Array) -> float:
+    """Change of heading, rad, left positive, of a route (L, 3, ego frame) within TURN_AHEAD_M; 0 without a route."""
+    if len(route) < 2:
+        return 0.0
     here, _ = geometry.ego_on_route(route)
     now, then = geometry.sample(route, np.array([here, here + TURN_AHEAD_M]))
-    bend = float(geometry.wrap(then[2] - now[2]))
-    if abs(bend) < TURN_RAD:
-        return Command.FOLLOW
-    return Command.LEFT if bend > 0 else Command.RIGHT
+    return float(geometry.wrap(then[2] - now[2]))

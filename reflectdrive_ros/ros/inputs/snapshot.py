@@ -6,6 +6,7 @@ sentence, never an exception, and never an old value passed as a new one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,19 +15,40 @@ from typing import Any
 import numpy as np
 
 from ...agent_history import AgentHistoryBuffer
+from ...agent_motion import with_motion
 from ...config import Config
-from ...domain import Agents, Array, CameraFrame, Command, DrivableGrid, EgoState, Observation, concat_agents
+from ...domain import (
+    Agents,
+    Array,
+    Command,
+    DrivableGrid,
+    EgoState,
+    LightState,
+    Observation,
+    concat_agents,
+)
 from ...lanes import LaneSegments
 from ...planning import VECTOR_PLANNERS
-from .. import convert, image_decoding
+from .. import convert
 from .. import obstacles as clouds
 from ..convert import BadMessage
 from ..elevation import MapElevation, RoadSurface, VehiclePlane
 from ..lanelet_map import LaneletMap, lanelets_of_route
 from ..map_drivable import MapDrivableArea
-from .channel import Channel, InputStatus, Level
-from .route import command_along, route_around_ego
-from .store import MessageStore
+from .camera_pairs import CameraPairs
+from .camera_rig import RigInput
+from .channel import InputStatus, Level
+from .control import UNKNOWN_CONTROL, VehicleControl
+from .lights import REACH_M, lights_of_route, lights_status, of_own_turn
+from .route import (
+    PAST_END_MAX_M,
+    SPEED_LIMIT_MIN_MPS,
+    MapRoute,
+    RouteAhead,
+    command_along,
+    limits_along,
+    route_around_ego,
+)
 
 
 @dataclass(frozen=True)
@@ -39,21 +61,24 @@ class Snapshot:
     problems: tuple[str, ...]
     image_stamp_ns: int | None  # of the anchor camera
     surface: RoadSurface | None  # heights for what is published; known if the ego state is
+    control: VehicleControl = UNKNOWN_CONTROL
 
 
-class Inputs(MessageStore):
+class Inputs(CameraPairs):
     """The stored messages, and the queries of the planning thread."""
 
-    def __init__(self, config: Config, image_size: tuple[int, int] | None = None) -> None:
+    def __init__(self, config: Config, image_size: tuple[int, int] | None = None, rig: RigInput | None = None) -> None:
         """As `MessageStore`."""
-        super().__init__(config, image_size)
+        super().__init__(config, image_size, rig)
         self._map_drivable: MapDrivableArea | None = None  # of the newest map
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
         self._with_vectors = config.planner in VECTOR_PLANNERS
         self._history, self._history_restarts = AgentHistoryBuffer(), 0
         self._elevation: tuple[LaneletMap, Future[MapElevation | None]] | None = None  # computed or being computed
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
-        if self._with_vectors:
+        if self._file_map is not None:
+            _ = self._file_map.lights  # likewise
+        if self._needs_lanes:
             self._newest_lane_segments()  # those of a file are computed here, not while driving
 
     # --- when to plan ------------------------------------------------------------------------------------------------
@@ -64,7 +89,10 @@ class Inputs(MessageStore):
         with self._lock:
             anchor = self._images[self._config.cameras.anchor].newest()
             if anchor is not None and anchor[0] > self._planned_image_ns:
-                if all(self._match(channel, anchor[0]) for channel in self._images.values()):
+                if all(
+                    self._match(channel, anchor[0]) or not self._is_awaited(name, channel, now_ns)
+                    for name, channel in self._images.items()
+                ):
                     return True
                 waiting_ns = anchor[0] if self._waiting_ns is None else self._waiting_ns
                 return (now_ns - waiting_ns) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
@@ -75,11 +103,6 @@ class Inputs(MessageStore):
             odometry = self._odometry.newest()
             return odometry is not None and odometry[0] - self._planned_odometry_ns >= 99_000_000
 
-    def _match(self, channel: Channel, stamp_ns: int) -> tuple[int, Any] | None:
-        found = channel.nearest(stamp_ns)
-        tolerance_ns = self._config.cameras.match_tolerance_s * 1e9
-        return found if found is not None and abs(found[0] - stamp_ns) <= tolerance_ns else None
-
     # --- what to plan from -------------------------------------------------------------------------------------------
 
     def snapshot(self, now_ns: int) -> Snapshot:
@@ -89,7 +112,8 @@ class Inputs(MessageStore):
             images = {} if anchor is None else {n: self._match(c, anchor[0]) for n, c in self._images.items()}
             odometry, acceleration = self._odometry.newest(), self._acceleration.newest()
             objects, route, grid = self._objects.newest(), self._route.newest(), self._drivable.newest()
-            cloud = self._obstacles.newest()
+            cloud, control = self._obstacles.newest(), self._control(now_ns)
+            max_velocity = self._max_velocity.newest()
             self._waiting_ns = None
             if anchor is not None:
                 self._planned_image_ns = anchor[0]
@@ -99,11 +123,17 @@ class Inputs(MessageStore):
         ego, surface = self._ego(odometry, acceleration, now_ns, problems)
         tracked = None if ego is None else self._tracked(objects, ego, now_ns)
         agents = None if ego is None or tracked is None else convert.agents_to_ego_frame(tracked, ego)
+        agents = None if tracked is None or agents is None else self._with_motion(tracked, agents)
         drivable = None if ego is None else self._drivable_space(grid, ego, now_ns)
         obstacles = None if ego is None else self._boxes(cloud, ego, agents, now_ns)
         route_map = self._route_in_map(route, problems)
-        ahead = None if ego is None or route_map is None else self._route_ahead(route_map, ego)
-        command = Command.FOLLOW if ahead is None else command_along(ahead)
+        ahead = None
+        if ego is not None and route_map is not None:
+            limited = limits_along(
+                route_map, self._config.speed_limit_mps, None if max_velocity is None else max_velocity[1]
+            )
+            ahead = self._route_ahead(limited, ego, problems)
+        command = Command.FOLLOW if ahead is None else command_along(ahead.poses)
         image_ns = None if anchor is None else anchor[0]
         cameras = self._cameras(
             image_ns, images, now_ns, problems
@@ -111,13 +141,13 @@ class Inputs(MessageStore):
         unsteady = "" if ego is None else self._localisation_fault(ego.stamp_ns)
         problems += filter(None, [unsteady])
         if ego is None or ahead is None or cameras is None or unsteady:
-            return Snapshot(None, ego, concat_agents(agents, obstacles), tuple(problems), image_ns, surface)
+            return Snapshot(None, ego, concat_agents(agents, obstacles), tuple(problems), image_ns, surface, control)
         observation = Observation(
             ego.stamp_ns,
             ego,
-            ahead,
+            ahead.poses,
             command,
-            self._config.speed_limit_mps,
+            max(ahead.limit_here_mps, SPEED_LIMIT_MIN_MPS),
             cameras,
             agents,
             drivable,
@@ -125,9 +155,11 @@ class Inputs(MessageStore):
             _age_s(objects, ego),
             _age_s(grid, ego),
             obstacles,
-            **(self._vectors(ego, tracked, agents, ahead) if self._with_vectors else {}),
+            route_limits_mps=ahead.limits_mps,
+            route_ends=ahead.ends,
+            **self._lights_and_lanes(ego, tracked, agents, ahead.poses),
         )
-        return Snapshot(observation, ego, observation.others, tuple(problems), image_ns, surface)
+        return Snapshot(observation, ego, observation.others, tuple(problems), image_ns, surface, control)
 
     def ego(self, now_ns: int) -> Snapshot:
         """Ego state, agents and surface for a stop plan, without images; all None without usable odometry."""
@@ -185,25 +217,78 @@ class Inputs(MessageStore):
         self.ignored["objects"] = found.ignored
         return found
 
-    def _vectors(
-        self, ego: EgoState, tracked: convert.MapAgents | None, agents: Agents | None, route: Array
-    ) -> dict[str, Any]:
-        """Lanes and history of an observation whose route (L, 3) is in the ego frame; no input tells of lights."""
+    def _with_motion(self, tracked: convert.MapAgents, agents: Agents) -> Agents:
+        """Agents in the ego frame with accelerations and yaw rates, which are those at the stamp of the message: later
+        states are extrapolated. Without them if they have predicted paths, which take precedence."""
         if self._history_restarts != self.restarts:
             self._history_restarts = self.restarts
             self._history.clear()
+        predicted = agents.predicted_poses is not None
+        if predicted and not self._with_vectors:
+            return agents
+        self._history.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
+        if predicted:
+            return agents
+        history = self._history.history(tracked.stamp_ns, np.zeros(3), tracked.ids, tracked.agents)
+        moving = with_motion(tracked.agents, history)
+        return replace(agents, accelerations_mps2=moving.accelerations_mps2, yaw_rates_rps=moving.yaw_rates_rps)
+
+    def _lights_and_lanes(
+        self, ego: EgoState, tracked: convert.MapAgents | None, agents: Agents | None, route: Array
+    ) -> dict[str, Any]:
+        """Lights and stop lines of an observation whose route (L, 3) is in the ego frame; where the planner reads them
+        also lanes and history."""
+        states = self._light_states(ego)
+        found = {} if states is None else self._lights_ahead(ego, states, route)
+        return found | (self._vectors(ego, tracked, agents, route, states or {}) if self._with_vectors else {})
+
+    def _light_states(self, ego: EgoState) -> dict[int, LightState] | None:
+        """State by id of the lanelets that have a light; None without a map, and before the first message."""
+        lanelets = self._newest_lanelets()
+        with self._lock:
+            if lanelets is None or not self._config.uses_lights or self._light_memory.stamp_ns is None:
+                return None
+            max_age_s, red_stays = self._config.inputs.lights_max_age_s, self._config.lights.unknown_after_red == "stop"
+            return self._light_memory.by_lanelet(lanelets.lights, ego.stamp_ns, max_age_s, red_stays)
+
+    def _lights_ahead(self, ego: EgoState, states: Mapping[int, LightState], route: Array) -> dict[str, Any]:
+        """Lights and stop lines of the lanelets of the route."""
+        lanelets = self._newest_map()
+        on_route = self._lanelets_of_route()
+        if on_route is None:
+            away_m = lanelets.lane_segments.keys_along_line(route, ego.map_from_ego, REACH_M)
+            on_route = of_own_turn(lanelets.lights, away_m)
+        traffic_lights, stop_lines = lights_of_route(lanelets.lights, states, on_route, ego)
+        age_s = _age_s(self._lights.newest(), ego)
+        return {"traffic_lights": traffic_lights, "stop_lines": stop_lines, "lights_age_s": age_s}
+
+    def _lanelets_of_route(self) -> frozenset[int] | None:
+        """Ids of the lanelets of a LaneletRoute; None where the route is a Path."""
+        if self._config.inputs.route_type != "lanelet" or self._cache.route is None:
+            return None
+        return frozenset(lanelets_of_route(self._cache.route[0]))
+
+    def _vectors(
+        self,
+        ego: EgoState,
+        tracked: convert.MapAgents | None,
+        agents: Agents | None,
+        route: Array,
+        states: Mapping[int, int],
+    ) -> dict[str, Any]:
+        """Lanes, with the LightState by lanelet id, and history of an observation whose route (L, 3) is in the ego
+        frame."""
         found: dict[str, Any] = {}
         if tracked is not None and agents is not None:
-            self._history.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
             found["history"] = self._history.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, agents)
         segments = self._newest_lane_segments()
         if segments is not None:
-            found["lanes"] = segments.near(ego.map_from_ego)
-            if self._config.inputs.route_type == "lanelet" and self._cache.route is not None:
-                on_route = lanelets_of_route(self._cache.route[0])
-                found["route_lanes"] = segments.along(route, on_route, ego.map_from_ego)
+            found["lanes"] = segments.near(ego.map_from_ego, states)
+            on_route = self._lanelets_of_route()
+            if on_route is not None:
+                found["route_lanes"] = segments.along(route, on_route, ego.map_from_ego, states)
             else:
-                found["route_lanes"] = segments.along_line(route, ego.map_from_ego)
+                found["route_lanes"] = segments.along_line(route, ego.map_from_ego, states)
         return found
 
     def _newest_lane_segments(self) -> LaneSegments | None:
@@ -285,7 +370,7 @@ class Inputs(MessageStore):
         assert self._file_map is not None
         return self._file_map
 
-    def _route_in_map(self, route: tuple[int, Any] | None, problems: list[str]) -> Array | None:
+    def _route_in_map(self, route: tuple[int, Any] | None, problems: list[str]) -> MapRoute | None:
         lanelets = None
         if self._config.inputs.route_type == "lanelet":
             try:
@@ -311,79 +396,24 @@ class Inputs(MessageStore):
             return made
         return cached[2]
 
-    def _convert_route(self, lanelets: LaneletMap | None, message: Any) -> Array:
+    def _convert_route(self, lanelets: LaneletMap | None, message: Any) -> MapRoute:
         frame, points_max = self._config.output.map_frame, self._config.inputs.route_points_max
         if lanelets is None:
-            return convert.path_route(message, frame, points_max)
-        poses, _ = lanelets.route(message, frame, points_max)
-        return poses
+            poses = convert.path_route(message, frame, points_max)
+            return MapRoute(poses, np.full(len(poses), np.nan))
+        return MapRoute(*lanelets.route(message, frame, points_max))
 
-    def _route_ahead(self, route: Array, ego: EgoState) -> Array:
-        ahead, self._cache.route_position_m = route_around_ego(route, ego, self._cache.route_position_m)
-        return ahead
-
-    def _cameras(
-        self, image_ns: int | None, images: dict[str, Any], now_ns: int, problems: list[str]
-    ) -> tuple[CameraFrame, ...] | None:
-        """Frames of both instants, oldest first. Without usable images: () if cameras are optional, else None."""
-        faults: list[str] = []
-        current = self._current_instant(image_ns, images, now_ns, faults)
-        if current is None and not self._config.needs_cameras:
-            return ()  # the diagnostics of the images have the faults
-        if current is None:
-            problems.extend(faults)
-            return None
-        assert image_ns is not None
-        settings = self._config.cameras
-        target = image_ns - settings.pair_interval_s * 1e9
-        older = min(self._cache.frames, key=lambda item: abs(item[0] - target), default=None)
-        self._cache.frames.append((image_ns, current))
-        horizon = image_ns - (settings.pair_interval_s + settings.pair_tolerance_s) * 1e9
-        while self._cache.frames and self._cache.frames[0][0] < horizon:
-            self._cache.frames.popleft()
-        if older is None or abs(older[0] - target) > settings.pair_tolerance_s * 1e9:
-            return current
-        return (*older[1], *current)
-
-    def _current_instant(
-        self, image_ns: int | None, images: dict[str, Any], now_ns: int, faults: list[str]
-    ) -> tuple[CameraFrame, ...] | None:
-        def frame_or_fault(name: str) -> CameraFrame | str:
-            """The camera's frame, or why there is none."""
-            channel, found = self._images[name], images.get(name)
-            if found is None and not channel.problem(now_ns) and image_ns is not None:
-                near = channel.nearest(image_ns)
-                apart = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
-                allowed = self._config.cameras.match_tolerance_s
-                return f"image {name}: nearest is {apart:.2f} s from the anchor's image, allowed {allowed:.2f} s"
-            try:
-                return channel.convert(found, now_ns, partial(self._frame, name))
-            except BadMessage as fault:
-                return str(fault)
-
-        results = [frame_or_fault(name) for name in self._images]
-        faults += [result for result in results if isinstance(result, str)]
-        return None if faults else tuple(result for result in results if not isinstance(result, str))
-
-    def _frame(self, name: str, message: Any) -> CameraFrame:
-        info = self._infos[name].newest()
-        if info is None:
-            raise BadMessage(f"camera {name}: no camera_info received")
-        width, height = self._image_size
-        begun, decoding = self._decoding.get(name, (None, None))
-        if decoding is not None and begun is message:
-            pixels, _ = decoding.result()
-        else:
-            pixels, _ = image_decoding.pixels(message, name, width, height)
-        matrix = convert.intrinsics(info[1], name)
-        scale = np.diag([width / max(info[1].width, 1), height / max(info[1].height, 1), 1.0])
-        return CameraFrame(
-            convert.stamp_ns(message.header),
-            name,
-            pixels,
-            scale @ matrix,
-            convert.camera_from_ego(self._transforms, name, message.header.frame_id),
+    def _route_ahead(self, route: MapRoute, ego: EgoState, problems: list[str]) -> RouteAhead | None:
+        """The route around the ego; None, with a sentence, where the ego is past its end."""
+        ahead = route_around_ego(route, ego, self._cache.route_position_m)
+        self._cache.route_position_m = ahead.position_m
+        if ahead.past_end_m <= PAST_END_MAX_M:
+            return ahead
+        problems.append(
+            f"route: the car is {ahead.past_end_m:.1f} m past the end of its route, at most {PAST_END_MAX_M:g} m are "
+            "allowed: set a new goal"
         )
+        return None
 
     def wait_idle(self) -> None:
         """Wait until background work is done, so that a replay does not depend on its speed."""
@@ -402,14 +432,27 @@ class Inputs(MessageStore):
                 self._map.refused += self._vector_map.refused - self._maps_refused
                 self._maps_refused = self._vector_map.refused
             statuses = [channel.status(now_ns) for channel in self.channels()]
-            odometry = self._odometry.newest()
+            odometry, limit = self._odometry.newest(), self._max_velocity.newest()
         if odometry is not None and (unsteady := self._localisation_fault(odometry[0])):
             statuses = [
                 replace(s, level=Level.ERROR, message=unsteady) if s.name == "odometry" else s for s in statuses
             ]
+        if limit is not None:
+            value = {"limit_mps": f"{limit[1]:.2f}"}
+            statuses = [
+                replace(s, values=s.values | value) if s.name == self._max_velocity.name else s for s in statuses
+            ]
+        if self._config.uses_lights:
+            lanelets = self._newest_lanelets()
+            lights = None if lanelets is None else lanelets.lights
+            with self._lock:
+                statuses = [
+                    lights_status(s, self._light_memory, lights) if s.name == self._lights.name else s for s in statuses
+                ]
         if self._config.inputs.drivable_type == "map":
             level = Level.WARN if self._cache.map_fault else Level.OK
             statuses.append(InputStatus("drivable", level, self._cache.map_fault or "from the map", {}))
+        statuses += [] if self._rig is None else [self._rig.status()]
         return [_with_ignored(status, self.ignored.get(status.name, {})) for status in statuses]
 
 

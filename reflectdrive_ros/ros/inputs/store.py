@@ -22,14 +22,31 @@ from ..convert import BadMessage
 from ..lanelet_file import import_lanelet2, load_map
 from ..lanelet_map import LaneletMap
 from ..vector_map import VectorMap
+from .camera_rig import RigInput
 from .channel import Channel
+from .control import VehicleControl, is_autonomous, shown_signal
+from .lights import LightMemory, states_by_group
+from .route import MapRoute
 
 SMALL_BYTES = 64_000  # size limit of messages that hold a few numbers or one sentence
-ITEMS_MAX = {"objects": 20_000, "route": 20_000, "tf_static": 1000}  # limits per message: reading more takes over 30 ms
+ITEMS_MAX = {
+    "objects": 20_000,
+    "lights": 4000,  # groups and lamps, which are counted three times: while walking and while reading
+    "route": 20_000,
+    "tf_static": 1000,
+}  # limits per message: reading more takes over 30 ms
 OTHER_ITEMS_MAX = 1000
+SIGNAL_MAX_AGE_S = 1.0  # of the vehicle's report of its turn signal; vehicles send ten and more a second
 FRAMES_MAX = 10_000  # of /tf_static, over all messages
 BULK_KINDS = ("image", "drivable", "obstacles", "map")  # arrays of bytes or numbers, read without a loop over items
 LIST_KINDS = ("objects", "route", "tf_static")
+LATCHED_KINDS = ("route", "info", "map", "max_velocity", "operation_mode")
+UNFRAMED_KINDS = ("lights", "max_velocity", "operation_mode", "turn_indicators_status")  # a stamp in place of a header
+CONVERTED_KINDS = {  # messages that are stored as what they say
+    "max_velocity": convert.max_velocity_mps,
+    "operation_mode": is_autonomous,
+    "turn_indicators_status": shown_signal,
+}
 JUMP_M = 2.0  # odometry has jumped if it moves by more than its speed explains plus this distance
 JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # after so many jumps within this time localisation is not used
 
@@ -38,7 +55,7 @@ JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # after so many jumps within this time local
 class ConversionCache:
     """Conversions that later snapshots use again; each is stored with the message that it was made from."""
 
-    route: tuple[Any, LaneletMap | None, Array] | None = None
+    route: tuple[Any, LaneletMap | None, MapRoute] | None = None
     grid: tuple[Any, convert.MapGrid] | None = None
     boxes: tuple[Any, clouds.Obstacles] | None = None
     frames: deque[tuple[int, tuple[CameraFrame, ...]]] = field(default_factory=deque)  # decoded images by stamp
@@ -49,38 +66,50 @@ class ConversionCache:
 class MessageStore:
     """All channels of the node. `receive`, `put` and the queries may be called from different threads."""
 
-    def __init__(self, config: Config, image_size: tuple[int, int] | None = None) -> None:
+    def __init__(self, config: Config, image_size: tuple[int, int] | None = None, rig: RigInput | None = None) -> None:
         """`image_size`: width and height in px of the planner's images; None: `cameras.width` and `cameras.height`.
+        `rig`: makes the network's images; None: images are only scaled.
 
         Raises ConfigError where route or drivable area come from a map file that cannot be used.
         """
         self._config = config
         self._image_size = image_size or (config.cameras.width, config.cameras.height)
+        self._rig = rig
         self._lock = threading.Lock()
+        lights_of_path = config.uses_lights and config.inputs.route_type == "path"
+        self._needs_lanes = config.planner in DENOISER_PLANNERS or lights_of_path
         cameras, limits = config.cameras, config.inputs
         self._vector_map, self._file_map = None, None
         if config.map_by_topic:
             if limits.needs_map:
                 import_lanelet2(limits)  # needed by the map reader process: a missing package is reported at the start
-            background, with_lanes = ThreadPoolExecutor(1, "vector_map"), config.planner in DENOISER_PLANNERS
-            self._vector_map = VectorMap(config.output.map_frame, background, with_lanes)
+            background = ThreadPoolExecutor(1, "vector_map")
+            self._vector_map = VectorMap(config.output.map_frame, background, self._needs_lanes)
         elif config.uses_map:
             self._file_map = load_map(limits)
         needed = config.needs_cameras
+        all_needed = needed and not (rig is not None and rig.optional)
         self._images = {
-            name: Channel(f"image {name}", needed, limits.image_max_age_s, keep=4) for name in cameras.names
+            name: Channel(
+                f"image {name}", all_needed or (needed and name == cameras.anchor), limits.image_max_age_s, keep=4
+            )
+            for name in cameras.names
         }
-        self._infos = {name: Channel(f"camera_info {name}", needed, None) for name in cameras.names}
+        self._infos = {name: Channel(f"camera_info {name}", all_needed, None) for name in cameras.names}
         self._odometry = Channel("odometry", True, limits.odometry_max_age_s)
         self._acceleration = Channel("acceleration", False, limits.acceleration_max_age_s)
         self._objects = Channel("objects", False, limits.objects_max_age_s)
         self._drivable = Channel("drivable", False, limits.drivable_max_age_s)
         self._obstacles = Channel("obstacles", False, limits.obstacles_max_age_s)
+        self._lights = Channel("traffic_lights", False, limits.lights_max_age_s)
+        self._max_velocity = Channel("max_velocity", False, None)
         self._route = Channel("route", True, None)
         self._map = Channel("map", limits.route_type == "lanelet", None)
         self._tf_static = Channel("tf_static", needed, None)
         self._instruction_channel = Channel("instruction", False, None)
         self._instruction = ""
+        self._operation_mode = Channel("operation_mode", False, None)  # of bool: whether the planner drives
+        self._turn_indicators = Channel("turn_indicators_status", False, SIGNAL_MAX_AGE_S)  # of Signal
         self._decoders = ThreadPoolExecutor(len(cameras.names), "decode")
         self._maps_refused = 0  # maps refused by the background reader that the channel's counter includes
         self.restarts = 0  # number of clock resets and localisation jumps
@@ -97,16 +126,20 @@ class MessageStore:
         self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
         self._waiting_ns: int | None = None  # stamp of the oldest anchor image that no snapshot has used
         self._cache = ConversionCache()
+        self._light_memory = LightMemory()
 
     def channels(self) -> list[Channel]:
         latched = [*self._infos.values(), self._tf_static] if self._config.needs_cameras else []
         objects = [] if self._config.inputs.objects_type == "none" else [self._objects]
         drivable = [self._drivable] if self._config.inputs.drivable_type == "grid" else []
         cloud = [self._obstacles] if self._config.inputs.obstacles_type == "cloud" else []
+        lights = [self._lights] if self._config.uses_lights else []
         images = list(self._images.values())
         lanelets = [self._map] if self._vector_map is not None else []
-        moving = [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, *cloud]
-        shown = [*moving, *lanelets, self._route]
+        moving = [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, *cloud, *lights]
+        # these are not reported while they are silent: many cars have none
+        optional = (self._max_velocity, self._operation_mode, self._turn_indicators)
+        shown = [*moving, *lanelets, self._route, *(channel for channel in optional if channel.received)]
         silent = [*self._infos.values(), self._tf_static, self._instruction_channel]
         return shown + [channel for channel in silent if channel.refused and channel not in shown]
 
@@ -161,8 +194,11 @@ class MessageStore:
                 self._tf_static.put(self._tf_static.received + 1, message)
                 return now_ns
             channel = self._channel(kind, camera)
-            stamp = convert.stamp_ns(message.header)
-            if kind in ("route", "info", "map"):  # latched: the newest arrival counts, whatever its stamp
+            stamp = convert.stamp_ns(message if kind in UNFRAMED_KINDS else message.header)
+            states = states_by_group(message) if kind == "lights" else {}
+            if kind in CONVERTED_KINDS:
+                message = CONVERTED_KINDS[kind](message)
+            if kind in LATCHED_KINDS:  # the newest arrival counts, whatever its stamp
                 stamp = channel.received + 1
             elif self._is_clock_reset(channel, stamp):
                 self._restart()
@@ -173,6 +209,8 @@ class MessageStore:
             is_new = channel.put(stamp, message)
             if kind in LIST_KINDS:
                 channel.blocked = ""
+            if kind == "lights" and is_new:
+                self._light_memory.put(stamp, states)
             if kind == "odometry" and is_new and before is not None:
                 self._check_for_jump(before, (stamp, message), now_ns)
             if kind == "image" and is_new:
@@ -230,10 +268,14 @@ class MessageStore:
             "objects": self._objects,
             "drivable": self._drivable,
             "obstacles": self._obstacles,
+            "lights": self._lights,
+            "max_velocity": self._max_velocity,
             "route": self._route,
             "map": self._map,
             "tf_static": self._tf_static,
             "instruction": self._instruction_channel,
+            "operation_mode": self._operation_mode,
+            "turn_indicators_status": self._turn_indicators,
         }
         return by_kind[kind]
 
@@ -244,21 +286,32 @@ class MessageStore:
     def _restart(self) -> None:
         """Drop all stamped messages after a clock reset, such as a bag that loops or a simulator that restarts."""
         transforms = self._transforms
-        others = (self._odometry, self._acceleration, self._objects, self._drivable, self._obstacles)
-        for channel in (*self._images.values(), *others):
+        others = (self._odometry, self._acceleration, self._objects, self._drivable, self._obstacles, self._lights)
+        for channel in (*self._images.values(), *others, self._turn_indicators):
             channel.messages.clear()
             channel.stamps.clear()
         self._reset_derived()
         self._transforms = transforms
         self.restarts += 1
 
+    def _control(self, now_ns: int) -> VehicleControl:
+        """Who drives, and the signal that is on; the caller holds the lock."""
+        mode, signal = self._operation_mode.newest(), self._turn_indicators.newest()
+        return VehicleControl(
+            None if mode is None else mode[1],
+            None if signal is None or self._turn_indicators.problem(now_ns) else signal[1],
+        )
+
     def _decode_ahead(self, camera: str, message: Any) -> None:
         """Start decoding in the background, which releases the GIL. If the camera's last image is still being decoded,
         the new one is decoded when a snapshot needs it."""
         _, decoding = self._decoding.get(camera, (None, None))
         if decoding is None or decoding.done():
-            future = self._decoders.submit(image_decoding.pixels, message, camera, *self._image_size)
+            future = self._decoders.submit(image_decoding.pixels, message, camera, *self._decoded_size(camera))
             self._decoding[camera] = message, future
+
+    def _decoded_size(self, camera: str) -> tuple[int, int]:
+        return self._image_size if self._rig is None else self._rig.size(camera, self._image_size)
 
     def _check_frozen(self, camera: str, message: Any) -> None:
         digest = image_decoding.digest(message)

@@ -1,7 +1,8 @@
 """Writes a road network as Autoware's map: the boost archive of lanelet2 that a LaneletMapBin holds.
 
-Every lane for cars, also one across a junction, becomes a lanelet with its centreline and speed limit. Lanelets that
-follow each other or lie side by side share no points, so lanelet2's own router finds no way through the map.
+Every lane for cars, also one across a junction, becomes a lanelet with its centreline and speed limit; one across a
+junction also has its turn direction and, where a light controls it, a regulatory element with the stop line. Lanelets
+that follow each other or lie side by side share no points, so lanelet2's own router finds no way through the map.
 """
 
 from __future__ import annotations
@@ -16,15 +17,22 @@ import shapely
 
 from ... import geometry
 from ...domain import Array
-from .roads import RoadLane, RoadMap
+from .roads import RoadLane, RoadMap, Signal, Turn
 
 MIN_LENGTH_M = 0.5  # shorter lanes are joints inside a junction
+LAMP_WIDTH_M = 0.4  # of the line that stands for the lamps in the map
+TURN_DIRECTIONS = {Turn.STRAIGHT: "straight", Turn.LEFT: "left", Turn.RIGHT: "right"}
 MITRE_LIMIT = 2.0  # of the corners of bounds, as of the lanes' polygons
 
 
 def lanelet_id(lane: int) -> int:
     """The id of the lanelet of a lane, a key of `RoadMap.lanes`; lanelet2 reserves 0."""
     return lane + 1
+
+
+def light_id(road_map: RoadMap, signal: int) -> int:
+    """The id of the regulatory element of a light, an index of `RoadMap.signals`; Autoware's group id."""
+    return lanelet_id(max(road_map.lanes, default=0)) + 1 + signal
 
 
 def write_archive(road_map: RoadMap) -> bytes:
@@ -40,24 +48,39 @@ def write_archive(road_map: RoadMap) -> bytes:
         for key, lane in road_map.lanes.items()
         if geometry.arc_lengths(lane.lane.centerline)[-1] >= MIN_LENGTH_M
     }
-    ids = count(lanelet_id(max(road_map.lanes, default=0)) + 1)  # of points and lines
+    ids = count(light_id(road_map, len(road_map.signals)))  # of points and lines
 
     def line_string(points: Array) -> Any:
         return core.LineString3d(next(ids), [core.Point3d(next(ids), x, y, 0.0) for x, y in points.tolist()])
 
-    lanelets = []
+    lanelets = {}
     for key, lane in lanes.items():
         left, right = (line_string(bound(lane, side)) for side in (1.0, -1.0))
         lanelet = core.Lanelet(lanelet_id(key), left, right)
         lanelet.centerline = line_string(lane.lane.centerline)
         for name, value in tags(lane).items():
             lanelet.attributes[name] = value
-        lanelets.append(lanelet)
-    drawn = core.createMapFromLanelets(lanelets)
+        lanelets[key] = lanelet
+    for index, signal in enumerate(road_map.signals):
+        stop_line, lamps = line_string(signal.stop_line), line_string(lamp_line(road_map, signal))
+        stop_line.attributes["type"], lamps.attributes["type"] = "stop_line", "traffic_light"
+        light = core.TrafficLight(light_id(road_map, index), core.AttributeMap(), [lamps], stop_line)
+        entry = next((key for key in signal.connectors if key in lanelets), None)  # the rest lies inside the junction
+        if entry is not None:
+            lanelets[entry].addRegulatoryElement(light)
+    drawn = core.createMapFromLanelets(list(lanelets.values()))
     with tempfile.TemporaryDirectory() as folder:  # lanelet2 writes files only
         file = Path(folder) / "map.bin"
         io.write(str(file), drawn, projection.MercatorProjector(io.Origin(0.0, 0.0)))
         return file.read_bytes()
+
+
+def lamp_line(road_map: RoadMap, signal: Signal) -> Array:
+    """(2, 2) where the lamps hang: beyond the junction, at the end of the lanes that the light controls."""
+    line = road_map.lanes[signal.connectors[-1]].lane.centerline
+    end, heading = np.split(geometry.sample(line, geometry.arc_lengths(line)[-1:])[0], [2])
+    across = 0.5 * LAMP_WIDTH_M * np.concatenate([-np.sin(heading), np.cos(heading)])
+    return np.stack([end + across, end - across])
 
 
 def tags(lane: RoadLane) -> dict[str, str]:
@@ -65,6 +88,8 @@ def tags(lane: RoadLane) -> dict[str, str]:
     found = {"type": "lanelet", "subtype": "road", "location": "urban", "one_way": "yes", "participant:vehicle": "yes"}
     if lane.lane.speed_limit_mps is not None:
         found["speed_limit"] = f"{3.6 * lane.lane.speed_limit_mps:.2f} km/h"
+    if lane.across_junction is not None and lane.turn in TURN_DIRECTIONS:
+        found["turn_direction"] = TURN_DIRECTIONS[lane.turn]
     return found
 
 

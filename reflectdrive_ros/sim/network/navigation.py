@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import shapely
@@ -69,19 +69,40 @@ class EgoRoute:
 
     def speed_limit_mps(self, at_m: float) -> float:
         """Limit of the road; on a connector, that of the road before it (its own limit is a turning speed)."""
-        for index in range(self._index(at_m), -1, -1):
-            lane = self.road_map.lanes[self.lanes[index]]
+        return float(self._limits_mps[self._index(at_m)])
+
+    @cached_property
+    def _limits_mps(self) -> Array:
+        """(K,) `speed_limit_mps` of each lane."""
+        limits_mps, limit_mps = [], DEFAULT_SPEED_LIMIT_MPS
+        for key in self.lanes:
+            lane = self.road_map.lanes[key]
             if lane.across_junction is None:
-                return lane.lane.speed_limit_mps or DEFAULT_SPEED_LIMIT_MPS
-        return DEFAULT_SPEED_LIMIT_MPS
+                limit_mps = lane.lane.speed_limit_mps or DEFAULT_SPEED_LIMIT_MPS
+            limits_mps.append(limit_mps)
+        return np.array(limits_mps)
 
     def local_line(self, at_m: float) -> Array:
         """(L, 3) poses of the line from BEHIND_M behind to AHEAD_M ahead of an arc length, cut at its ends."""
-        ends = np.clip([at_m - BEHIND_M, at_m + AHEAD_M], 0.0, self.length_m)
-        inner = self.line[(self.along_m > ends[0] + 0.05) & (self.along_m < ends[1] - 0.05)]
+        ends, inner = self._local_part(at_m)
         tips = geometry.sample(self.line, ends)[:, :2]
-        line = np.concatenate([tips[:1], inner, tips[1:]])
+        line = np.concatenate([tips[:1], self.line[inner], tips[1:]])
         return np.concatenate([line, geometry.headings_along(line)[:, None]], axis=1)
+
+    def local_limits_mps(self, at_m: float) -> Array:
+        """(L,) speed limit from each point of `local_line` on."""
+        ends, inner = self._local_part(at_m)
+        places_m = np.concatenate([ends[:1], self.along_m[inner], ends[1:]])
+        return np.asarray(self._limits_mps[np.maximum(np.searchsorted(self.starts_m, places_m, side="right") - 1, 0)])
+
+    def ends_within(self, at_m: float) -> bool:
+        """Whether the last point of `local_line` is the end of the whole route."""
+        return at_m + AHEAD_M >= self.length_m
+
+    def _local_part(self, at_m: float) -> tuple[Array, Array]:
+        """(2,) arc lengths of the first and last point of `local_line`, and (N,) bool, the points between them."""
+        ends = np.clip([at_m - BEHIND_M, at_m + AHEAD_M], 0.0, self.length_m)
+        return ends, (self.along_m > ends[0] + 0.05) & (self.along_m < ends[1] - 0.05)
 
     def _index(self, at_m: float) -> int:
         return max(0, int(np.searchsorted(self.starts_m, at_m, side="right")) - 1)

@@ -17,6 +17,8 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array, CameraFrame
+from ...features.cameras import Camera as Camera
+from ...features.cameras import rig as rig
 from ..traffic.actors import Snapshot
 from .appearance import Appearance
 from .painter_order import sort_for_painting
@@ -38,24 +40,6 @@ _HILLS = ((3, 0.006, 0.4), (7, 0.006, 2.0), (17, 0.003, 1.0))  # waves around th
 _WOODS = ((5, 0.005, 1.3), (31, 0.002, 0.2), (97, 0.0015, 0.7), (211, 0.0012, 2.2))
 _IS_BATCHED = np.array([material in BATCHED_MATERIALS for material in Material])
 
-# PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
-_PANDASET = (
-    ("front_left", 310.0, (324.06, 169.34), (1.52, 0.64, 1.92), (57.8, 0.2, -0.1)),
-    ("front", 656.67, (323.33, 161.10), (0.85, 0.0, 2.20), (0.3, 0.2, 1.1)),
-    ("front_right", 310.0, (321.68, 154.47), (1.49, -0.60, 1.99), (-57.8, 0.9, -0.6)),
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Camera:
-    """A pinhole camera on the car; its axes are z forward, x right, y down."""
-
-    name: str
-    width: int
-    height: int
-    pixels_from_camera: Array  # (3, 3) px
-    camera_from_ego: Array  # (4, 4) m
-
 
 @dataclass(frozen=True, eq=False)
 class _Projection:
@@ -73,29 +57,6 @@ class _Projection:
     def place(self) -> Array:
         """(3,) m, ego frame."""
         return self.ego_from_camera[:3, 3]
-
-
-@lru_cache(maxsize=8)
-def rig(width: int, height: int) -> tuple[Camera, ...]:
-    """The three cameras, left to right, at a resolution in pixels."""
-    scale = np.diag([width / 640, height / 360, 1.0])
-    cameras = []
-    for name, focal, centre, place, angles in _PANDASET:
-        pixels = scale @ np.array([[focal, 0, centre[0]], [0, focal, centre[1]], [0, 0, 1]])
-        cameras.append(Camera(name, width, height, pixels, geometry.invert_matrix(_ego_from_camera(place, angles))))
-    return tuple(cameras)
-
-
-def _ego_from_camera(place: tuple[float, ...], angles_deg: tuple[float, ...]) -> Array:
-    yaw, pitch, roll = np.radians(angles_deg)
-    forward = np.array([np.cos(pitch) * np.cos(yaw), np.cos(pitch) * np.sin(yaw), np.sin(pitch)])
-    level = np.array([np.sin(yaw), -np.cos(yaw), 0.0])
-    below = np.cross(forward, level)
-    right = np.cos(roll) * level - np.sin(roll) * below
-    matrix = np.eye(4)
-    matrix[:3, :3] = np.column_stack([right, np.cross(forward, right), forward])
-    matrix[:3, 3] = place
-    return matrix
 
 
 def render_image(visible: VisibleScene, camera: Camera) -> Array:

@@ -1,0 +1,181 @@
+"""`reflectdrive dataset BAG .. --out DIR`: scene sets from recordings, for training and evaluation.
+
+Each bag is read twice: first every tick of 0.5 s is indexed, with the reasons why it makes no scene, then the scenes
+are written. The planner's inputs in a scene are those that the node makes of the same bag, to the last bit; nothing
+received later than the frame is in them. A bag without a route gets its driven path as the route, flagged as hindsight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .. import arguments
+from ..command import command, make_table
+from ..config import Config, override_dotted
+from ..data import frame_index
+from ..errors import UserError
+from ..files import lock_folder, read_limited, shown
+from ..planning import LEARNED
+from ..provenance import write_numbers
+from ..replay.dataset import Dataset, DatasetOptions, make_dataset
+from ..replay.dataset_checks import FrameLimits
+from ..replay.dataset_report import write_report
+from ..runtime import cli_args
+from ..runtime.engine import image_size
+
+INTERVAL_BYTES = 1 << 24
+LIMIT_OPTIONS = {
+    "gap_s": ("--max-gap", "s between two odometry messages"),
+    "position_std_m": ("--max-position-std", "m, standard deviation of the position"),
+    "standing_s": ("--max-standing", "s that the car may have stood, if it goes on standing"),
+    "off_lane_m": ("--max-off-lane", "m from the rear axle to the nearest lane of the map"),
+    "off_road_m": ("--max-off-road", "m from a corner of the car to the road, on the driven path"),
+    "overlap_m": ("--max-overlap", "m of the car and an object, on the driven path"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "bags", type=Path, nargs="+", metavar="BAG", help="rosbag2 folder or file (mcap or sqlite3), or folder of bags"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the set")
+    parser.add_argument("--map", type=Path, metavar="FILE", help="Lanelet2 map (.osm) of bags that hold none")
+    parser.add_argument("--config", type=Path, help="configuration file (YAML)")
+    parser.add_argument("--planner", help="planner whose inputs are stored, instead of the configured one")
+    cli_args.add_model_arguments(parser)
+    cli_args.add_settings_argument(parser)
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"
+    )
+    parser.add_argument(
+        "--route",
+        choices=("auto", "driven"),
+        default="auto",
+        help="driven: the driven path, in hindsight, even if the bag has a route",
+    )
+    parser.add_argument(
+        "--val-share",
+        type=arguments.Range(0.0, 0.9),
+        default=0.0,
+        metavar="X",
+        help="share of the drives that go to DIR/val, the others to DIR/train; 0: one set in DIR",
+    )
+    parser.add_argument(
+        "--overrides",
+        type=Path,
+        metavar="FILE",
+        help="CSV of manual overrides: drive, start, end in s of the bag",
+    )
+    parser.add_argument("--jobs", type=arguments.process_count(), default=1, metavar="N", help="bags at a time")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
+    limits = parser.add_argument_group("limits beyond which a tick makes no scene")
+    for name, (option, text) in LIMIT_OPTIONS.items():
+        default = getattr(FrameLimits(), name)
+        limits.add_argument(
+            option, type=arguments.Range(0.0, 1000.0), default=default, metavar="X", dest=name, help=text
+        )
+
+
+@command("complete shards are kept, the same command resumes", "{} cannot be written: {}; complete shards are kept")
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
+    """Exit code 0; 1 if a bag is left out; 2 with one sentence on stderr if no set can be made."""
+    config = cli_args.configuration(args)
+    if args.map is not None:
+        config = override_dotted(config, {"inputs.lanelet_map": str(args.map)})
+    options = DatasetOptions(
+        topic=tuple(args.topic),
+        route=args.route,
+        limits=FrameLimits(**{entry.name: getattr(args, entry.name) for entry in fields(FrameLimits)}),
+        overrides=None if args.overrides is None else read_overrides(args.overrides),
+    )
+    begun = time.perf_counter()
+    with lock_folder(args.out):
+        made = make_dataset(
+            args.bags, args.out, options, config, network_image_size(config), args.val_share, args.jobs, errors
+        )
+        wall_s = time.perf_counter() - begun
+        write_report(args.out, made)
+    counted = {**numbers(made), "wall_s": round(wall_s, 2)}
+    write_numbers(args.json, counted)
+    console.print(table(counted))
+    console.print(f"report: {args.out / 'dataset.html'}")
+    for notice in made.notices.values():
+        errors.print(notice)
+    for sentence in made.failures.values():
+        errors.print(f"left out: {sentence}")
+    return 1 if made.failures else 0
+
+
+def network_image_size(config: Config) -> tuple[int, int]:
+    """Width and height in px of the images that the node makes for its planner."""
+    network = cli_args.network_for(config, config.planner, False) if config.planner in LEARNED else None
+    return image_size(network) or (config.cameras.width, config.cameras.height)
+
+
+def read_overrides(path: Path) -> dict[str, list[tuple[float, float]]]:
+    """Intervals by drive. Raises UserError naming the line that is none."""
+    try:
+        lines = read_limited(path, INTERVAL_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) else "it is no UTF-8 text"
+        raise UserError(f"--overrides {shown(path)} cannot be read: {reason}") from None
+    found: dict[str, list[tuple[float, float]]] = {}
+    for number, cells in enumerate(csv.reader(io.StringIO(lines)), 1):
+        if not cells or cells[0].startswith("#") or (number == 1 and cells[0].strip() == "drive"):
+            continue
+        try:
+            drive, start_s, end_s = cells[0].strip(), float(cells[1]), float(cells[2])
+            if not (math.isfinite(start_s) and math.isfinite(end_s) and start_s <= end_s):
+                raise ValueError
+        except (ValueError, IndexError):
+            raise UserError(
+                f"--overrides {shown(path)}, line {number}: expected drive,start,end with seconds from the bag's start"
+            ) from None
+        found.setdefault(drive, []).append((start_s, end_s))
+    return found
+
+
+def numbers(made: Dataset) -> dict[str, Any]:
+    """The numbers of the table, for JSON."""
+    families: dict[str, int] = {}
+    for index in made.indices.values():
+        for name, count in index.families.items():
+            families[name] = families.get(name, 0) + count
+    return {
+        "drives": len({row.drive for row in made.rows}),
+        "ticks": len(made.rows),
+        "scenes": sum(index.scenes for index in made.indices.values()),
+        "bytes": sum(index.bytes for index in made.indices.values()),
+        "sets": {name or ".": index.scenes for name, index in made.indices.items()},
+        "families": families,
+        "skipped": frame_index.reason_counts(made.rows),
+        "hindsight": sum(row.valid and row.hindsight for row in made.rows),
+        "failures": dict(made.failures),
+        "memory_mb_max": round(
+            max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024.0
+        ),
+    }
+
+
+def table(counted: Mapping[str, Any]) -> Table:
+    facts = [
+        f"{counted['scenes']} scenes of {counted['ticks']} ticks of {counted['drives']} drives",
+        f"{counted['bytes'] / 1e6:.1f} MB",
+        f"{counted['hindsight']} with a hindsight route",
+        f"{counted['wall_s']:.1f} s",
+    ]
+    rows: list[tuple[str, ...]] = [("scenes", name, str(count)) for name, count in counted["families"].items()]
+    rows += [(), *(("skipped", name, str(count)) for name, count in counted["skipped"].items())]
+    return make_table(("", "", "ticks"), rows, "; ".join(facts), texts=2)

@@ -1,0 +1,116 @@
+"""Index of the frames of recorded drives: one row per tick of 0.5 s, with the reasons why a tick became no scene.
+
+A file of JSON lines: first a header with `format` and what the rows depend on, then one object per row.
+
+    write_rows(path, header, rows)
+    header, rows = read_rows(path)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
+from ..files import read_limited, shown, write_atomic
+from .shards import SetError
+
+FORMAT = 1
+INDEX_BYTES = 1 << 30  # of the largest file; a row has 0.4 kB
+TICK_S = 0.5
+
+# name of a reason -> what is counted under it
+REASONS: Mapping[str, str] = {
+    "missing_input": "an image, camera_info, camera pose, odometry, route or older image is not there",
+    "stale_input": "an input is older than the node's age limit, or images are not of one instant",
+    "refused_input": "an input was refused by the node: damaged, frozen, in another frame, not possible for a car",
+    "incomplete_history": "less than 2 s of odometry before",
+    "incomplete_future": "less than 4 s of odometry, or 5 s of objects, ahead",
+    "gap": "a gap in the odometry between 2 s before and 4 s ahead",
+    "localisation_jump": "the position jumps within that time",
+    "localisation_covariance": "the standard deviation of the position is too large within that time",
+    "standing": "the car stands for long, and still does 4 s ahead",
+    "manual_override": "the interval file marks a part of the 4 s ahead",
+    "off_lane": "the car is too far from the lanes of the map",
+    "future_collides": "the driven path overlaps an object within 4 s",
+    "future_off_road": "the driven path leaves the road of the map within 4 s",
+    "place_of_val": "a drive of the validation set passes the same place",
+}
+
+
+@dataclass(frozen=True)
+class FrameRow:
+    """One tick of a drive."""
+
+    drive: str
+    tick: int  # number of 0.5 s since the bag's start
+    stamp_ns: int  # of the odometry; of reception where there is none
+    valid: bool
+    reasons: tuple[str, ...]  # of REASONS; empty if valid
+    problem: str  # the node's sentence on its inputs
+    x_m: float  # of the rear axle, map frame
+    y_m: float
+    speed_mps: float
+    place: str  # tile of the map
+    tag: str  # scenario
+    command: str
+    hindsight: bool  # route and command come from the driven path
+    objects: bool  # whether objects are known
+    split: str = ""  # train or val
+    scene: str = ""  # name of the scene made of it
+
+
+FIELDS = {
+    "drive": text(),
+    "tick": whole(0, 2**40),
+    "stamp_ns": whole(-(2**63), 2**63 - 1),
+    "valid": flag,
+    "reasons": array(text(), 0, len(REASONS)),
+    "problem": text(),
+    **dict.fromkeys(("x_m", "y_m", "speed_mps"), number()),
+    **dict.fromkeys(("place", "tag", "command", "split", "scene"), text()),
+    "hindsight": flag,
+    "objects": flag,
+}
+
+
+def write_rows(path: Path, header: Mapping[str, Any], rows: Iterable[FrameRow]) -> None:
+    """Writes an index whole or not at all. Raises OSError naming the file."""
+    lines = [json.dumps({"format": FORMAT, **header}), *(json.dumps(asdict(row)) for row in rows)]
+    write_atomic(path, ("\n".join(lines) + "\n").encode())
+
+
+def read_rows(path: Path) -> tuple[dict[str, Any], list[FrameRow]]:
+    """Header and rows. Raises SetError for a file that is damaged or of a newer version, OSError."""
+    lines = read_limited(path, INDEX_BYTES).splitlines()
+    try:
+        header = parse_json(lines[0]) if lines else None
+        if not isinstance(header, dict) or "format" not in header:
+            raise DocumentError("has no header")
+        check_format(path, header["format"])
+        return header, [_row(parse_json(line)) for line in lines[1:]]
+    except DocumentError as fault:
+        raise SetError(f"{shown(path)} {fault}: remove it, and it is made again") from None
+
+
+def check_format(path: Path, found: Any) -> None:
+    """Raises SetError for an index of a newer version."""
+    if found != FORMAT:
+        raise SetError(
+            f"{shown(path)} has format {found}, this version reads {FORMAT}: it was written by another version of "
+            "reflectdrive; use that one, or name another folder with --out"
+        )
+
+
+def _row(content: Any) -> FrameRow:
+    check_fields(content, FIELDS)
+    values = {entry.name: content[entry.name] for entry in fields(FrameRow)}
+    return FrameRow(**{**values, "reasons": tuple(values["reasons"])})
+
+
+def reason_counts(rows: Sequence[FrameRow]) -> dict[str, int]:
+    """Ticks by reason, in the order of REASONS; a tick may have several."""
+    return {name: count for name in REASONS if (count := sum(name in row.reasons for row in rows))}

@@ -1,0 +1,98 @@
+"""The publishers of the node: a plan first, then everything that explains it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rclpy.node import Node, PublisherEventCallbacks  # of qos_event in Humble
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+from ..config import Config
+from ..domain import Array, StepReport
+from . import outputs, topics
+from .elevation import RoadSurface
+from .inputs.control import Signal
+from .inputs.route import bend_ahead
+from .planning_core import PlanningStep
+from .topics import message_class
+from .turn_signal import TurnSignal
+
+
+def qos_profile(qos: topics.Qos) -> QoSProfile:
+    reliability, durability, depth = qos.value
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=depth,
+        reliability=ReliabilityPolicy[reliability.upper()],
+        durability=DurabilityPolicy[durability.upper()],
+    )
+
+
+class PlanPublisher:
+    """Not safe for threads: the caller sends one plan at a time."""
+
+    def __init__(self, node: Node, config: Config, model_sha256: str) -> None:
+        self._config, self._model_sha256 = config, model_sha256
+        self._node_name = node.get_fully_qualified_name()
+        self._sequence = 0
+        self._turn_signal = TurnSignal()
+        self._signal: Signal | None = None  # commanded with the last plan
+        self._by_key = {
+            topic.key: node.create_publisher(
+                message_class(topic.type),
+                topic.name,
+                qos_profile(topic.qos),
+                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+            )
+            for topic in topics.OUTPUTS
+        }
+
+    def publish(self, key: str, message: Any) -> None:
+        """`message`: a message of the topic with this key, or its serialised bytes."""
+        self._by_key[key].publish(message)
+
+    def _has_subscribers(self, key: str) -> bool:
+        return int(self._by_key[key].get_subscription_count()) > 0
+
+    def explain(
+        self,
+        report: StepReport,
+        points: Array,
+        surface: RoadSurface,
+        step: PlanningStep | None,
+        total_ms: float,
+        publish_ms: float,
+    ) -> None:
+        """Publish status, candidates, turn signal, planning factors and, where they are subscribed to, the debug topics
+        of a plan that was sent.
+
+        `points`: its (T,) published points. `step`: None for a stop of the watchdog, which keeps the turn signal.
+        """
+        self._sequence += 1
+        plan = report.plan
+        image_ns = None
+        stages = {**report.timings_ms, "publish": publish_ms, "overall": total_ms}
+        if step is not None:
+            image_ns, stages = step.snapshot.image_stamp_ns, {**step.timings_ms, **stages}
+            observation = step.snapshot.observation
+            bend_rad = None if observation is None else bend_ahead(observation.route)
+            self._signal = self._turn_signal.update(bend_rad, step.snapshot.control, plan.stamp_ns * 1e-9)
+        age_s = float("nan") if image_ns is None else (plan.stamp_ns - image_ns) * 1e-9
+        trajectory = outputs.trajectory(plan, self._config, points)
+        status = outputs.status(report, self._config, self._model_sha256, self._sequence, age_s, total_ms)
+        self.publish("status", status)
+        self.publish("processing_time", outputs.processing_time(plan.stamp_ns, total_ms))
+        candidates = outputs.candidates(plan, trajectory.points, self._signal, self._config, self._node_name, surface)
+        self.publish("candidates", candidates)
+        self.publish("turn_indicators", outputs.turn_indicators(self._signal, plan.stamp_ns))
+        self.publish("planning_factors", outputs.planning_factors(report, self._config, surface))
+        if self._has_subscribers("path"):
+            self.publish("path", outputs.path(trajectory))
+        if self._has_subscribers("markers"):
+            self.publish("markers", outputs.markers(report, trajectory, self._config))
+        if self._has_subscribers("debug"):
+            self.publish("debug", outputs.debug(report, self._config, {} if step is None else stages))
+        if self._has_subscribers("goals"):
+            self.publish("goals", outputs.goals(plan, self._config))
+        if step is not None and self._has_subscribers("processing_time_detail"):
+            self.publish("processing_time_detail", outputs.processing_time_tree(stages))

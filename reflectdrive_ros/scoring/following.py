@@ -1,0 +1,102 @@
+"""Forecasts how far agents drive along their paths: decaying accelerations, and leads that they do not drive through.
+
+An acceleration decays exponentially. Agents behind a lead also adapt their speed to it, the stronger the closer they
+are. Drivers' reaction to a lead is part of their present acceleration, so that the larger of both counts where they
+have the same sign. Leads adapt to their own leads in the same rollout.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import agent_motion
+from ..domain import AgentKind, Agents, Array
+
+STEP_S = 0.2  # of the rollout
+SPEED_UP_DECAY_S = 1.2
+SLOW_DOWN_DECAY_S = 2.0  # who brakes goes on braking for a while
+MOVING_MPS = 0.5
+LEAD_REACH_M = 80.0
+SAME_WAY = 0.5  # cosine between the headings of an agent and its lead; a standing lead may have any heading
+PASSES_M = 0.3  # boxes that overlap less in width pass each other
+ADAPTION_PER_S = 1.2  # of the difference in speed to the lead, without a gap
+ADAPTION_GAP_M = 10.0  # at this gap it is halved
+ADAPTION_DELAY_S = 0.25  # its time constant: the present acceleration has the reaction until now
+FOLLOWING_RANGE_MPS2 = (-4.0, 1.0)
+STOP_GAP_M = 0.5  # behind a standing lead
+
+
+class Leads(NamedTuple):
+    """The agent ahead of each agent on its path."""
+
+    rows: Array  # (A,) its row; meaningless without a lead
+    gaps_m: Array  # (A,) between the boxes, infinite without a lead
+
+
+def find_leads(others: Agents, at_m: Array, beside_m: Array, facing: Array, on_road: Array) -> Leads:
+    """The nearest agent ahead of each moving agent whose box would be hit by driving on.
+
+    Agents on the ego's road (`on_road` (A,) bool) are compared along it: metres along and to the left of it (A,), and
+    the cosine `facing` (A,) of their angle to it. All others are compared straight ahead.
+    """
+    speeds_mps = np.hypot(*others.velocities_mps.T)
+    x, y, heading = others.poses.T
+    cos, sin = np.cos(heading)[:, None], np.sin(heading)[:, None]
+    dx, dy = x - x[:, None], y - y[:, None]  # (A, A): of the column, seen from the row
+    ahead_m, left_m = cos * dx + sin * dy, cos * dy - sin * dx
+    both = on_road[:, None] & on_road
+    way = np.sign(facing)[:, None]
+    ahead_m = np.where(both, way * (at_m - at_m[:, None]), ahead_m)
+    left_m = np.where(both, way * (beside_m - beside_m[:, None]), left_m)
+    lengths_m, widths_m = others.sizes.T
+    same_way = np.cos(heading - heading[:, None]) > SAME_WAY
+    follows = (speeds_mps > MOVING_MPS) & (others.kinds != AgentKind.PEDESTRIAN)
+    leads = (
+        follows[:, None]
+        & (ahead_m > 0.0)
+        & (np.abs(left_m) < 0.5 * (widths_m + widths_m[:, None]) - PASSES_M)
+        & (same_way | (speeds_mps < MOVING_MPS))
+    )
+    gaps_m = np.where(leads, ahead_m - 0.5 * (lengths_m + lengths_m[:, None]), np.inf)
+    rows = gaps_m.argmin(axis=1)
+    nearest_m = gaps_m[np.arange(len(rows)), rows]
+    return Leads(rows, np.where(nearest_m < LEAD_REACH_M, np.maximum(nearest_m, 0.0), np.inf))
+
+
+def distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads, times_s: Array) -> Array:
+    """(A, T) metres driven at ascending times (T,), never backwards; who stands stays."""
+    steps = max(int(np.ceil(times_s[-1] / STEP_S - 1e-9)), 1)
+    decay_s = np.where(accelerations_mps2 < 0.0, SLOW_DOWN_DECAY_S, SPEED_UP_DECAY_S)[:, None]
+    lasting_s = agent_motion.decayed(STEP_S * np.arange(steps + 1), decay_s)
+    own_mps2 = accelerations_mps2[:, None] * np.diff(lasting_s, axis=1) / STEP_S  # mean over each step
+    following = np.flatnonzero(np.isfinite(leads.gaps_m))
+    ahead, first_gaps_m = leads.rows[following], leads.gaps_m[following]
+    driven = np.zeros((steps + 1, len(speeds_mps)))
+    speed = np.repeat(speeds_mps[None], steps + 1, axis=0)
+    for step in range(steps):
+        now = speed[step]
+        acceleration = own_mps2[:, step].copy()
+        if len(following):
+            mine, its = now[following], now[ahead]
+            gap = np.maximum(first_gaps_m + driven[step, ahead] - driven[step, following], 0.0)
+            begun = -np.expm1(-(step + 0.5) * STEP_S / ADAPTION_DELAY_S)
+            adapting = begun * ADAPTION_PER_S * (its - mine) / (1.0 + gap / ADAPTION_GAP_M)
+            acceleration[following] = _react(acceleration[following], np.clip(adapting, *FOLLOWING_RANGE_MPS2))
+            brake_mps2 = -FOLLOWING_RANGE_MPS2[0]
+            safe_mps = np.sqrt(its**2 + 2.0 * brake_mps2 * np.maximum(gap - STOP_GAP_M, 0.0))
+            most = np.maximum((safe_mps - mine) / STEP_S, 2.0 * FOLLOWING_RANGE_MPS2[0])
+            acceleration[following] = np.minimum(acceleration[following], most)
+        after = np.where(now > 0.0, np.maximum(now + STEP_S * acceleration, 0.0), 0.0)
+        speed[step + 1], driven[step + 1] = after, driven[step] + 0.5 * STEP_S * (now + after)
+    before = np.minimum((times_s / STEP_S + 1e-9).astype(int), steps - 1)
+    into_s = (times_s - STEP_S * before)[:, None]
+    gained = (speed[before + 1] - speed[before]) / STEP_S
+    return np.asarray((driven[before] + (speed[before] + 0.5 * gained * into_s) * into_s).T)
+
+
+def _react(own: Array, adapting: Array) -> Array:
+    """Accelerations of drivers with a lead: the larger of both where they have the same sign, else their sum."""
+    larger = np.where(np.abs(own) > np.abs(adapting), own, adapting)
+    return np.where(own * adapting > 0.0, larger, own + adapting)

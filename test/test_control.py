@@ -1,0 +1,192 @@
+"""Who drives the car: plans of a car that a driver drives start from its present state, and nothing of them is used."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from autoware_vehicle_msgs.msg import TurnIndicatorsReport
+from messages import ns
+from scenes import Clock, config
+from test_inputs import instant, latched, small
+from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
+
+from reflectdrive_ros.domain import Plan, PlanSource, StepKind, Trajectory, Verdict
+from reflectdrive_ros.planning.planner import PlannerState
+from reflectdrive_ros.ros import outputs, topics
+from reflectdrive_ros.ros.inputs.channel import Level
+from reflectdrive_ros.ros.inputs.control import Signal, VehicleControl
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.runtime.engine import Engine
+
+STOP, AUTONOMOUS, LOCAL = 1, 2, 3
+
+
+def mode(number, enabled=True, transition=False):
+    """An OperationModeState; where its package is not installed, an object with the fields that are read."""
+    fields = {"mode": number, "is_autoware_control_enabled": enabled, "is_in_transition": transition}
+    if topics.is_installed(topics.OPERATION_MODE_TYPE):
+        return topics.message_class(topics.OPERATION_MODE_TYPE)(**fields)
+    return SimpleNamespace(stamp=outputs.time_message(0), **fields)
+
+
+def report(seconds, signal):
+    return TurnIndicatorsReport(stamp=outputs.time_message(ns(seconds)), report=signal)
+
+
+def control(*messages, at_s=1.0):
+    """What a snapshot at 1.0 s knows after these messages."""
+    made = Inputs(small())
+    latched(made)
+    for key, message in messages:
+        made.put(key, message, ns(at_s))
+    instant(made, at_s)
+    return made.snapshot(ns(at_s)).control, {status.name: status for status in made.statuses(ns(at_s))}
+
+
+# --- the two inputs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "autonomous"),
+    [
+        (mode(AUTONOMOUS), True),
+        (mode(AUTONOMOUS, transition=True), True),  # being engaged
+        (mode(AUTONOMOUS, enabled=False), False),  # chosen, but a driver holds the wheel
+        (mode(STOP), False),
+        (mode(LOCAL), False),
+        (mode(0), False),
+    ],
+    ids=["autonomous", "in transition", "by hand", "stop", "local", "unknown"],
+)
+def test_the_planner_drives_where_autoware_controls_the_car_in_the_mode_autonomous(message, autonomous):
+    assert control(("operation_mode", message))[0] == VehicleControl(autonomous)
+
+
+def test_the_mode_stays_valid_and_the_newest_counts():
+    assert control(("operation_mode", mode(LOCAL)), ("operation_mode", mode(AUTONOMOUS)))[0].autonomous is True
+    made = Inputs(small())
+    made.put("operation_mode", mode(LOCAL), ns(0.0))
+    latched(made)
+    instant(made, 1000.0)
+    assert made.snapshot(ns(1000.0)).control.by_driver
+
+
+@pytest.mark.parametrize("signal", Signal)
+def test_the_signal_of_the_vehicle_is_read(signal):
+    assert control(("turn_indicators_status", report(1.0, signal)))[0] == VehicleControl(None, signal)
+
+
+def test_an_old_report_of_the_signal_is_not_used_and_is_said():
+    found, statuses = control(("turn_indicators_status", report(-0.5, Signal.LEFT)))
+    assert found.signal is None
+    status = statuses["turn_indicators_status"]
+    assert (status.level, status.message) == (
+        Level.WARN,
+        "turn_indicators_status: newest is 1.50 s old, allowed 1.00 s",
+    )
+
+
+def test_neither_is_missed_where_a_car_has_none():
+    found, statuses = control()
+    assert found == VehicleControl()
+    assert not {"operation_mode", "turn_indicators_status"} & set(statuses)
+
+
+def test_what_does_not_exist_is_refused_in_one_sentence():
+    found, statuses = control(("operation_mode", mode(77)), ("turn_indicators_status", report(1.0, 9)))
+    assert found == VehicleControl()
+    assert "operation mode 77 does not exist" in statuses["operation_mode"].message
+    assert "turn signal 9 does not exist, expected 1, 2 or 3" in statuses["turn_indicators_status"].message
+
+
+# --- what is planned -------------------------------------------------------------------------------------------------
+
+
+def remembering_planner(seen):
+    """A planner of full and lite steps, as the learned ones: lite where it has a plan of before. It drives at 5 m/s,
+    straight on at first, and 2 m to the left within 8 s from the second step on."""
+
+    def planner(state, observation, context):
+        step = StepKind.FULL if state.previous is None else StepKind.LITE
+        seen.append(step)
+        poses = np.zeros((80, 3))
+        poses[:, 0] = 0.5 * np.arange(1, 81)
+        poses[:, 1] = 2.0 * np.linspace(0.0, 1.0, 80) ** 2 if len(seen) > 1 else 0.0
+        plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, 0.1), step)
+        return PlannerState(previous=plan), plan
+
+    return planner
+
+
+def driven(modes, clock=None, **settings):
+    """(steps of the planner, reports) of a car for which the mode of each instant is sent first; None sends none."""
+    seen = []
+    clock = clock or Clock()
+    engine = Engine(small(**settings), clock, remembering_planner(seen))
+    core = PlanningCore(small(**settings), clock, engine)
+    latched(core)
+    reports = []
+    for number, message in enumerate(modes):
+        now_s = 1.0 + 0.1 * number
+        if message is not None:
+            core.put("operation_mode", message, ns(now_s))
+        instant(core, now_s)
+        reports.append(core.step(ns(now_s)).report)
+    return seen, reports, core
+
+
+FULL, LITE = StepKind.FULL, StepKind.LITE
+
+
+def test_without_the_mode_steps_follow_each_other():
+    assert driven([None] * 3)[0] == [FULL, LITE, LITE]
+
+
+def test_while_a_driver_drives_every_step_is_a_full_one():
+    assert driven([mode(LOCAL), None, None])[0] == [FULL] * 3
+
+
+def test_the_first_step_after_the_planner_takes_over_is_a_full_one():
+    assert driven([mode(LOCAL), None, mode(AUTONOMOUS), None, None])[0] == [FULL, FULL, FULL, LITE, LITE]
+
+
+def test_a_driver_who_takes_over_for_one_step_ends_the_plan_of_before():
+    assert driven([mode(AUTONOMOUS), None, mode(AUTONOMOUS, False), mode(AUTONOMOUS), None])[0] == [
+        *(FULL, LITE, FULL, FULL, LITE)
+    ]
+
+
+def test_the_learned_planner_takes_over_with_a_full_step(tiny_model):  # noqa: F811
+    settings = config(cameras__width=64, cameras__height=36, **tiny_model.settings)
+    core = PlanningCore(settings, Clock())
+    latched(core)
+    steps = []
+    for number, state in enumerate([LOCAL, LOCAL, AUTONOMOUS, AUTONOMOUS]):
+        now_s = 1.0 + 0.1 * number
+        core.put("operation_mode", mode(state), ns(now_s))
+        instant(core, now_s, speed=SPEED_MPS)
+        steps.append(core.step(ns(now_s)).report)
+    assert [report.step for report in steps] == [FULL, FULL, FULL, LITE]
+    assert {report.full_step_reason for report in steps[:3]} == {steps[0].full_step_reason}  # as at the start
+
+
+def test_a_plan_for_a_driven_car_is_not_shifted_towards_the_last_one():
+    by_planner, by_driver = (driven([mode(number), None])[1][-1] for number in (AUTONOMOUS, LOCAL))
+    held_m, free_m = (found.plan.trajectory.poses[-5, 1] for found in (by_planner, by_driver))
+    assert held_m == pytest.approx(small().engine.max_lateral_shift_m, abs=0.1)
+    assert free_m > 1.7
+
+
+def test_a_plan_that_is_late_is_not_carried_while_a_driver_drives():
+    late = {"engine__deadline_ms": 10.0}
+    by_planner = driven([mode(AUTONOMOUS), None], Clock(0.02), **late)[1][-1]
+    by_driver = driven([mode(LOCAL), None], Clock(0.02), **late)[1][-1]
+    assert (by_planner.verdict, by_planner.source) == (Verdict.LATE, PlanSource.CARRIED)
+    assert (by_driver.verdict, by_driver.source) == (Verdict.LATE, PlanSource.STOP)
+
+
+def test_the_diagnostics_say_who_drives():
+    for modes, word in (([None], "unknown"), ([mode(LOCAL)], "driver"), ([mode(AUTONOMOUS)], "planner")):
+        core = driven(modes)[2]
+        assert core.planner_status(ns(1.0)).values["driven_by"] == word

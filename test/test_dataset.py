@@ -1,0 +1,341 @@
+"""Scenes made of recordings: the node's inputs to the last bit, nothing from the future, sets that survive a kill."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_bags import ODOMETRY, ROUTE, short_bag
+
+from reflectdrive_ros.__main__ import run
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.data import frame_index, shards
+from reflectdrive_ros.demo.recordings import open_recording
+from reflectdrive_ros.features.images import model_inputs
+from reflectdrive_ros.replay.bag_topics import map_topics
+from reflectdrive_ros.replay.dataset import assign_splits
+from reflectdrive_ros.replay.engine import due_steps
+from reflectdrive_ros.ros.bag import BagReader
+from reflectdrive_ros.ros.convert import stamp_ns
+from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.runtime import cli_args
+
+DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory):
+    return short_bag(tmp_path_factory.mktemp("bags") / "sunny", "pandaset_002", seconds=100.0)
+
+
+@pytest.fixture(scope="module")
+def dataset(bag, tmp_path_factory):
+    out = tmp_path_factory.mktemp("sets") / "set"
+    assert run(["dataset", str(bag), "--out", str(out)]) == 0
+    return out
+
+
+def scenes_of(folder, images=True):
+    damages = []
+    found = list(shards.read(folder, images=images, on_damage=damages.append))
+    assert not damages
+    return found
+
+
+def node_observations(path, *pairs):
+    """The observations of the node's planning core over a bag, by stamp, and the format of its network's inputs."""
+    with BagReader(path) as reader:
+        mapping = map_topics(Config(), reader, pairs, driven_route=False)
+        core = PlanningCore(mapping.config, time.perf_counter)
+        steps = due_steps(core, reader, mapping.sources, reader.end_ns + 1, lambda share: None, lambda found: None)
+        seen = [step.look.snapshot.observation for step in steps]
+    spec = cli_args.network_for(mapping.config, "reflectdrive2", False).inputs
+    return {each.stamp_ns: each for each in seen if each is not None}, spec
+
+
+def assert_inputs_equal_those_of_the_node(folder, path):
+    observations, spec = node_observations(path)
+    found = scenes_of(folder)
+    assert found
+    for scene in found:
+        ours = model_inputs(scene.observation(), spec)
+        theirs = model_inputs(observations[scene.ego.stamp_ns], spec)
+        assert ours.notes == theirs.notes
+        for name, array in theirs.arrays.items():
+            assert ours.arrays[name].dtype == array.dtype, name
+            assert ours.arrays[name].tobytes() == array.tobytes(), name
+    return len(found)
+
+
+def test_inputs_of_the_recorded_drive_equal_those_of_the_node_to_the_last_bit(bag, dataset):
+    assert_inputs_equal_those_of_the_node(dataset, bag)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    path = tmp_path_factory.mktemp("world") / "town"
+    assert run(["make-bag", "world", str(path), "--seconds", "9"]) == 0
+    return path
+
+
+def test_inputs_of_a_proving_ground_drive_equal_those_of_the_node_and_its_map_is_there(world, tmp_path):
+    assert run(["dataset", str(world), "--out", str(tmp_path / "set")]) == 0
+    assert_inputs_equal_those_of_the_node(tmp_path / "set", world)
+    for scene in scenes_of(tmp_path / "set", images=False):
+        assert scene.has_map
+        assert any(scene.areas.lane_on_route)
+        assert scene.notes["route"] == "bag"
+
+
+def test_objects_received_after_a_frame_change_none_of_its_inputs(bag, dataset, tmp_path):
+    """A bag whose later objects are moved by 10 m gives the same observation and history."""
+    first = scenes_of(dataset)[0]
+    after_ns = first.ego.stamp_ns + 50_000_000
+
+    def moved(topic, message):
+        header = getattr(message, "header", None)
+        if header is not None and stamp_ns(header) > after_ns and hasattr(message, "objects"):
+            for item in message.objects:
+                item.kinematics.initial_pose_with_covariance.pose.position.x += 10.0
+        return [(topic, message)]
+
+    short_bag(tmp_path / "sunny", "pandaset_002", moved, seconds=100.0)
+    assert run(["dataset", str(tmp_path / "sunny"), "--out", str(tmp_path / "set"), "--max-overlap", "100"]) == 0
+    again = next(scene for scene in scenes_of(tmp_path / "set") if scene.name == first.name)
+    assert np.array_equal(first.agents.poses, again.agents.poses)
+    assert np.array_equal(first.history.poses[:, :21], again.history.poses[:, :21])
+    assert np.array_equal(first.route, again.route)
+    assert first.command is again.command
+    for ours, theirs in zip(first.cameras, again.cameras, strict=True):
+        assert np.array_equal(ours.pixels, theirs.pixels)
+    assert not np.array_equal(first.tracks.poses, again.tracks.poses)  # their future did change
+
+
+def test_the_expert_is_the_driven_path(bag, dataset):
+    odometry = []
+    with BagReader(bag) as reader:
+        for entry in reader.messages([ODOMETRY]):
+            message = entry.message()
+            odometry.append((stamp_ns(message.header), message.pose.pose.position.x, message.pose.pose.position.y))
+    odometry = np.array(odometry)
+    for scene in scenes_of(dataset, images=False):
+        x, y, heading = scene.ego.map_from_ego
+        turn = np.array([[np.cos(heading), -np.sin(heading)], [np.sin(heading), np.cos(heading)]])
+        there = scene.expert[:, :2] @ turn.T + (x, y)
+        at = scene.ego.stamp_ns + 0.5e9 * np.arange(1, 9)
+        driven = np.stack([np.interp(at, odometry[:, 0], odometry[:, k]) for k in (1, 2)], axis=1)
+        assert np.abs(there - driven).max() < 1e-3
+
+
+def test_every_tick_has_a_row_with_its_reasons(dataset):
+    _, rows = frame_index.read_rows(dataset / "frames.jsonl")
+    assert [row.tick for row in rows] == list(range(16))  # 8 s
+    assert all(row.valid == (not row.reasons) for row in rows)
+    assert all(reason in frame_index.REASONS for row in rows for reason in row.reasons)
+    assert [row.scene for row in rows if row.valid] == [scene.name for scene in scenes_of(dataset, images=False)]
+    assert "incomplete_history" in rows[1].reasons
+    assert "incomplete_future" in rows[-1].reasons
+
+
+def without_route(topic, message):
+    return [] if topic == ROUTE else [(topic, message)]
+
+
+def test_a_bag_without_a_route_gets_its_driven_path_as_a_flagged_hindsight_route(tmp_path):
+    short_bag(tmp_path / "a", "pandaset_002", without_route, seconds=100.0)
+    assert run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set")]) == 0
+    _, rows = frame_index.read_rows(tmp_path / "set" / "frames.jsonl")
+    assert all(row.hindsight for row in rows)
+    for scene in scenes_of(tmp_path / "set", images=False):
+        assert scene.notes["route"] == "driven"
+        gaps = np.abs(scene.expert[:, None, :2] - scene.route[None, :, :2])
+        assert np.hypot(*np.moveaxis(gaps, -1, 0)).min(axis=1).max() < 1.5  # the route passes where it drove
+
+
+def skipped(tmp_path, change, *options, seconds=100.0):
+    """Reasons of a changed recording, by tick."""
+    short_bag(tmp_path / "a", "pandaset_002", change, seconds=seconds)
+    run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set"), *options])
+    _, rows = frame_index.read_rows(tmp_path / "set" / "frames" / "a.jsonl")
+    return {row.tick: set(row.reasons) for row in rows}
+
+
+def begin_ns():
+    return next(iter(open_recording(DATA / "pandaset_002").messages())).stamp_ns
+
+
+def test_a_gap_in_the_odometry_skips_the_frames_around_it(tmp_path):
+    first_ns = begin_ns()
+
+    def change(topic, message):
+        at_s = (stamp_ns(message.header) - first_ns) * 1e-9 if topic == ODOMETRY else 0.0
+        return [] if 4.0 < at_s < 4.8 else [(topic, message)]
+
+    found = skipped(tmp_path, change)
+    assert all("gap" in found[tick] for tick in (5, 6, 7))
+    assert "gap" not in found[15]
+
+
+def test_a_jump_and_a_large_covariance_skip_the_frames_around_them(tmp_path):
+    first_ns = begin_ns()
+
+    def change(topic, message):
+        if topic == ODOMETRY:
+            at_s = (stamp_ns(message.header) - first_ns) * 1e-9
+            if at_s > 5.0:
+                message.pose.pose.position.y += 6.0
+            if 5.8 < at_s < 6.2:
+                message.pose.covariance[0] = 4.0
+        return [(topic, message)]
+
+    found = skipped(tmp_path, change)
+    assert {"localisation_jump", "localisation_covariance"} <= found[6]
+    assert not {"localisation_jump", "localisation_covariance"} & found[0]
+
+
+def test_manual_override_and_a_collision_of_the_logged_future_skip_frames(tmp_path):
+    (tmp_path / "hands.csv").write_text("drive,start,end\na,4.0,4.5\n")
+    found = skipped(tmp_path, lambda topic, message: [(topic, message)], "--overrides", str(tmp_path / "hands.csv"))
+    assert all("manual_override" in found[tick] for tick in (4, 6, 8))
+    assert "manual_override" not in found[10]
+
+
+def test_an_object_on_the_driven_path_skips_the_frame(bag, tmp_path):
+    with BagReader(bag) as reader:
+        last = [entry.message() for entry in reader.messages([ODOMETRY])][45].pose.pose.position
+
+    def change(topic, message):
+        for item in list(getattr(message, "objects", []))[:1]:
+            at = item.kinematics.initial_pose_with_covariance.pose.position
+            at.x, at.y = last.x, last.y
+        return [(topic, message)]
+
+    assert "future_collides" in skipped(tmp_path, change)[4]
+
+
+# --- sets ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_command_keeps_what_is_there_and_completes_what_is_not(bag, dataset, tmp_path):
+    out = tmp_path / "set"
+    shutil.copytree(dataset, out)
+    tar = out / "sunny-00000.tar"
+    whole, written = tar.read_bytes(), tar.stat().st_mtime_ns
+    assert run(["dataset", str(bag), "--out", str(out)]) == 0
+    assert tar.stat().st_mtime_ns == written
+    tar.write_bytes(whole[:1000])  # cut short by a kill that write_atomic would have prevented
+    assert run(["dataset", str(bag), "--out", str(out)]) == 0
+    assert tar.read_bytes() == whole
+
+
+@pytest.mark.parametrize("after_s", [1.5, 4.0])
+def test_a_kill_leaves_nothing_that_is_read_as_whole(bag, dataset, tmp_path, after_s):
+    command = [sys.executable, "-m", "reflectdrive_ros", "dataset", str(bag), "--out", str(tmp_path / "set")]
+    killed = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    time.sleep(after_s)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    time.sleep(0.5)  # its workers end when it dies
+    for path in (tmp_path / "set").glob("*.json"):
+        json.loads(path.read_text())
+    assert run(command[3:]) == 0
+    assert (tmp_path / "set" / "sunny-00000.tar").read_bytes() == (dataset / "sunny-00000.tar").read_bytes()
+
+
+def test_a_damaged_bag_is_named_and_the_rest_goes_on(bag, tmp_path, capsys):
+    damaged = tmp_path / "broken"
+    damaged.mkdir()
+    (damaged / "broken.mcap").write_bytes(b"no mcap at all" * 100)
+    assert run(["dataset", str(bag), str(damaged), "--out", str(tmp_path / "set")]) == 1
+    assert "broken" in capsys.readouterr().err
+    assert scenes_of(tmp_path / "set", images=False)
+
+
+def refusal(capsys, *arguments):
+    """The one sentence with which the command ends."""
+    code = run(["dataset", *map(str, arguments)])
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_a_bag_that_is_too_short_is_refused(tmp_path, capsys):
+    short_bag(tmp_path / "a", "pandaset_002", seconds=3.0)
+    assert "needs 2 s before it and 4 s after it" in refusal(capsys, tmp_path / "a", "--out", tmp_path / "set")
+
+
+def test_a_bag_without_tf_is_refused(tmp_path, capsys):
+    short_bag(tmp_path / "a", "pandaset_002", lambda t, m: [] if t == "/tf_static" else [(t, m)], seconds=100.0)
+    run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set")])
+    assert "tf_static: the bag has no topic" in capsys.readouterr().err
+
+
+def test_a_camera_info_of_another_size_than_its_images_is_refused(tmp_path, capsys):
+    def change(topic, message):
+        if topic.endswith("front/camera_info"):
+            message.width *= 2
+        return [(topic, message)]
+
+    short_bag(tmp_path / "a", "pandaset_002", change, seconds=100.0)
+    assert "its camera_info says" in refusal(capsys, tmp_path / "a", "--out", tmp_path / "set")
+
+
+def test_a_map_of_another_frame_is_refused(bag, tmp_path, capsys):
+    lanelets = sorted((DATA / "lanelet2_maps").rglob("*.osm"))[0]
+    sentence = refusal(capsys, bag, "--out", tmp_path / "set", "--map", lanelets)
+    assert "they are in different frames" in sentence
+
+
+def test_two_drives_of_one_name_are_refused(bag, tmp_path, capsys):
+    shutil.copytree(bag, tmp_path / "other" / "sunny")
+    sentence = refusal(capsys, bag, tmp_path / "other" / "sunny", "--out", tmp_path / "set")
+    assert "two drives have the name 'sunny'" in sentence
+
+
+def test_a_set_of_a_newer_version_is_refused(bag, dataset, tmp_path, capsys):
+    out = tmp_path / "set"
+    shutil.copytree(dataset, out)
+    content = json.loads((out / "index.json").read_text())
+    content["made_by"]["dataset_format"] += 1
+    (out / "index.json").write_text(json.dumps(content))
+    assert "another version of reflectdrive" in refusal(capsys, bag, "--out", out)
+
+
+def test_a_set_of_the_proving_ground_is_not_overwritten(bag, tmp_path, capsys):
+    shutil.copytree(DATA / "scenes_val", tmp_path / "set")
+    assert "holds another set of scenes" in refusal(capsys, bag, "--out", tmp_path / "set")
+
+
+def test_splits_are_by_drive_and_places_of_val_are_left_out_of_train(dataset):
+    _, rows = frame_index.read_rows(dataset / "frames.jsonl")
+    drives = {
+        name: [replace(row, drive=name, place=f"map/{k // 8 + shift}") for k, row in enumerate(rows)]
+        for name, shift in (("a", 0), ("b", 1), ("c", 7))
+    }
+    found = assign_splits(drives, 0.34)
+    splits = {name: {row.split for row in each} for name, each in found.items()}
+    assert all(len(each) == 1 for each in splits.values())
+    assert [each == {"val"} for each in splits.values()].count(True) == 1
+    every = [row for each in found.values() for row in each]
+    val = {row.place for row in every if row.split == "val"}
+    assert not any(row.valid for row in every if row.split == "train" and row.place in val)
+
+
+def test_a_camera_image_that_is_not_there_is_a_missing_input(tmp_path):
+    first_ns = begin_ns()
+
+    def change(topic, message):
+        late = topic.endswith("front_left/image/compressed") and stamp_ns(message.header) - first_ns > 2.4e9
+        return [] if late else [(topic, message)]
+
+    found = skipped(tmp_path, change)
+    assert all({"stale_input", "missing_input"} & found[tick] for tick in range(6, 15))

@@ -1,0 +1,84 @@
+"""The subgraph for Autoware's diagnostic_graph_aggregator: its names are ours, and it is an error when the car stops.
+
+The aggregator is not installed here. Its rules are those of its documentation: `and` has the worst level of its list, a
+status that was never received counts as an error, and a diagnostic may be named once only.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from messages import ns
+from scenes import Clock, config
+from test_inputs import instant, latched
+
+from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros.inputs.channel import Level
+from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.ros.topics import NODE_NAME
+
+UNITS = yaml.safe_load((Path(__file__).parents[1] / "config" / "diagnostic_graph.yaml").read_text())["units"]
+BY_PATH = {unit["path"]: unit for unit in UNITS}
+TOP = "/autoware/planning/reflectdrive"
+
+
+def diagnostics(unit):
+    """Names of the statuses that a unit and those inside of it read."""
+    if unit["type"] == "diag":
+        return [f"{unit['node']}: {unit['name']}"]
+    inside = [*unit.get("list", ()), *([unit["item"]] if "item" in unit else [])]
+    return [name for child in inside for name in diagnostics(child)]
+
+
+def level(unit, levels):
+    if unit["type"] == "diag":
+        return levels.get(f"{unit['node']}: {unit['name']}", Level.ERROR)
+    if unit["type"] == "link":
+        return level(BY_PATH[unit["link"]], levels)
+    if unit["type"] == "warn-to-ok":
+        found = level(unit["item"], levels)
+        return Level.OK if found is Level.WARN else found
+    assert unit["type"] == "and"
+    return max(level(child, levels) for child in unit["list"])
+
+
+def levels_of(core, now_s):
+    message = outputs.diagnostics(core.statuses(ns(now_s)), ns(now_s), NODE_NAME)
+    return {status.name: Level(status.level[0]) for status in message.status}
+
+
+def driving(**settings):
+    core = PlanningCore(config(cameras__width=64, cameras__height=36, **settings), Clock())
+    latched(core)
+    return core
+
+
+@pytest.mark.parametrize("settings", [{}, {"inputs__objects_type": "none"}, {"cameras__required": False}])
+def test_each_diagnostic_is_one_of_the_node_whatever_it_reads(settings):
+    core = driving(planner="constant_velocity", **settings)
+    named = [name for unit in UNITS for name in diagnostics(unit)]
+    assert set(named) <= set(levels_of(core, 1.0))
+    assert len(named) == len(set(named))
+    assert len(BY_PATH) == len(UNITS)
+
+
+def test_the_graph_is_ok_while_the_car_drives_also_with_warnings():
+    core = driving(planner="constant_velocity")
+    instant(core, 1.0, objects=False)
+    core.step(ns(1.0))
+    levels = levels_of(core, 1.0)
+    assert levels["reflectdrive: planner"] is Level.WARN  # unchecked: no objects
+    assert level(BY_PATH[TOP], levels) is Level.OK
+
+
+@pytest.mark.parametrize("missing", ["before the first step", "an image", "odometry", "the node"])
+def test_the_graph_is_an_error_when_the_car_has_to_stop(missing):
+    core = driving(planner="constant_velocity")
+    if missing == "an image":
+        instant(core, 1.0, cameras=("front", "front_left"))
+        core.step(ns(1.0))
+    elif missing == "odometry":
+        instant(core, 1.0)
+        core.step(ns(1.0))
+    levels = {} if missing == "the node" else levels_of(core, 2.0 if missing == "odometry" else 1.0)
+    assert level(BY_PATH[TOP], levels) is Level.ERROR

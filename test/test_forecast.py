@@ -1,0 +1,246 @@
+"""Agents go on as they drive: who brakes goes on braking, who speeds up comes to a constant speed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from autoware_perception_msgs.msg import ObjectClassification, TrackedObject, TrackedObjects
+from messages import at, ns, odometry, route
+from scenes import cars, config, observation, straight_route, turning_route
+
+from reflectdrive_ros import geometry, kinematics
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.agent_motion import ACCELERATION_RANGE_MPS2, with_motion
+from reflectdrive_ros.bench import forecast
+from reflectdrive_ros.data import shards
+from reflectdrive_ros.domain import AgentHistory, AgentKind, Agents, Array, ForecastSource
+from reflectdrive_ros.evaluation.privilege import observe
+from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.scoring import prediction
+from reflectdrive_ros.scoring.frenet import FrenetFrame
+from reflectdrive_ros.scoring.safety import SafetyContext
+
+STEPS, DT_S = 50, 0.1
+SCENES = Path(__file__).parent / "data/scenes_val"
+BACK_S = AgentHistory.DT_S * np.arange(1 - AgentHistory.STEPS, 1)
+ROADS = (straight_route(), turning_route(radius=40.0, before=15.0))
+
+
+def known(agents: Agents, accelerations: float | list[float], yaw_rates: float | list[float] = 0.0) -> Agents:
+    ones = np.ones(len(agents))
+    return replace(agents, accelerations_mps2=accelerations * ones, yaw_rates_rps=yaw_rates * ones)
+
+
+def foreseen(agents: Agents, route: Array | None = None, steps: int = STEPS) -> Array:
+    road = FrenetFrame.of(straight_route() if route is None else route)
+    return prediction.forecast(agents, road, DT_S, steps).poses
+
+
+def speeds(poses: Array) -> Array:
+    return np.hypot(*np.moveaxis(np.diff(poses[..., :2], axis=-2), -1, 0)) / DT_S
+
+
+def tracks(agents: Agents, accelerations: Array, noise: Array | float = 0.0) -> AgentHistory:
+    """Agents that drove straight with the accelerations (A,) until now; `noise` (A, 21) m/s is added to the speeds."""
+    now_mps = np.hypot(*agents.velocities_mps.T)[:, None]
+    speeds_mps = now_mps + accelerations[:, None] * BACK_S
+    ahead = np.stack([np.cos(agents.poses[:, 2]), np.sin(agents.poses[:, 2])], axis=-1)[:, None]
+    poses = np.repeat(agents.poses[:, None], AgentHistory.STEPS, axis=1)
+    poses[..., :2] += (now_mps * BACK_S + 0.5 * accelerations[:, None] * BACK_S**2)[..., None] * ahead
+    velocities = (speeds_mps + noise)[..., None] * ahead
+    return AgentHistory(np.arange(len(agents)), poses, velocities, np.ones(poses.shape[:2], bool))
+
+
+# --- the forecast ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beside_m", [0.0, 60.0])  # on the ego's road and elsewhere
+def test_a_braking_lead_stops_where_constant_velocity_has_it_drive_on(beside_m):
+    lead = cars((30.0, beside_m, 0.0, 8.0))
+    (braking,) = foreseen(known(lead, -5.0))
+    (constant,) = kinematics.forecast(lead, DT_S, STEPS).poses
+    assert speeds(braking)[-1] < 0.1
+    assert constant[-1, 0] - braking[-1, 0] > 20.0
+    assert 30.0 + 8.0**2 / (2 * 5.0) <= braking[-1, 0] < 45.0  # not shorter than at a constant deceleration
+
+
+def test_who_speeds_up_comes_to_a_constant_speed():
+    found = speeds(foreseen(known(cars((30.0, 0.0, 0.0, 8.0)), 2.0)))[0]
+    assert (np.diff(found) >= -1e-9).all()
+    assert 9.0 < found[-1] < 8.0 + 2.0 * 1.2 + 1e-6
+    assert found[-1] - found[-6] < 0.1
+
+
+def test_who_stands_stands_and_who_has_stopped_does_not_go_backwards():
+    agents = known(cars((30.0, 0.0, 0.0, 0.0), (60.0, 3.5, 0.0, 2.0), (20.0, 50.0, 1.0, 1.0)), [-3.0, -6.0, -6.0], 0.3)
+    found = foreseen(agents)
+    np.testing.assert_array_equal(found[0], np.repeat(agents.poses[:1], STEPS + 1, axis=0))
+    assert (np.diff(found[1, :, 0]) >= 0.0).all()
+    towards = np.stack([np.cos(found[2, :-1, 2]), np.sin(found[2, :-1, 2])], axis=-1)
+    assert (np.einsum("tk,tk->t", np.diff(found[2, :, :2], axis=0), towards) >= -1e-9).all()
+    assert (speeds(found)[:, -1] == 0.0).all()
+
+
+@pytest.mark.parametrize("route", ROADS, ids=["straight", "bend"])
+def test_nobody_drives_through_a_standing_car(route):
+    begins_m, _ = geometry.ego_on_route(route)
+    lead, behind = (geometry.sample(route, np.array([begins_m + at]))[0] for at in (45.0, 15.0))
+    agents = cars((*lead, 0.0), (*behind, 9.0))
+    found = foreseen(agents, route)
+    apart = np.hypot(*(found[1, :, :2] - found[0, :, :2]).T)
+    assert apart.min() > 4.5
+    assert speeds(found)[1, -1] < 1.0
+    assert np.hypot(*(kinematics.forecast(agents, DT_S, STEPS).poses[1, -1, :2] - behind[:2])) > 40.0
+
+
+def test_a_follower_brakes_behind_a_lead_that_is_forecast_to_stop():
+    agents = known(cars((40.0, 0.0, 0.0, 8.0), (20.0, 0.0, 0.0, 8.0)), [-5.0, 0.0])
+    lead, follower = foreseen(agents)
+    assert (lead[:, 0] - follower[:, 0]).min() > 4.5
+    assert speeds(follower)[-1] < 6.0
+
+
+def test_a_turn_begun_goes_on_for_a_while():
+    (turning,) = foreseen(known(cars((30.0, 60.0, 0.0, 6.0)), 0.0, 0.4))
+    assert 0.4 < turning[-1, 2] < 0.6
+    assert abs(turning[-1, 2] - turning[-11, 2]) < 0.03
+    np.testing.assert_allclose(speeds(turning), 6.0, rtol=0.01)
+
+
+def test_a_mirrored_scene_has_the_mirrored_forecast():
+    mirror = np.array([1.0, -1.0, -1.0])
+    agents = known(
+        cars((30.0, 1.0, 0.05, 8.0), (15.0, 0.5, 0.0, 9.0), (50.0, 3.5, np.pi, 7.0), (20.0, 30.0, 1.0, 5.0)),
+        [-3.0, 1.0, 0.5, -1.0],
+        [0.0, 0.0, 0.0, 0.3],
+    )
+    mirrored = replace(
+        agents,
+        poses=agents.poses * mirror,
+        velocities_mps=agents.velocities_mps * mirror[:2],
+        yaw_rates_rps=-agents.yaw_rates_rps,
+    )
+    route = ROADS[1]
+    found, twin = foreseen(agents, route), foreseen(mirrored, route * mirror)
+    np.testing.assert_allclose(twin[..., :2], (found * mirror)[..., :2], atol=1e-6)
+    np.testing.assert_allclose(geometry.wrap(twin[..., 2] + found[..., 2]), 0.0, atol=1e-6)
+
+
+def test_the_forecast_of_the_context_equals_one_at_its_own_interval():
+    agents = known(cars((30.0, 0.0, 0.0, 8.0), (15.0, 0.5, 0.0, 9.0), (20.0, 30.0, 1.0, 5.0)), [-3.0, 1.0, -1.0], 0.1)
+    context = SafetyContext(observation(agents=agents), config())
+    shared, own = context.forecast_at(0.5, 8), prediction.forecast(agents, context.road, 0.5, 8)
+    assert own.source is ForecastSource.ACCELERATION
+    # arcs are integrated at the interval of the forecast
+    np.testing.assert_allclose(shared.poses, own.poses, atol=0.02)
+
+
+def test_agents_without_known_accelerations_keep_their_speed():
+    found = foreseen(cars((30.0, 0.0, 0.0, 8.0), (40.0, 30.0, 1.0, 5.0)))
+    np.testing.assert_allclose(speeds(found), [[8.0] * STEPS, [5.0] * STEPS])
+
+
+# --- accelerations of histories ---------------------------------------------------------------------------------------
+
+TRAFFIC = cars(*((20.0 * k, 4.0 * (k % 2), 0.0, 8.0 + k) for k in range(6)))
+
+
+def test_smooth_tracks_give_their_accelerations():
+    truth = np.array([-3.0, 1.0, 0.0, -1.5, 2.0, 0.5])
+    found = with_motion(TRAFFIC, tracks(TRAFFIC, truth))
+    assert (np.abs(found.accelerations_mps2) <= np.abs(truth) + 1e-9).all()
+    np.testing.assert_allclose(found.accelerations_mps2, truth, rtol=0.35, atol=1e-9)
+    np.testing.assert_allclose(found.yaw_rates_rps, 0.0, atol=1e-9)
+
+
+def test_tracks_whose_speeds_are_noise_give_none():
+    noise = 0.3 * np.random.default_rng(5).standard_normal((len(TRAFFIC), AgentHistory.STEPS))
+    found = with_motion(TRAFFIC, tracks(TRAFFIC, np.zeros(len(TRAFFIC)), noise))
+    alone = np.polyfit(BACK_S[-4:], noise[:, -4:].T, 1)[0]  # what the same slopes are by themselves
+    assert np.abs(found.accelerations_mps2).mean() < 0.2 * np.abs(alone).mean()
+
+
+def test_a_single_lead_that_begins_to_brake_is_believed():
+    """Nothing else tells how reliable the tracks are."""
+    lead = cars((30.0, 0.0, 0.0, 6.4))
+    history = tracks(lead, np.zeros(1))
+    velocities = history.velocities_mps.copy()
+    velocities[0, :, 0] = 8.0 - 4.0 * np.maximum(BACK_S + 0.4, 0.0)
+    found = with_motion(lead, replace(history, velocities_mps=velocities))
+    assert found.accelerations_mps2[0] < -1.0
+
+
+def test_too_few_sightings_and_pedestrians_give_no_acceleration():
+    truth = np.full(len(TRAFFIC), -3.0)
+    history = tracks(TRAFFIC, truth)
+    valid = history.valid.copy()
+    valid[0, :-2] = False
+    kinds = TRAFFIC.kinds.copy()
+    kinds[1] = AgentKind.PEDESTRIAN
+    found = with_motion(replace(TRAFFIC, kinds=kinds), replace(history, valid=valid)).accelerations_mps2
+    np.testing.assert_array_equal(found[:2], 0.0)
+    assert (found[2:] < -1.0).all()
+
+
+def test_impossible_accelerations_are_limited():
+    found = with_motion(TRAFFIC, tracks(TRAFFIC, np.full(len(TRAFFIC), 30.0))).accelerations_mps2
+    np.testing.assert_allclose(found, ACCELERATION_RANGE_MPS2[1])
+
+
+# --- where planners get them ------------------------------------------------------------------------------------------
+
+
+def test_all_planners_that_may_see_objects_are_told_accelerations():
+    scene = next(shards.read(SCENES, images=False, limit=1, on_damage=print))
+    assert observe(scene, "route", with_drivable=False).agents is None
+    for privilege in ("objects", "logged"):
+        seen = observe(scene, privilege, with_drivable=False)
+        assert seen.history is None
+        told = seen.agents.accelerations_mps2 is not None
+        assert told is (privilege == "objects")  # logged futures take precedence
+    assert scene.agents.accelerations_mps2 is None  # the score and the reference plan use velocities
+
+
+def test_the_bench_compares_forecasts_with_logged_paths(tmp_path, capsys):
+    out = tmp_path / "forecast.json"
+    assert main(["bench", "forecast", "--scenes", str(SCENES), "--limit", "12", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    rows = found["variants"]
+    assert found["scenes"] == 12
+    assert rows["leads, both"]["all"]["mean_m_2_s"] < 0.85 * rows[forecast.BASELINE]["all"]["mean_m_2_s"]
+    counts = rows[forecast.BASELINE]
+    parts = ("standing", "moving, on the road", "moving, elsewhere")
+    assert sum(counts[part]["agents"] for part in parts) == counts["all"]["agents"] == found["agents"]
+    assert "leads, both" in capsys.readouterr().out
+    assert main(["bench", "forecast", "--scenes", "real_tracks", "--limit", "2", "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["scenes"] == 2
+    assert main(["bench", "forecast", "--scenes", str(tmp_path)]) == 2
+    assert "holds no scene set" in capsys.readouterr().err
+
+
+def test_the_node_derives_accelerations_of_tracked_objects_from_their_tracks():
+    made = config(inputs__objects_type="tracked", planner="constant_velocity", cameras__required=False)
+    inputs, speed_mps, x_m = Inputs(made), 10.0, 40.0
+    inputs.put("route", route(), 0)
+    for k in range(26):
+        seconds = 1.0 + 0.1 * k
+        inputs.put("odometry", odometry(seconds + 0.06, speed=0.0), ns(seconds + 0.06))
+        inputs.put("objects", tracked_object(seconds, x_m, speed_mps), ns(seconds))
+        agents = inputs.snapshot(ns(seconds + 0.06)).observation.agents
+        x_m, speed_mps = x_m + 0.1 * speed_mps, speed_mps - 0.3
+    assert agents.accelerations_mps2[0] == pytest.approx(-3.0, rel=0.3)
+
+
+def tracked_object(seconds, x_m, speed_mps):
+    message = TrackedObjects(header=outputs.header(ns(seconds), "map"))
+    item = TrackedObject(existence_probability=1.0)
+    item.object_id.uuid = np.full(16, 7, np.uint8)
+    item.classification.append(ObjectClassification(label=ObjectClassification.CAR, probability=1.0))
+    item.kinematics.pose_with_covariance.pose = at(x_m, 0.0, 0.0)
+    item.kinematics.twist_with_covariance.twist.linear.x = float(speed_mps)
+    item.shape.dimensions.x, item.shape.dimensions.y, item.shape.dimensions.z = 4.5, 1.9, 1.6
+    message.objects.append(item)
+    return message

@@ -1,0 +1,255 @@
+"""Claims about lights, limits and the end of the route: where the car stops, how fast it passes, and what it says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scenes import SECOND_NS, Clock, config, later, observation, straight_route, turning_route
+from test_guard import straight_plan
+
+from reflectdrive_ros.domain import FactorKind, LightState, PlanSource, StopLines, TrafficLights, Verdict
+from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.assessment import score_candidates
+from reflectdrive_ros.planning.postprocess.waypoints import postprocess
+from reflectdrive_ros.planning.repair import repair_points
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.scoring.limits import RouteLimits
+from reflectdrive_ros.scoring.safety import SafetyContext, safety_check
+
+FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m
+
+
+def with_light(scene, state, line_m=60.0, left_m=0.0, against=False):
+    """The scene with a light whose stop line is `line_m` ahead of the rear axle, over the lane `left_m` to the left."""
+    ends = np.array([[[line_m, left_m + 1.75], [line_m, left_m - 1.75]]])
+    lines = StopLines(ends[:, ::-1] if against else ends, np.array([7]))
+    return replace(scene, stop_lines=lines, traffic_lights=TrafficLights(np.array([7]), np.array([int(state)])))
+
+
+def drive(scene, seconds, planner="constant_velocity", after=None, **settings):
+    """Places (T,), speeds (T,) and reports of a car that follows its plans exactly, planned anew every 0.1 s. `after`
+    changes the scene by its time."""
+    engine = Engine(config(planner=planner, **settings), Clock())
+    places, speeds, reports = [0.0], [scene.ego.speed_mps], []
+    for step in range(round(seconds / 0.1)):
+        now = scene if after is None else after(scene, 0.1 * step)
+        report = engine.step(now)
+        forward = float(report.plan.trajectory.poses[0, 0])
+        reports.append(report)
+        places.append(places[-1] + forward)
+        speed = float(report.plan.trajectory.poses[1, 0]) / 0.2
+        speeds.append(speed)
+        lines = scene.stop_lines
+        moved = later(scene, 0.1, forward)
+        if lines is not None:
+            moved = replace(moved, stop_lines=replace(lines, ends=lines.ends - [forward, 0.0]))
+        near = moved.route[:, 0] > -25.0  # as the node cuts it
+        limits = moved.route_limits_mps
+        scene = replace(
+            moved,
+            ego=replace(moved.ego, speed_mps=speed),
+            route=moved.route[near],
+            route_limits_mps=None if limits is None else limits[near],
+        )
+    return np.array(places), np.array(speeds), reports
+
+
+@pytest.mark.parametrize("speed_mps", [3.0, 8.0, 13.0])
+def test_the_car_stops_before_a_red_light_and_waits(speed_mps):
+    places, speeds, reports = drive(with_light(observation(speed=speed_mps), LightState.RED), 25.0)
+    gap_m = 60.0 - FRONT_M - places[-1]
+    assert 0.1 < gap_m < 1.6
+    assert speeds[-1] < 0.02
+    assert np.diff(speeds).min() / 0.1 > -3.0
+    assert all(report.verdict is Verdict.OK for report in reports)
+    assert reports[-1].factors[0].kind is FactorKind.TRAFFIC_LIGHT
+    assert "traffic lights" in str(reports[-1].plan.check)
+
+
+def test_the_car_goes_on_when_the_light_turns_green():
+    def turned(scene, time_s):
+        shown = LightState.RED if time_s < 12.0 else LightState.GREEN
+        return replace(scene, traffic_lights=replace(scene.traffic_lights, states=np.array([int(shown)])))
+
+    scene = with_light(observation(speed=8.0), LightState.RED)
+    places, speeds, _ = drive(scene, 20.0, "route_follower", turned)
+    assert speeds[115] < 0.1
+    assert places[-1] > 60.0
+
+
+@pytest.mark.parametrize(("line_m", "stops"), [(25.0, False), (60.0, True)])
+def test_an_amber_light_is_passed_where_the_car_cannot_stop_comfortably(line_m, stops):
+    places, speeds, _ = drive(with_light(observation(speed=13.0), LightState.AMBER, line_m), 15.0)
+    assert (places[-1] + FRONT_M < line_m) == stops
+    assert stops or speeds.min() > 12.9
+
+
+def test_amber_that_turns_red_while_the_car_crosses_does_not_stop_it_in_the_junction():
+    def turned(scene, time_s):
+        shown = LightState.AMBER if time_s < 1.2 else LightState.RED
+        return replace(scene, traffic_lights=replace(scene.traffic_lights, states=np.array([int(shown)])))
+
+    _, speeds, reports = drive(with_light(observation(speed=13.0), LightState.AMBER, 25.0), 5.0, after=turned)
+    assert speeds.min() > 12.9
+    assert all(report.source is PlanSource.PLANNER for report in reports)
+
+
+def test_a_standing_car_whose_front_is_over_the_line_waits():
+    scene = with_light(observation(speed=0.0), LightState.RED, FRONT_M - 0.8)
+    places, _, _ = drive(scene, 5.0, "route_follower")
+    assert places[-1] < 0.35
+
+
+@pytest.mark.parametrize(
+    ("settings", "crossing_mps", "stops"),
+    [
+        ({"lights__unknown": "caution"}, 5.0, False),
+        ({"lights__unknown": "pass"}, 10.0, False),
+        ({"lights__unknown": "stop"}, 0.0, True),
+    ],
+)
+def test_an_unknown_light_counts_as_configured(settings, crossing_mps, stops):
+    places, speeds, _ = drive(with_light(observation(speed=10.0), LightState.UNKNOWN), 20.0, **settings)
+    assert (places[-1] + FRONT_M < 60.0) == stops
+    if not stops:
+        at_line = np.interp(60.0, places, speeds)
+        assert at_line == pytest.approx(crossing_mps, abs=0.4)
+
+
+def test_a_line_beside_the_way_or_against_it_does_not_stop_the_car():
+    for scene in (
+        with_light(observation(speed=8.0), LightState.RED, left_m=3.5),
+        with_light(observation(speed=8.0), LightState.RED, against=True),
+    ):
+        places, _, reports = drive(scene, 10.0)
+        assert places[-1] == pytest.approx(80.0, abs=0.5)
+        assert not any(report.factors for report in reports)
+
+
+def test_a_green_light_and_a_line_whose_light_is_not_told_limit_nothing():
+    green = with_light(observation(speed=8.0), LightState.GREEN)
+    untold = replace(green, traffic_lights=TrafficLights(np.array([8]), np.array([int(LightState.RED)])))
+    for scene in (green, untold):
+        limits = RouteLimits.of(scene, config())
+        assert not limits.kinds
+        assert len(limits.closed_lines) == 0
+
+
+def test_a_stop_line_behind_a_bend_is_found_along_the_route():
+    route = turning_route(radius=12.0, before=30.0)
+    scene = observation(speed=8.0, route=route)
+    ends = np.array([[[42.0 - 1.75, 30.0], [42.0 + 1.75, 30.0]]])  # the car drives north there
+    lights = TrafficLights(np.array([1]), np.array([int(LightState.RED)]))
+    scene = replace(scene, stop_lines=StopLines(ends, np.array([1])), traffic_lights=lights)
+    limits = RouteLimits.of(scene, config())
+    assert limits.at_m[0] == pytest.approx(30.0 + 12.0 * np.pi / 2 + 18.0 - FRONT_M - 1.0, abs=0.3)
+
+
+def test_the_guard_refuses_a_plan_that_crosses_a_closed_line_and_says_when():
+    scene = with_light(observation(speed=8.0), LightState.RED, 20.0)
+    judged = guard.check(straight_plan(8.0), SafetyContext(scene, config()), 0.0)
+    assert judged.verdict is Verdict.UNSAFE
+    crossing_s = (20.0 - FRONT_M) / 8.0
+    assert f"red light after {np.ceil(10 * crossing_s) / 10:.1f} s" in judged.reason
+    assert safety_check(straight_plan(8.0), SafetyContext(scene, config())).unsafe_after_s == pytest.approx(
+        crossing_s, abs=0.11
+    )
+
+
+def test_the_score_prefers_a_plan_that_stops_before_the_line():
+    scene = with_light(observation(speed=8.0), LightState.RED, 25.0)
+    times_s = 0.5 * np.arange(1, 9)
+    through = np.stack([8.0 * times_s, np.zeros(8)], axis=1)
+    stopping = np.stack([np.minimum(8.0 * times_s - 0.95 * times_s**2, 16.8), np.zeros(8)], axis=1)
+    stopping[:, 0] = np.maximum.accumulate(stopping[:, 0])
+    scored = score_candidates(SafetyContext(scene, config()), np.stack([through, stopping]))
+    assert scored.scores[0] == 0.0
+    assert scored.scores[1] > 0.5
+
+
+def test_postprocessing_and_repair_stop_before_the_line():
+    scene = with_light(observation(speed=8.0), LightState.RED, 25.0)
+    known = SafetyContext(scene, config())
+    through = np.stack([4.0 * np.arange(1, 9), np.zeros(8)], axis=1)
+    repaired = repair_points(through, known)
+    assert repaired.safe
+    assert repaired.points[-1, 0] + FRONT_M < 25.0
+    slowed = postprocess(through[None], scene.ego, 0.3, known.road, known.limits)[0]
+    assert 24.0 - FRONT_M - 1.0 < slowed[-1, 0] < 25.0 - FRONT_M
+
+
+def limited(scene, *stretches):
+    """The scene with limits (from x in m on, m/s) along its route."""
+    limits = np.full(len(scene.route), np.nan)
+    for begin, limit_mps in stretches:
+        limits[scene.route[:, 0] >= begin] = limit_mps
+    return replace(scene, route_limits_mps=limits)
+
+
+def test_the_car_is_at_a_lower_limit_where_it_begins_and_brakes_comfortably():
+    places, speeds, reports = drive(limited(observation(speed=13.0), (-50.0, 14.0), (130.0, 8.0)), 14.0)
+    assert np.interp(130.0, places, speeds) < 8.3
+    assert np.diff(speeds).min() / 0.1 > -2.0
+    assert [(factor.kind, round(factor.distance_m)) for factor in reports[0].factors] == [(FactorKind.SPEED_LIMIT, 130)]
+
+
+def test_a_limit_that_comes_late_is_reached_comfortably():
+    _, speeds, _ = drive(limited(observation(speed=13.0), (-50.0, 5.0)), 8.0)
+    assert np.diff(speeds).min() / 0.1 > -2.8
+    assert speeds[-1] == pytest.approx(5.0, abs=0.1)
+
+
+def test_a_limit_of_0_stops_the_car():
+    places, speeds, _ = drive(limited(observation(speed=10.0), (-50.0, 14.0), (50.0, 0.0)), 15.0)
+    assert speeds[-1] < 0.02
+    assert 48.0 < places[-1] <= 50.01
+
+
+def test_limits_above_the_speed_of_a_plan_change_nothing():
+    scene = observation(speed=8.0)
+    free, limit = (
+        Engine(config(planner="constant_velocity"), Clock()).step(each)
+        for each in (scene, limited(scene, (-50.0, 9.0)))
+    )
+    np.testing.assert_array_equal(free.plan.trajectory.poses, limit.plan.trajectory.poses)
+
+
+def test_the_car_stops_at_the_end_of_its_route():
+    scene = replace(observation(speed=10.0, route=straight_route(length=61.0)), route_ends=True)
+    places, speeds, reports = drive(scene, 20.0)
+    assert 59.0 < places[-1] <= 60.01
+    assert speeds[-1] < 0.02
+    assert reports[-1].factors[0].kind is FactorKind.ROUTE_END
+
+
+def test_a_route_that_is_cut_off_is_no_place_to_stop():
+    places, _, _ = drive(observation(speed=10.0, route=straight_route(length=61.0)), 5.0)
+    assert places[-1] == pytest.approx(50.0, abs=0.2)
+
+
+def test_mirrored_scenes_have_mirrored_limits():
+    left = turning_route(radius=15.0)
+    right = left * [1.0, -1.0, -1.0]
+    ends = np.array([[[45.0 - 1.75, 40.0], [45.0 + 1.75, 40.0]]])
+    mirrored = ends[:, ::-1] * [1.0, -1.0]
+    lights = TrafficLights(np.array([1]), np.array([int(LightState.RED)]))
+    found = [
+        RouteLimits.of(
+            replace(
+                observation(speed=8.0, route=route), stop_lines=StopLines(lines, np.array([1])), traffic_lights=lights
+            ),
+            config(),
+        )
+        for route, lines in ((left, ends), (right, mirrored))
+    ]
+    np.testing.assert_allclose(found[0].at_m, found[1].at_m, atol=1e-6)
+    np.testing.assert_allclose(found[0].poses * [1.0, -1.0, -1.0], found[1].poses, atol=1e-6)
+
+
+def test_the_stop_plan_brakes_harder_to_keep_a_red_light():
+    scene = with_light(observation(speed=10.0), LightState.RED, 19.0)
+    settings = config()
+    stop = guard.stop_plan(scene.ego, None, None, settings, SafetyContext(scene, settings))
+    assert stop.stamp_ns == SECOND_NS
+    assert stop.trajectory.poses[-1, 0] + FRONT_M < 19.0
+    assert guard.stop_plan(scene.ego, None, None, settings).trajectory.poses[-1, 0] + FRONT_M > 19.0
