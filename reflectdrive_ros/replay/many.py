@@ -6,7 +6,6 @@ Each bag is replayed into a temporary folder that is renamed when finished, so a
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -26,7 +25,7 @@ from ..config import Config
 from ..documents import read_json
 from ..errors import UserError
 from ..parallel import map_restartable
-from ..provenance import provenance
+from ..provenance import program_sha256, provenance
 from ..runtime import cli_args
 from . import engine, plan_measures
 from .bag_folders import find_bags, folder_names, is_bag
@@ -36,7 +35,6 @@ from .plan_measures import PLANS_FILE, SUMMARY_BYTES, MeasuresError, PlanMeasure
 
 MADE_BY = "made_by.json"
 PROGRESS_STEP = 0.01  # share of a bag between two progress reports
-PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -130,16 +128,6 @@ def _state(file: Path) -> list[int]:
     """Size in bytes and modification time in ns, which identify the content of a file."""
     there = file.stat()
     return [there.st_size, there.st_mtime_ns]
-
-
-def program_sha256() -> str:
-    """SHA-256 over the source files of this package."""
-    digest = hashlib.sha256()
-    for file in sorted(PACKAGE_FOLDER.rglob("*")):
-        if file.suffix in (".py", ".css", ".html", ".js"):
-            digest.update(f"{file.relative_to(PACKAGE_FOLDER)}\n".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def is_done(job: Job) -> bool:
