@@ -63,14 +63,11 @@ class ClusterPool:
     def __init__(self, cluster: Cluster, make_pool: Callable[[], Any], portable: bool) -> None:
         self._ray = connect(cluster)
         self._parcel = self._ray.put(make_pool)
-        self._environment = {name: os.environ.get(name) for name in ENVIRONMENT}
-        self._needed = fingerprint(portable)
+        environment = {name: os.environ.get(name) for name in ENVIRONMENT}
+        self._caller = _Caller(fingerprint(portable), portable, environment, tuple(sys.argv))
         self._run = self._ray.remote(_run).options(num_cpus=1, max_retries=NODE_LOSSES)
-        self._portable = portable
 
-    def map(
-        self, tasks: Sequence[Any], on_progress: OnProgress | None
-    ) -> Generator[tuple[int, Any, str], None, None]:
+    def map(self, tasks: Sequence[Any], on_progress: OnProgress | None) -> Generator[tuple[int, Any, str], None, None]:
         """(index, result, reason of a failure) of each task in order of completion.
 
         Raises OSError of the system from a worker, ClusterError for a worker of another version.
@@ -87,8 +84,7 @@ class ClusterPool:
                 while waiting and len(running) < WINDOW:
                     index = waiting.popleft()
                     # a list, so that Ray does not send its content with each task
-                    given = [self._parcel], self._needed, self._portable, self._environment, inbox, index
-                    running[self._run.remote(*given, tasks[index])] = index
+                    running[self._run.remote([self._parcel], self._caller, inbox, index, tasks[index])] = index
                 ray.wait(list(running), timeout=POLL_S)
                 done, _ = ray.wait(list(running), num_returns=len(running), timeout=0)
                 if inbox is not None and on_progress is not None and time.monotonic() - looked_s >= POLL_S:
@@ -109,7 +105,8 @@ class ClusterPool:
         try:
             kind, content = self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as fault:  # the package is missing there, or a task is not picklable
-            raise ClusterError(f"a worker of the cluster cannot run tasks: {str(fault.cause).splitlines()[0]}") from None
+            reason = str(fault.cause).splitlines()[0]
+            raise ClusterError(f"a worker of the cluster cannot run tasks: {reason}") from None
         except self._ray.exceptions.RayError as fault:
             return None, f"its worker or node was lost {NODE_LOSSES + 1} times ({type(fault).__name__})"
         if kind == "system":
@@ -124,7 +121,7 @@ def connect(cluster: Cluster) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
-        import ray.util.scheduling_strategies  # noqa: F401
+        import ray.util.scheduling_strategies
     except ImportError:
         raise ClusterError("Ray is not installed, --cluster needs it: pip install 'reflectdrive[cluster]'") from None
     if ray.is_initialized():
@@ -183,15 +180,17 @@ def fingerprint(portable: bool) -> Mapping[str, str]:
 _pool: tuple[str, Any] | None = None  # of this Ray worker, and the parcel that it was made from
 
 
-def _run(
-    parcel: Sequence[Any],
-    needed: Mapping[str, str],
-    portable: bool,
-    environment: Mapping[str, str | None],
-    inbox: Any,
-    index: int,
-    task: Any,
-) -> tuple[str, Any]:
+@dataclass(frozen=True)
+class _Caller:
+    """Of the process that has the tasks; processes of the pool get the same."""
+
+    fingerprint: Mapping[str, str]
+    portable: bool
+    environment: Mapping[str, str | None]
+    argv: tuple[str, ...]  # results name the command that they come from
+
+
+def _run(parcel: Sequence[Any], caller: _Caller, inbox: Any, index: int, task: Any) -> tuple[str, Any]:
     """Does one task: ("done", result), ("failed", reason), ("system", arguments of an OSError), ("unfit", sentence)."""
     global _pool
     reported_s = 0.0
@@ -203,18 +202,19 @@ def _run(
             inbox.add.remote(index, value)
 
     if _pool is None or _pool[0] != parcel[0].hex():
-        own = fingerprint(portable)
+        own, needed = fingerprint(caller.portable), caller.fingerprint
         names = {**needed, **own}
-        other = [f"{each} {own.get(each)}, not {needed.get(each)}" for each in names if own.get(each) != needed.get(each)]
+        other = [name for name in names if own.get(name) != needed.get(name)]
         if other:
-            there = f"the worker on {platform.node()} has {'; '.join(other)}"
-            return "unfit", f"{there}: results would differ, install the same on every node"
+            there = ", ".join(f"{name} {own.get(name, 'missing')} and not {needed.get(name)}" for name in other)
+            return "unfit", f"the worker on {platform.node()} has {there}: install the same on every node"
         import ray
 
         if _pool is not None:
             _pool[1].close()
         vars(sys.modules["__main__"]).pop("__file__", None)  # else each process of the pool would import Ray's program
-        for name, value in environment.items():
+        sys.argv = [*caller.argv]
+        for name, value in caller.environment.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value

@@ -116,9 +116,7 @@ class RestartablePool(Generic[Task, Result]):
             self.close()
             raise
 
-    def _map(
-        self, tasks: Sequence[Task], on_progress: OnProgress
-    ) -> Generator[Outcome[Task, Result], None, None]:
+    def _map(self, tasks: Sequence[Task], on_progress: OnProgress) -> Generator[Outcome[Task, Result], None, None]:
         pool, waiting, deaths = self._workers, deque(range(len(tasks))), [0] * len(tasks)
         while waiting or any(worker.index is not None for worker in pool):
             for worker in pool:

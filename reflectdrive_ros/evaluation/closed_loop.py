@@ -14,7 +14,6 @@ It stays below 100 % because of curves, traffic lights and other vehicles. Dista
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from .. import arguments
 from ..command import make_table, track_progress
 from ..config import Config
 from ..domain import Array, CameraFrame
-from ..parallel import map_restartable
+from ..parallel import Workers, map_restartable
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -161,6 +160,7 @@ def run_drives(
     duration_s: float,
     console: Console,
     random_weights: bool = False,
+    workers: Workers = 1,
 ) -> Drives:
     """Drives every planner on every seed, in parallel; with `random_weights` learned planners also with random weights.
 
@@ -176,7 +176,7 @@ def run_drives(
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
-    results = track_progress(_iterate_drives(jobs, drivers, config, duration_s), "driving", console, len(jobs))
+    results = track_progress(_iterate_drives(jobs, drivers, config, duration_s, workers), "driving", console, len(jobs))
     for job, result in results:
         if isinstance(result, DriveResult):
             found[job] = result
@@ -190,11 +190,11 @@ def run_drives(
 
 
 def _iterate_drives(
-    jobs: Sequence[Job], drivers: Mapping[str, Driver], config: Config, duration_s: float
+    jobs: Sequence[Job], drivers: Mapping[str, Driver], config: Config, duration_s: float, workers: Workers
 ) -> Iterator[tuple[Job, DriveResult | str]]:
     """Results in order of completion, or the reason of a failure: SUMO may crash its process."""
     work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s)
-    for outcome in map_restartable(jobs, work, os.cpu_count() or 1, lambda place, count: None):
+    for outcome in map_restartable(jobs, work, workers):
         yield outcome.task, outcome.reason if outcome.result is None else outcome.result
 
 
@@ -309,7 +309,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
 def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
     """Exit code 0, or 1 when a drive broke off. Raises UserError, OSError."""
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights)
+    driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights, args.workers)
     content = {"random_weights": args.random_weights, **table_metrics(driven)}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(driven))

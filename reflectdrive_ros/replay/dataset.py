@@ -90,7 +90,7 @@ def make_dataset(
     config: Config,
     image_size: tuple[int, int],
     val_share: float,
-    workers: int,
+    workers: Workers,
     errors: Console,
 ) -> Dataset:
     """Makes or completes the set in `out`.
@@ -310,7 +310,7 @@ def remove_former(folder: Path, planned: Shards) -> None:
 
 
 def run_jobs(
-    jobs: Sequence[Job], work: Callable[..., str], workers: int, title: str, errors: Console
+    jobs: Sequence[Job], work: Callable[..., str], workers: Workers, title: str, errors: Console
 ) -> dict[str, str]:
     """Runs all jobs; returns a sentence for each bag that cannot be used. Raises OSError of a file that cannot be
     written."""

@@ -169,7 +169,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors: Console) -> dict[str, str]:
-    """Runs all jobs, `options.jobs` at a time; returns a sentence for each bag that could not be replayed."""
+    """Runs all jobs, on `options.jobs`; returns a sentence for each bag that could not be replayed."""
     failures: dict[str, str] = {}
     shares: dict[int, float] = {}
     bars: dict[int, TaskID] = {}  # by place
@@ -238,7 +238,7 @@ def aggregate(
         "mode": "node" if options.node else "engine",
         "deadline_ms": config.engine.deadline_ms,
         "over_deadline": sum(one["over_deadline"] for one in results),
-        "jobs": max((one["jobs"] for one in results), default=options.jobs),
+        "jobs": max((one["jobs"] for one in results), default=options.at_a_time),
         "kept": sum(one["state"] == "kept" for one in results),
         "failures": dict(failures),
         "bags": list(results),
