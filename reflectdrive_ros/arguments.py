@@ -9,8 +9,10 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from . import storage
 from .cluster import LOCAL, Cluster
 
 Number = TypeVar("Number", int, float)
@@ -75,6 +77,14 @@ def cluster(text: str) -> Cluster:
     if text != LOCAL and not (host and "/" not in host and port.isdecimal() and PORT.low <= int(port) <= PORT.high):
         raise argparse.ArgumentTypeError(f"'{text[:MAX_SHOWN_CHARS]}' is neither HOST:PORT nor {LOCAL}")
     return Cluster(text)
+
+
+def location(text: str) -> Path:
+    """A path, or a URL of shared storage. Raises argparse.ArgumentTypeError."""
+    try:
+        return storage.location(text)
+    except storage.StorageError as fault:
+        raise argparse.ArgumentTypeError(str(fault)) from None
 
 
 def duration(low: float, high: float = 86_400.0) -> Range[float]:

@@ -48,9 +48,13 @@ LIMIT_OPTIONS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "bags", type=Path, nargs="+", metavar="BAG", help="rosbag2 folder or file (mcap or sqlite3), or folder of bags"
+        "bags",
+        type=arguments.location,
+        nargs="+",
+        metavar="BAG",
+        help="rosbag2 folder or file (mcap or sqlite3), or folder of bags",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the set")
+    parser.add_argument("--out", type=arguments.location, required=True, metavar="DIR", help="folder of the set")
     parser.add_argument("--map", type=Path, metavar="FILE", help="Lanelet2 map (.osm) of bags that hold none")
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
     parser.add_argument("--planner", help="planner whose inputs are stored, instead of the configured one")
