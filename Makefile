@@ -7,7 +7,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-avx2 doctor lint audit format bench clean train
+.PHONY: help setup demo test test-long test-avx2 test-cluster doctor lint audit format bench clean train
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
@@ -20,6 +20,7 @@ help:
 	@echo "make format     let ruff put the code in shape"
 	@echo "make bench      timings of the node on this machine"
 	@echo "make train      the small network from scratch, supervised and by reward, in five hours on two cores"
+	@echo "make test-cluster  two nodes of Ray on this machine, one killed, and shared storage"
 	@echo "make test-faults, make fuzz, make soak   faults, a million odd inputs, an hour of driving"
 	@echo "make results    the measurements behind docs/results.md, an hour"
 	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
@@ -49,6 +50,9 @@ AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SP
 
 test-avx2: setup
 	@cd "$(ROOT)" && env $(AVX2) $(BIN)/python -m pytest $(ARGS)
+
+test-cluster: setup
+	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 test/test_cluster.py test/test_storage.py $(ARGS)
 
 doctor: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive doctor $(ARGS)

@@ -67,7 +67,7 @@ def add_workers_arguments(parser: argparse._ActionsContainer, name: str, default
         dest=name.removeprefix("--"),
         default=argparse.SUPPRESS,
         metavar="ADDRESS",
-        help=f"in its place: the nodes of a Ray cluster, HOST:PORT of its head; {LOCAL}: Ray on this machine",
+        help=f"in its place: the nodes of a Ray cluster, HOST:PORT of its head; {LOCAL} or {LOCAL}:CORES: this machine",
     )
 
 
@@ -75,7 +75,7 @@ def cluster(text: str) -> Cluster:
     """Raises argparse.ArgumentTypeError."""
     host, _, port = text.rpartition(":")
     if text != LOCAL and not (host and "/" not in host and port.isdecimal() and PORT.low <= int(port) <= PORT.high):
-        raise argparse.ArgumentTypeError(f"'{text[:MAX_SHOWN_CHARS]}' is neither HOST:PORT nor {LOCAL}")
+        raise argparse.ArgumentTypeError(f"'{text[:MAX_SHOWN_CHARS]}' is neither HOST:PORT nor {LOCAL}[:CORES]")
     return Cluster(text)
 
 

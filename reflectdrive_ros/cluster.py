@@ -49,7 +49,10 @@ class ClusterError(UserError):
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cores of a Ray cluster, in place of a number of processes: HOST:PORT of its head, or LOCAL to start one."""
+    """The cores of a Ray cluster, in place of a number of processes.
+
+    The address is HOST:PORT of its head, or LOCAL or LOCAL:CORES to start one on this machine.
+    """
 
     address: str
 
@@ -128,8 +131,10 @@ def connect(cluster: Cluster) -> Any:
         return ray
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     options: dict[str, Any] = {"address": cluster.address}
-    if cluster.address == LOCAL:
-        options |= {"num_cpus": len(os.sched_getaffinity(0)), "include_dashboard": False}
+    place, _, cores = cluster.address.partition(":")
+    if place == LOCAL:
+        count = int(cores) if cores else len(os.sched_getaffinity(0))
+        options = {"address": LOCAL, "num_cpus": count, "include_dashboard": False}
     else:
         _check_answers(cluster.address)
     try:
@@ -142,6 +147,12 @@ def connect(cluster: Cluster) -> Any:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     return ray
+
+
+def disconnect() -> None:
+    """Ends the connection of this process and what `connect` started for it."""
+    if (ray := sys.modules.get("ray")) is not None:
+        ray.shutdown()
 
 
 def _check_answers(address: str) -> None:
