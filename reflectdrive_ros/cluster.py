@@ -139,7 +139,8 @@ def connect(cluster: Cluster) -> Any:
         _check_answers(cluster.address)
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    except (RuntimeError, OSError, ValueError) as fault:  # another Ray or Python, no place for its files
+    except Exception as fault:  # another Ray or Python, no place for its files, 30 s over on a loaded machine; no base
+        ray.shutdown()
         sentence = " ".join(str(fault).split())
         raise ClusterError(f"the cluster {cluster.address} cannot be used: {sentence}") from None
     finally:
