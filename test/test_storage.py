@@ -210,6 +210,9 @@ def s3(monkeypatch, tmp_path):
             except OSError:
                 assert time.monotonic() < until_s
                 time.sleep(0.1)
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()  # those of a server of an earlier test
         bucket = f"s3://set-{uuid.uuid4().hex}"
         location(bucket).mkdir()
         yield bucket, server
