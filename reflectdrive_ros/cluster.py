@@ -40,6 +40,8 @@ NODE_LOSSES = 10  # times that a task is tried again because its node or Ray wor
 LIBRARIES = ("numpy", "opencv-python-headless", "scipy", "shapely", "eclipse-sumo", "onnxruntime", "torch")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ENVIRONMENT = (*THREADS, "NPY_DISABLE_CPU_FEATURES", "OPENBLAS_CORETYPE")  # inherited without a cluster; Ray sets one
+# Nothing is sent. Workers of a Ray that is started here have the priority of a local pool; Ray's own is the lowest.
+DEFAULTS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 OnProgress = Callable[[int, Any], None]
 
 
@@ -121,7 +123,8 @@ class ClusterPool:
 
 def connect(cluster: Cluster) -> Any:
     """The module `ray`, connected to a cluster, once per process; it disconnects when the process exits."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
         import ray.util.scheduling_strategies

@@ -123,10 +123,11 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        number = fault.errno or (errno.ENOENT if isinstance(fault, FileNotFoundError) else errno.EIO)
-        if isinstance(fault, PermissionError):
-            number = fault.errno or errno.EACCES
+        kinds = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
+        number = fault.errno or kinds.get(type(fault), errno.EIO)
         reason = fault.strerror or (os.strerror(number) if number != errno.EIO else first_line(fault))
+        if isinstance(fault, PermissionError):
+            reason += " (check the credentials in the environment)"
         raise OSError(number, reason, str(path)) from None
     except Exception as fault:
         raise OSError(errno.EIO, f"{type(fault).__name__}: {first_line(fault)}", str(path)) from None

@@ -29,7 +29,7 @@ from reflectdrive_ros.data import sets
 from reflectdrive_ros.parallel import ATTEMPTS, RestartablePool, map_restartable
 
 HERE = Path(__file__).parent
-ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
+ENVIRONMENT = {**cluster.DEFAULTS, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
 
 
 @pytest.fixture(scope="module")
