@@ -34,7 +34,7 @@ from .provenance import program_sha256
 
 LOCAL = "local"
 CONNECT_S = 20.0  # for the head of a cluster to answer
-POLL_S = 0.5  # between two looks at the progress of tasks, and two reports of one task
+POLL_S = 0.5  # between two readings of the progress of tasks, and between two reports of a task
 WINDOW = 2000  # tasks that Ray knows at a time: its autoscaler sees the demand, `ray.wait` stays short
 NODE_LOSSES = 10  # times that a task is tried again because its node or Ray worker was lost
 LIBRARIES = ("numpy", "opencv-python-headless", "scipy", "shapely", "eclipse-sumo", "onnxruntime", "torch")
