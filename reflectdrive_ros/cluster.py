@@ -44,6 +44,8 @@ ENVIRONMENT = (*THREADS, "NPY_DISABLE_CPU_FEATURES", "OPENBLAS_CORETYPE")  # inh
 DEFAULTS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 OnProgress = Callable[[int, Any], None]
 
+_connected = ""  # the address of the cluster that this process is connected to
+
 
 class ClusterError(UserError):
     """The cluster cannot be used; the message names the reason and what to do."""
@@ -122,7 +124,8 @@ class ClusterPool:
 
 
 def connect(cluster: Cluster) -> Any:
-    """The module `ray`, connected to a cluster, once per process; it disconnects when the process exits."""
+    """The module `ray`, connected to a cluster, until `disconnect` or the end of the process."""
+    global _connected
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
@@ -130,7 +133,7 @@ def connect(cluster: Cluster) -> Any:
         import ray.util.scheduling_strategies
     except ImportError:
         raise ClusterError("Ray is not installed, --cluster needs it: pip install 'reflectdrive[cluster]'") from None
-    if ray.is_initialized():
+    if ray.is_initialized() and _connected == cluster.address:
         return ray
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     options: dict[str, Any] = {"address": cluster.address}
@@ -140,6 +143,7 @@ def connect(cluster: Cluster) -> Any:
         options = {"address": LOCAL, "num_cpus": count, "include_dashboard": False}
     else:
         _check_answers(cluster.address)
+    ray.shutdown()  # of another cluster
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as fault:  # another Ray or Python, no place for its files, 30 s over on a loaded machine; no base
@@ -150,6 +154,7 @@ def connect(cluster: Cluster) -> Any:
         with suppress(ValueError):  # not the main thread
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+    _connected = cluster.address
     return ray
 
 
