@@ -34,7 +34,8 @@ from .provenance import program_sha256
 
 LOCAL = "local"
 CONNECT_S = 20.0  # for the head of a cluster to answer
-POLL_S = 0.5  # between two readings of the progress of tasks, and between two reports of a task
+POLL_S = 0.5  # between two readings of the progress of tasks
+REPORT_S = 2.0  # between two reports of a task: 500 a second from 1,000 tasks
 WINDOW = 2000  # tasks that Ray knows at a time: its autoscaler sees the demand, `ray.wait` stays short
 NODE_LOSSES = 10  # times that a task is tried again because its node or Ray worker was lost
 LIBRARIES = ("numpy", "opencv-python-headless", "scipy", "shapely", "eclipse-sumo", "onnxruntime", "torch")
@@ -217,7 +218,7 @@ def _run(parcel: Sequence[Any], caller: _Caller, inbox: Any, index: int, task: A
 
     def on_progress(place: int, value: Any) -> None:
         nonlocal reported_s
-        if inbox is not None and (value == 0 or time.monotonic() - reported_s >= POLL_S):
+        if inbox is not None and (value == 0 or time.monotonic() - reported_s >= REPORT_S):
             reported_s = time.monotonic()
             inbox.add.remote(index, value)
 

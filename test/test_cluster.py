@@ -105,7 +105,7 @@ def test_a_task_that_kills_its_process_or_fails_is_named_and_the_others_are_done
 def reports(task, report):
     for part in range(4):
         report(part)
-        time.sleep(0.4)
+        time.sleep(0.8)
     return task
 
 
