@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import hand_scenes
@@ -344,6 +345,21 @@ def test_edits_that_alone_are_rewarded_are_learnt_with_credit_for_the_rollout_an
     assert np.mean(by_rollout[:5]) < 0.3
     assert np.mean(by_rollout[-5:]) > 0.9
     assert np.mean(by_drafts[-5:]) < 0.2
+
+
+def test_with_credit_for_edits_the_rollouts_of_a_goal_differ_by_edits_of_the_plan_that_the_car_drafts():
+    net = tiny_net(layout=whole_layout(11))
+    _, found = sampled(net, replace(SMALL, credit="edits"))
+    drafted = found.states[:, : rollouts.draft_rounds_of(net.config.layout) + 1]
+    by_goal = torch.unflatten(drafted, 2, (SMALL.goals, SMALL.drafts))
+    assert by_goal.equal(by_goal[..., :1, :].expand_as(by_goal))
+    ends = torch.unflatten(found.plans, 1, (SMALL.goals, SMALL.drafts))
+    assert (ends != ends[:, :, :1]).any()
+    first = torch.unflatten(found.states[:, 0], 1, (SMALL.goals, SMALL.drafts))[:, :, 0]
+    logits = partial(net.decode, keys_values=net.encode(net.prompt(*tiny_inputs(net, 2))))
+    with torch.no_grad():
+        greedy = rollout.rollout(logits, first, net.config.layout, decoding_rounds(14, 3, 0), EditRules())
+    assert by_goal[:, -1, :, 0].equal(greedy[-1].actions)
 
 
 def test_the_decision_goes_to_the_goal_whose_plans_are_rewarded():

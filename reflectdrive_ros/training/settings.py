@@ -147,7 +147,10 @@ class RlConfig:
     drafts: int = setting(3, "rollouts per goal", 1, 64)
     kept: int = setting(6, "rollouts per scene whose tokens are trained: those with the largest advantages", 1, 512)
     temperature: float = setting(0.7, "sampling temperature of goals and tokens", 0.0, 10.0)
-    credit: str = setting("rollout", "which tokens get credit: rollout (drafts and edits), drafts or edits")
+    credit: str = setting(
+        "rollout",
+        "which tokens get credit: rollout (drafts and edits), drafts, or edits (of drafts that are not sampled)",
+    )
     baseline: str = setting("goal", "mean reward that is subtracted for tokens: of the same goal, or of the scene")
     updates: int = setting(1, "optimizer steps per batch of rollouts", 1, 64)
     clip: float = setting(0.2, "the ratio of probabilities is clipped to 1 - clip .. 1 + clip", 1e-3, 10.0)
