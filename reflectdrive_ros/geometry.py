@@ -187,16 +187,24 @@ def box_separation(poses_a: Array, sizes_a: Array, poses_b: Array, sizes_b: Arra
 
     It never exceeds the true distance, so a positive value is a safe clearance.
     """
+    return np.asarray(np.maximum(*box_gaps(poses_a, sizes_a, poses_b, sizes_b)))
+
+
+def box_gaps(poses_a: Array, sizes_a: Array, poses_b: Array, sizes_b: Array) -> tuple[Array, Array]:
+    """Larger gap in metres along the two axes of boxes a, and along those of boxes b; negative where they overlap."""
     a, b = np.asarray(poses_a, float), np.asarray(poses_b, float)
     half_a, half_b = 0.5 * np.asarray(sizes_a, float), 0.5 * np.asarray(sizes_b, float)
     turn = b[..., 2] - a[..., 2]
     cos, sin = np.abs(np.cos(turn)), np.abs(np.sin(turn))
     between = b[..., :2] - a[..., :2]
     in_a, in_b = np.abs(rotate(between, -a[..., 2])), np.abs(rotate(between, -b[..., 2]))
-    gaps = (
-        in_a[..., 0] - half_a[..., 0] - half_b[..., 0] * cos - half_b[..., 1] * sin,
-        in_a[..., 1] - half_a[..., 1] - half_b[..., 0] * sin - half_b[..., 1] * cos,
-        in_b[..., 0] - half_b[..., 0] - half_a[..., 0] * cos - half_a[..., 1] * sin,
-        in_b[..., 1] - half_b[..., 1] - half_a[..., 0] * sin - half_a[..., 1] * cos,
+    return (
+        np.maximum(
+            in_a[..., 0] - half_a[..., 0] - half_b[..., 0] * cos - half_b[..., 1] * sin,
+            in_a[..., 1] - half_a[..., 1] - half_b[..., 0] * sin - half_b[..., 1] * cos,
+        ),
+        np.maximum(
+            in_b[..., 0] - half_b[..., 0] - half_a[..., 0] * cos - half_a[..., 1] * sin,
+            in_b[..., 1] - half_b[..., 1] - half_a[..., 0] * sin - half_a[..., 1] * cos,
+        ),
     )
-    return np.asarray(np.maximum(np.maximum(gaps[0], gaps[1]), np.maximum(gaps[2], gaps[3])))

@@ -56,8 +56,9 @@ STRAIGHT_ON = np.array([[-20.0, 0.0], [150.0, 0.0]])  # progress is measured alo
 STANDING_MPS = 0.05  # slower counts as standing, as in the PDM score
 MIN_CURVATURE_SPEED_MPS = 1.0  # below, curvature is heading noise
 BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
-SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much
-DIAGONAL = np.sqrt(2.0)  # growth of a box across its corner over its growth on each side
+SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much ..
+LEAST_GAP_M = 0.15  # .. but none of a gap below this: planned ten times a second, they would add up to a contact
+TOUCH_M = 1e-6  # a box that touches the vehicle now would not be checked at all
 BEHIND_RAD = np.deg2rad(150.0)  # agents at a larger bearing are behind, as in the PDM score
 
 
@@ -149,15 +150,26 @@ class SafetyContext:
 def inflate_boxes(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
     """(A, 2) sizes of agents at poses (A, 3), enlarged by the clearance that a plan must keep.
 
-    If the present gap is smaller, they are enlarged by that gap, which must not shrink.
+    Where the present gap is smaller, it must not shrink by more than SAME_GAP_M in a plan, and below LEAST_GAP_M not at
+    all: any number of plans leaves a car at least that far away.
+    """
+    present_m = np.maximum(touching_clearances(poses, sizes, vehicle) - TOUCH_M, 0.0)
+    kept_m = np.maximum(present_m - SAME_GAP_M, np.minimum(present_m, LEAST_GAP_M))
+    return np.asarray(sizes + 2.0 * np.minimum(kept_m, clearance_m)[:, None])
+
+
+def touching_clearances(poses: Array, sizes: Array, vehicle: VehicleConfig) -> Array:
+    """(A,) metres by which boxes at poses (A, 3) can grow on each side until they touch the vehicle; negative where
+    they overlap it.
+
+    A plan that does not touch the grown box leaves at least this growth to the next plan, in every direction.
     """
     here, ego_size = box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
-    wanted = sizes + 2.0 * clearance_m
-    gap_m = np.maximum(geometry.box_separation(here, ego_size, poses, sizes) - SAME_GAP_M, 0.0)
-    kept_gap_m = np.minimum(gap_m / DIAGONAL, clearance_m)
-    return np.where(
-        geometry.boxes_overlap(here, ego_size, poses, wanted)[:, None], sizes + 2.0 * kept_gap_m[:, None], wanted
-    )
+    ego_axes, other_axes = geometry.box_gaps(here, ego_size, poses, sizes)
+    turn = poses[:, 2] - here[2]
+    # Seen along an axis of the ego, a side that grows by 1 m comes nearer by the width of its turned corner.
+    nearer = np.abs(np.cos(turn)) + np.abs(np.sin(turn))
+    return np.asarray(np.maximum(ego_axes / nearer, other_axes))
 
 
 def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
