@@ -412,6 +412,7 @@ class Drive:
                 "route": "driven" if self.hindsight else "bag",
                 "objects": observation.agents is not None,
                 "map": self.lanelets is not None,
+                "place": self._place(*ego.map_from_ego[:2]),
             },
         )
 
