@@ -1,8 +1,9 @@
 """`reflectdrive dataset BAG .. --out DIR`: scene sets from recordings, for training and evaluation.
 
-Each bag is read twice: first every tick of 0.5 s is indexed, with the reasons why it makes no scene, then the scenes
-are written. The planner's inputs in a scene are those that the node makes of the same bag, to the last bit; nothing
-received later than the frame is in them. A bag without a route gets its driven path as the route, flagged as hindsight.
+Each bag is read twice: first every tick (0.5 s, `--tick`) is indexed, with the reasons why it makes no scene, then the
+scenes are written. The planner's inputs in a scene are those that the node makes of the same bag, to the last bit;
+nothing received later than the frame is in them. A bag without a route gets its driven path as the route, flagged as
+hindsight.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of the drives that go to DIR/val, the others to DIR/train; 0: one set in DIR",
     )
     parser.add_argument(
+        "--tick", type=arguments.duration(0.05, 60.0), default=0.5, metavar="S", help="time between two scenes"
+    )
+    parser.add_argument(
         "--overrides",
         type=Path,
         metavar="FILE",
@@ -98,6 +102,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         topic=tuple(args.topic),
         route=args.route,
         limits=FrameLimits(**{entry.name: getattr(args, entry.name) for entry in fields(FrameLimits)}),
+        tick_s=args.tick,
         overrides=None if args.overrides is None else read_overrides(args.overrides),
     )
     begun = time.perf_counter()

@@ -58,6 +58,7 @@ class DatasetOptions:
     topic: Sequence[str] = ()  # KEY=NAME: the topic of the bag for an input
     route: str = "auto"  # driven: the driven path, although the bag has a route
     limits: FrameLimits = field(default_factory=FrameLimits)
+    tick_s: float = 0.5  # between two frames
     overrides: Mapping[str, Sequence[tuple[float, float]]] | None = None  # drive -> seconds from the bag's start
 
 
@@ -80,6 +81,7 @@ class Dataset:
     indices: Mapping[str, Index]  # by folder below OUT, "" for OUT itself
     failures: Mapping[str, str]  # bag -> why it is left out
     notices: Mapping[str, str]  # bag -> what was recovered of it
+    tick_s: float
 
 
 def make_dataset(
@@ -137,7 +139,7 @@ def make_dataset(
         said = "; ".join(failures.values()) or "no bag is given"
         raise BagError(f"no scene was made: {said}")
     frame_index.write_rows(out / ALL_FRAMES, {"val_share": val_share}, every)
-    return Dataset(every, indices, failures, notices)
+    return Dataset(every, indices, failures, notices, options.tick_s)
 
 
 def check_folder(out: Path) -> None:
@@ -341,23 +343,24 @@ def _run_job(
     """Indexes one bag, or writes its missing shards; a sentence where that is not possible."""
     try:
         with BagReader(job.bag) as reader:
+            ticks = reader.duration_s / options.tick_s
             if job.wanted is None:
                 drive, route = open_drive(job, reader, options, config, INDEX_IMAGE)
-                rows = [row for row, _ in reported(drive.frames(reader, route), reader, report)]
+                rows = [row for row, _ in reported(drive.frames(reader, route), ticks, report)]
                 header = {"made_by": job.made_by, "notice": reader.notice}
                 frame_index.write_rows(index_path(job), header, rows)
             else:
                 drive, route = open_drive(job, reader, options, config, image_size)
-                write_shards(job, reported(drive.frames(reader, route), reader, report))
+                write_shards(job, reported(drive.frames(reader, route), ticks, report))
     except UserError as fault:
         sentence = str(fault)
         return sentence if str(job.bag) in sentence else f"bag {job.bag}: {sentence}"
     return ""
 
 
-def reported(frames: Any, reader: BagReader, report: Callable[[float], None]) -> Any:
-    """The frames; `report` gets the share of the bag."""
-    before, count = 0.0, max(reader.duration_s / frame_index.TICK_S, 1.0)
+def reported(frames: Any, ticks: float, report: Callable[[float], None]) -> Any:
+    """The frames; `report` gets the share of the bag, which has about so many ticks."""
+    before, count = 0.0, max(ticks, 1.0)
     for row, scene in frames:
         if row.tick / count >= before + PROGRESS_STEP:
             before = row.tick / count
@@ -426,6 +429,7 @@ def open_drive(
         limits=options.limits,
         overrides=(options.overrides or {}).get(job.drive, ()),
         hindsight=hindsight,
+        tick_s=options.tick_s,
     )
     return drive, route
 
