@@ -382,22 +382,12 @@ def write_shards(job: Job, frames: Any) -> None:
             continue
         parts[path].append(ShardContent.of([scene], lossless=True))  # encoded at once: it is smaller
         if len(parts[path]) == sizes[path]:
-            load, target = concat_contents(parts.pop(path)), job.out / path
+            load, target = shards.concat(parts.pop(path)), job.out / path
             target.parent.mkdir(exist_ok=True)
             made = shard_made_by(job, ticks_of[path])
             shards.write_shard(target.parent, target.name, load, asked=sizes[path], made_by=made)
     if parts:
         raise BagError(f"bag {job.bag} gave other frames than when it was indexed: run the command again")
-
-
-def concat_contents(parts: Sequence[ShardContent]) -> ShardContent:
-    """Several contents as one, in their order."""
-    families: dict[str, int] = {}
-    for part in parts:
-        for name, count in part.families.items():
-            families[name] = families.get(name, 0) + count
-    networks = {name: digest for part in parts for name, digest in part.networks.items()}
-    return ShardContent(tuple(sample for part in parts for sample in part.samples), families, networks)
 
 
 def open_drive(

@@ -23,6 +23,7 @@ from .. import geometry
 from ..agent_history import AgentHistoryBuffer
 from ..config import Config
 from ..data.frame_index import FrameRow
+from ..data.recorded_tags import scenario_tag
 from ..data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
 from ..domain import AgentHistory, Array, Command, EgoState, Observation
 from ..features import cameras
@@ -38,7 +39,7 @@ from ..scoring.scorer import RedLights, Reference
 from .dataset_checks import (
     FUTURE_STEPS as EXPERT_STEPS,
 )
-from .dataset_checks import STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, scenario_tag, stands
+from .dataset_checks import STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, stands
 from .dataset_map import areas_around, near_polygons
 from .scores import MAX_TRACK_GAP_S
 
