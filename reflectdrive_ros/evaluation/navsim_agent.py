@@ -1,8 +1,8 @@
 """ReflectDriveAgent: an agent for NAVSIM's official devkit, 1.1 and 2.x (docs/navsim.md).
 
 Its hydra file is config/navsim/agent/reflectdrive_agent.yaml. It reads three cameras at as many of the last frames as
-the network takes, ego state and command, and returns a plan of `trajectory_sampling` at the rear axle. It is told what
-any NAVSIM planner is told (privilege `words`): no route, no map, no objects.
+the network takes, ego state and command, and returns a plan of `trajectory_sampling` at the rear axle. It has what
+any NAVSIM planner has (privilege `words`): no route, no map, no objects.
 
 This module needs the devkit; all that does not is in `evaluation.navsim`.
 """
