@@ -258,9 +258,10 @@ def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
         reader.linear.weight.zero_()
         reader.linear.bias.fill_(-30.0)  # nothing anywhere
     tokens = torch.zeros(1, len(reader.weights), tiny_net().config.transformer.width)
-    assert reader.loss(tokens, distances, taken) < 1e-6
+    known_all = torch.ones(1, 2, dtype=torch.bool)
+    assert reader.loss(tokens, distances, taken, known_all) < 1e-6
     everywhere = torch.full_like(distances, -10)
-    assert reader.loss(tokens, everywhere, taken) > 5.0
+    assert reader.loss(tokens, everywhere, taken, known_all) > 5.0
     assert wanted.shape == known.shape == reader.weights.shape
 
 
@@ -281,7 +282,7 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
     parts = np.stack([worth > 0.0, worth > 0.3, worth > 0.5, np.ones_like(worth), worth], -1).astype(np.float32)
     told = goals, worth, parts, np.array([[0, 2], [0, 1]])
-    about = np.arange(2), np.zeros(2, bool), np.ones(2, bool)
+    about = np.arange(2), np.zeros(2, bool), np.ones(2, bool), np.ones((2, 2), bool)
     tensors = (clean.astype(np.int64), np.concatenate(actions, 1).astype(np.int64), distances, taken, *told, *about)
     return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
 

@@ -251,6 +251,7 @@ def batch_of(net, scenes=2):
         rows=torch.arange(scenes),
         mirrored=torch.zeros(scenes, dtype=torch.bool),
         with_route=torch.ones(scenes, dtype=torch.bool),
+        known=torch.ones(scenes, 2, dtype=torch.bool),
         masked=1,
     )
 
@@ -614,7 +615,7 @@ def test_without_goals_a_token_is_found_by_its_reward():
     net = tiny_net(layout=POSES)
     config = replace(WITHOUT_GOAL, anchor=0.0, temperature=1.0, drafts=16, kept=16)
     weights_of = LossConfig(goal=0.0, sap=0.0, field=0.0, aux_perception=0.0)
-    losses = RlLosses(net, weights_of, config, RULES, torch.Generator().manual_seed(0), fixed_prompt=True)
+    losses = RlLosses(net, weights_of, config, RULES, torch.Generator().manual_seed(0), trained="actions")
     trained = {name for name, each in net.named_parameters() if each.requires_grad}
     assert not any(name.startswith(("vision", "embed_tokens", "x_embedding")) for name in trained)
     optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=0.03)
@@ -644,7 +645,8 @@ def of_inputs(net, inputs):
         *inputs, still, masked,
         torch.zeros(scenes, 301, 235, dtype=torch.int8), torch.zeros(scenes, 4, 1, 1, dtype=torch.bool),
         torch.zeros(scenes, 0, 2, dtype=torch.int64), torch.zeros(scenes, 0), torch.zeros(scenes, 0, 5), nothing,
-        torch.arange(scenes), torch.zeros(scenes, dtype=torch.bool), torch.ones(scenes, dtype=torch.bool), 1,
+        torch.arange(scenes), torch.zeros(scenes, dtype=torch.bool), torch.ones(scenes, dtype=torch.bool),
+        torch.ones(scenes, 2, dtype=torch.bool), 1,
     )  # fmt: skip
 
 

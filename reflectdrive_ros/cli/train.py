@@ -28,6 +28,7 @@ from ..command import HelpFormatter, command
 from ..config import ConfigError, override_dotted
 from ..data import cache, real_tracks, shards
 from ..data.cache import CachedSet, Shape, build_cache
+from ..data.scene import FAMILIES
 from ..files import lock_folder
 from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
@@ -49,7 +50,7 @@ from ..training import (
     vector_data,
 )
 from ..training import goal_scores as goal_scores_of
-from ..training.data import shape_of
+from ..training.data import shape_of, unknown_sentences
 from ..training.diffusion import DiffusionJob
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
@@ -141,9 +142,12 @@ def _add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> No
             metavar="W",
             help="relative frequency of the scenes of each set of --train (default: equal)",
         )
+        parser.add_argument(
+            "--tag", action="append", default=[], metavar="NAME=W", help="relative frequency of a scenario tag, else 1"
+        )
     else:
         parser.add_argument("--train", nargs=1, required=True, metavar="DIR", help="training set")
-        parser.set_defaults(weights=None)
+        parser.set_defaults(weights=None, tag=())
     parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
     length = parser.add_mutually_exclusive_group()
@@ -265,7 +269,10 @@ def _run_alone(
 
     with fabric.rank_zero_first(), _preparing(errors) as progress:
         found = [build_cache(folder, shape, args.workers, on_damage, progress) for folder in folders]
-    scenes = found[0] if len(found) == 1 else cache.merge(found, weights)
+    tags = _tags(args)
+    scenes = cache.merge(found, weights, tags) if len(found) > 1 or tags else found[0]
+    for sentence in unknown_sentences(scenes):
+        errors.print(sentence)
     if len(scenes) < config.data.batch:
         raise ConfigError(f"{folders[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
     checkpointing = config.checkpointing
@@ -281,6 +288,8 @@ def _run_alone(
         for folder, each, weight in zip(folders, found, weights, strict=True)
     ]
     about = {"train": described if len(found) > 1 else {**_set(folders[0]), "used": len(scenes)}, **provenance()}
+    if tags:
+        about["tags"] = tags
     if init_from is not None:
         about["init_from"] = init_from
     if pretrained_paths.any_given:
@@ -393,6 +402,20 @@ def _weights(args: argparse.Namespace) -> list[float]:
     if len(weights) != len(args.train):
         raise ConfigError(f"--weights has {len(weights)} numbers for {len(args.train)} sets: give one per --train")
     return weights
+
+
+def _tags(args: argparse.Namespace) -> dict[str, float]:
+    """The weight of each scenario tag of --tag. Raises ConfigError."""
+    found = {}
+    for pair in args.tag:
+        name, _, weight = pair.partition("=")
+        try:
+            found[name] = arguments.Range(0.0, 1e6)(weight)
+        except argparse.ArgumentTypeError as fault:
+            raise ConfigError(f"--tag {pair}: {fault}") from None
+        if name not in FAMILIES:
+            raise ConfigError(f"--tag names {name}, expected one of {', '.join(FAMILIES)}")
+    return found
 
 
 def tracks_folder(name: str) -> Path | None:

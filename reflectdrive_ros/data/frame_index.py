@@ -1,4 +1,4 @@
-"""Index of the frames of recorded drives: one row per tick of 0.5 s, with the reasons why a tick became no scene.
+"""Index of the frames of recorded drives: one row per tick, with the reasons why a tick became no scene.
 
 A file of JSON lines: first a header with `format` and what the rows depend on, then one object per row.
 
@@ -20,7 +20,6 @@ from .shards import SetError
 
 FORMAT = 1
 INDEX_BYTES = 1 << 30  # of the largest file; a row has 0.4 kB
-TICK_S = 0.5
 
 # name of a reason -> what is counted under it
 REASONS: Mapping[str, str] = {
@@ -46,7 +45,7 @@ class FrameRow:
     """One tick of a drive."""
 
     drive: str
-    tick: int  # number of 0.5 s since the bag's start
+    tick: int  # number of ticks since the bag's start
     stamp_ns: int  # of the odometry; of reception where there is none
     valid: bool
     reasons: tuple[str, ...]  # of REASONS; empty if valid

@@ -58,6 +58,7 @@ class DatasetOptions:
     topic: Sequence[str] = ()  # KEY=NAME: the topic of the bag for an input
     route: str = "auto"  # driven: the driven path, although the bag has a route
     limits: FrameLimits = field(default_factory=FrameLimits)
+    tick_s: float = 0.5  # between two frames
     overrides: Mapping[str, Sequence[tuple[float, float]]] | None = None  # drive -> seconds from the bag's start
 
 
@@ -80,6 +81,7 @@ class Dataset:
     indices: Mapping[str, Index]  # by folder below OUT, "" for OUT itself
     failures: Mapping[str, str]  # bag -> why it is left out
     notices: Mapping[str, str]  # bag -> what was recovered of it
+    tick_s: float
 
 
 def make_dataset(
@@ -137,7 +139,7 @@ def make_dataset(
         said = "; ".join(failures.values()) or "no bag is given"
         raise BagError(f"no scene was made: {said}")
     frame_index.write_rows(out / ALL_FRAMES, {"val_share": val_share}, every)
-    return Dataset(every, indices, failures, notices)
+    return Dataset(every, indices, failures, notices, options.tick_s)
 
 
 def check_folder(out: Path) -> None:
@@ -341,23 +343,24 @@ def _run_job(
     """Indexes one bag, or writes its missing shards; a sentence where that is not possible."""
     try:
         with BagReader(job.bag) as reader:
+            ticks = reader.duration_s / options.tick_s
             if job.wanted is None:
                 drive, route = open_drive(job, reader, options, config, INDEX_IMAGE)
-                rows = [row for row, _ in reported(drive.frames(reader, route), reader, report)]
+                rows = [row for row, _ in reported(drive.frames(reader, route), ticks, report)]
                 header = {"made_by": job.made_by, "notice": reader.notice}
                 frame_index.write_rows(index_path(job), header, rows)
             else:
                 drive, route = open_drive(job, reader, options, config, image_size)
-                write_shards(job, reported(drive.frames(reader, route), reader, report))
+                write_shards(job, reported(drive.frames(reader, route), ticks, report))
     except UserError as fault:
         sentence = str(fault)
         return sentence if str(job.bag) in sentence else f"bag {job.bag}: {sentence}"
     return ""
 
 
-def reported(frames: Any, reader: BagReader, report: Callable[[float], None]) -> Any:
-    """The frames; `report` gets the share of the bag."""
-    before, count = 0.0, max(reader.duration_s / frame_index.TICK_S, 1.0)
+def reported(frames: Any, ticks: float, report: Callable[[float], None]) -> Any:
+    """The frames; `report` gets the share of the bag, which has about so many ticks."""
+    before, count = 0.0, max(ticks, 1.0)
     for row, scene in frames:
         if row.tick / count >= before + PROGRESS_STEP:
             before = row.tick / count
@@ -379,22 +382,12 @@ def write_shards(job: Job, frames: Any) -> None:
             continue
         parts[path].append(ShardContent.of([scene], lossless=True))  # encoded at once: it is smaller
         if len(parts[path]) == sizes[path]:
-            load, target = concat_contents(parts.pop(path)), job.out / path
+            load, target = shards.concat(parts.pop(path)), job.out / path
             target.parent.mkdir(exist_ok=True)
             made = shard_made_by(job, ticks_of[path])
             shards.write_shard(target.parent, target.name, load, asked=sizes[path], made_by=made)
     if parts:
         raise BagError(f"bag {job.bag} gave other frames than when it was indexed: run the command again")
-
-
-def concat_contents(parts: Sequence[ShardContent]) -> ShardContent:
-    """Several contents as one, in their order."""
-    families: dict[str, int] = {}
-    for part in parts:
-        for name, count in part.families.items():
-            families[name] = families.get(name, 0) + count
-    networks = {name: digest for part in parts for name, digest in part.networks.items()}
-    return ShardContent(tuple(sample for part in parts for sample in part.samples), families, networks)
 
 
 def open_drive(
@@ -426,6 +419,7 @@ def open_drive(
         limits=options.limits,
         overrides=(options.overrides or {}).get(job.drive, ()),
         hindsight=hindsight,
+        tick_s=options.tick_s,
     )
     return drive, route
 

@@ -1,4 +1,4 @@
-"""Frames of a recorded drive: the node's observation at every tick of 0.5 s, with the past and future around it.
+"""Frames of a recorded drive: the node's observation at every tick, with the past and future around it.
 
     drive = Drive("monday", config, image_size, sources, lanelets, FrameLimits(), ())
     for row, scene in drive.frames(reader, route):       # scene: None where row.reasons say why
@@ -22,7 +22,8 @@ import numpy as np
 from .. import geometry
 from ..agent_history import AgentHistoryBuffer
 from ..config import Config
-from ..data.frame_index import TICK_S, FrameRow
+from ..data.frame_index import FrameRow
+from ..data.recorded_tags import scenario_tag
 from ..data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
 from ..domain import AgentHistory, Array, Command, EgoState, Observation
 from ..features import cameras
@@ -38,11 +39,10 @@ from ..scoring.scorer import RedLights, Reference
 from .dataset_checks import (
     FUTURE_STEPS as EXPERT_STEPS,
 )
-from .dataset_checks import STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, scenario_tag, stands
+from .dataset_checks import STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, stands
 from .dataset_map import areas_around, near_polygons
 from .scores import MAX_TRACK_GAP_S
 
-TICK_NS = round(TICK_S * 1e9)
 WAIT_NS = 6_000_000_000  # a tick is completed this long after its observation: 5 s of objects, and their delay
 BEFORE_NS, AFTER_NS = 2_600_000_000, 5_600_000_000  # of odometry that a tick needs around it
 TIME_TOLERANCE_S = 0.15  # by which past or future may be too short: odometry comes every 0.1 s or faster
@@ -100,6 +100,7 @@ class Drive:
     limits: FrameLimits
     overrides: Sequence[tuple[float, float]]  # seconds from the bag's start
     hindsight: bool  # route from the driven path
+    tick_s: float = 0.5
     odometry: deque[OdometrySample] = field(default_factory=deque)
     objects: deque[ObjectSample] = field(default_factory=deque)
 
@@ -118,14 +119,15 @@ class Drive:
         history, restarts = AgentHistoryBuffer(), 0
         newest_objects: Any = None
         tick = 0  # the first without an observation
+        tick_ns = round(self.tick_s * 1e9)
         for message in reader.messages(keys):
             now_ns, key = message.received_ns, keys[message.topic]
-            while now_ns >= reader.start_ns + (tick + 1) * TICK_NS:  # it is over, and no step was due
+            while now_ns >= reader.start_ns + (tick + 1) * tick_ns:  # it is over, and no step was due
                 statuses = inputs.statuses(now_ns)
                 problem = (
                     "; ".join(s.message for s in statuses if s.level >= Level.ERROR) or "no new image in this tick"
                 )
-                over_ns = reader.start_ns + (tick + 1) * TICK_NS
+                over_ns = reader.start_ns + (tick + 1) * tick_ns
                 pending.append(Pending(tick, over_ns, None, None, problem))
                 tick += 1
             with suppress(DamagedMessage):  # counted by the checks: what it held is missing
@@ -143,7 +145,7 @@ class Drive:
                 inputs.wait_idle()
                 snapshot = inputs.snapshot(now_ns)
                 ids, past = self._history(history, newest_objects, snapshot.observation)
-                if now_ns >= reader.start_ns + tick * TICK_NS:
+                if now_ns >= reader.start_ns + tick * tick_ns:
                     problem = "; ".join(snapshot.problems)
                     pending.append(Pending(tick, now_ns, snapshot.observation, snapshot.ego, problem, ids, past))
                     tick += 1
@@ -412,6 +414,7 @@ class Drive:
                 "route": "driven" if self.hindsight else "bag",
                 "objects": observation.agents is not None,
                 "map": self.lanelets is not None,
+                "place": self._place(*ego.map_from_ego[:2]),
             },
         )
 
