@@ -16,7 +16,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from diagnostic_msgs.msg import DiagnosticArray
 from messages import CAMERAS, SECOND_NS, acceleration, camera_info, jpeg, odometry, predicted_objects, route, tf_static
+from rclpy.serialization import deserialize_message
 from reflectdrive.msg import GoalHypotheses, PlannerDebug, PlannerStatus
 from scenes import config
 
@@ -170,7 +172,7 @@ def test_diagnostics_shown_are_those_of_the_planner_that_is_shown():
     try:
         for node in ("/left/reflectdrive", "/right/reflectdrive", NODE_NAME, "lidar_driver"):
             line = InputStatus("planner", Level.OK, f"said by {node}", {})
-            hear(outputs.diagnostics([line], 0, node))
+            hear(deserialize_message(outputs.diagnostics([line], 0, node), DiagnosticArray))
         assert as_json(listener.heard())["diagnostics"] == [["planner", 0, "said by /left/reflectdrive"]]
     finally:
         listener.destroy_node()
