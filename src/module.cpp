@@ -343,17 +343,23 @@ KERNEL(box_clearances) {
 
 KERNEL(comfort_flags) {
   return call("comfort_flags", values, count, [](Arguments& take) {
-    const Doubles states(take.next(), "states", 3), filters(take.next(), "filters", 3);
+    const Doubles states(take.next(), "states", 3), weights(take.next(), "weights", 3);
+    const Array<const long long> ranges(take.next(), "ranges", 3);
     const long point = take.integer();
     const double ahead_m = take.number();
     const Doubles low(take.next(), "low", 1), high(take.next(), "high", 1);
     const Array<bool> flags(take.next(), "flags", 2);
-    const Py_ssize_t samples = states.size(1);
-    states.of(2, kStateSize, "states"), filters.of(0, 5, "filters").of(1, samples, "filters").of(2, samples, "filters");
-    low.of(0, 6, "low"), high.of(0, 6, "high"), flags.of(0, states.size(0), "flags").of(1, 6, "flags");
+    const Py_ssize_t samples = states.size(1), blocks = ranges.size(1);
+    states.of(2, kStateSize, "states"), low.of(0, 6, "low"), high.of(0, 6, "high");
+    weights.of(0, 5, "weights").of(1, samples, "weights").of(2, blocks * kBlock, "weights");
+    ranges.of(0, 5, "ranges").of(2, 2, "ranges"), flags.of(0, states.size(0), "flags").of(1, 6, "flags");
+    if (blocks * kBlock < samples) throw std::invalid_argument("ranges has too few blocks");
+    for (Py_ssize_t i = 0; i < 10 * blocks; ++i)
+      if (ranges.data()[i] < 0 || ranges.data()[i] > samples) throw std::invalid_argument("ranges leaves the samples");
+    const ComfortFilters filters{static_cast<int>(samples), static_cast<int>(blocks), weights.data(), ranges.data()};
     unlocked([&] {
-      comfort_flags(states.data(), static_cast<int>(states.size(0)), static_cast<int>(samples), filters.data(),
-                    static_cast<ComfortPoint>(point), ahead_m, low.data(), high.data(), flags.data());
+      comfort_flags(states.data(), static_cast<int>(states.size(0)), filters, static_cast<ComfortPoint>(point), ahead_m,
+                    low.data(), high.data(), flags.data());
     });
     return 0;
   });

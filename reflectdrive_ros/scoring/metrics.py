@@ -214,6 +214,7 @@ COMFORT_LOW = np.array([-4.05, -4.89, -8.37, -4.13, -1.93, -0.95])
 COMFORT_HIGH = np.array([2.40, 4.89, 8.37, 4.13, 1.93, 0.95])
 EXTENDED_COMFORT = np.array([0.7, 0.5, 0.1, 0.1])  # section 12: acceleration, jerk, yaw rate, yaw acceleration
 DECIMALS = 8
+FILTER_BLOCK = 16  # results that the kernel computes at once
 
 
 @dataclass(frozen=True)
@@ -267,11 +268,15 @@ def _yaw(states: Array, order: int, derivative: int) -> Array:
 
 
 @lru_cache(maxsize=16)
-def _comfort_filters(count: int, rule: ComfortRule) -> Array:
-    """(5, T, T) transposed filters: of an acceleration, before a derivative, the derivative, of yaw to its acceleration
-    and rate."""
+def _comfort_filters(count: int, rule: ComfortRule) -> tuple[Array, Array]:
+    """`weights` (5, T, 16 B) and `ranges` (5, B, 2) of the filters in `src/comfort.hpp`."""
     parts = ((rule.acceleration, 2, 0), (rule.smooth, 2, 0), (rule.jerk, 2, 1), (5, 3, 2), (5, 2, 1))
-    return np.ascontiguousarray(np.stack([_filter(count, *part).T for part in parts]))
+    filters = np.stack([_filter(count, *part).T for part in parts])
+    blocks = -(-count // FILTER_BLOCK)
+    weights = np.pad(filters, ((0, 0), (0, 0), (0, blocks * FILTER_BLOCK - count)))
+    used = (weights.reshape(len(parts), count, blocks, FILTER_BLOCK) != 0.0).any(axis=3)  # (5, T, B)
+    ranges = np.stack([used.argmax(axis=1), count - used[:, ::-1].argmax(axis=1)], axis=-1)
+    return weights, ranges.astype(np.int64)
 
 
 def comfort_flags(states: Array, vehicle: VehicleConfig, rule: ComfortRule) -> Array:
@@ -280,7 +285,7 @@ def comfort_flags(states: Array, vehicle: VehicleConfig, rule: ComfortRule) -> A
     flags = np.empty((len(states), len(COMFORT_LOW)), bool)
     kernels.comfort_flags(
         states,
-        _comfort_filters(states.shape[1], rule),
+        *_comfort_filters(states.shape[1], rule),
         ("rear_axle", "official", "center").index(rule.center),
         vehicle.rear_axle_to_center_m,
         COMFORT_LOW,
