@@ -30,9 +30,8 @@ from ..domain import AgentKind, Array
 from ..evaluation import golden
 from ..evaluation.golden import SCORING_V1, SCORING_V2, GoldenError, GoldenScene
 from ..provenance import write_numbers
-from ..scoring.areas import LineIndex, MapAreas
+from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.metrics import LANE_OFFSET_M
 from ..scoring.scorer import Scene, score
 from ..scoring.simulate import DT_S, STATE_SIZE, STEPS
 
@@ -184,10 +183,9 @@ def figures(scene: GoldenScene, runs: int, console: Console) -> dict[str, Any]:
 
 
 def prepare(scene: Scene) -> None:
-    """Preparation once per scene: the polygons are checked, they and the centreline indexed."""
+    """Preparation once per scene: the polygons are checked and indexed."""
     areas = replace(scene.areas or MapAreas())
-    areas.index.bits(np.zeros(1), np.zeros(1))
-    LineIndex(scene.centerline, LANE_OFFSET_M)
+    areas.index.sets(np.zeros((1, 2)))
 
 
 def table(numbers: dict[str, Any]) -> Table:

@@ -17,7 +17,6 @@ Unknown inputs are not checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -45,7 +44,6 @@ from .scorer import WAYPOINTS, Scene, motion_of
 from .simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
-CORNERS = OUTLINE[[0, 3, 4, 7]]
 OUTLINE_MARGIN_M = (
     0.15  # a kerb of 5 m radius reaches 0.07 m between two outline points; the exact check adds half a cell
 )
@@ -262,9 +260,8 @@ def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCh
     samples = np.arange(1, steps + 1)
     gap = None
     if known.others is not None:
-        x, y, heading = np.ascontiguousarray(centers[:, samples].T)
         size, at_most_m = np.array([vehicle.length_m, vehicle.width_m]), known.config.scoring.clearance_max_m
-        gap = float(contacts.clearances(x, y, heading, size, known.scene.agents, samples, at_most_m).min())
+        gap = float(contacts.clearances(centers[:, samples], size, known.scene.agents, samples, at_most_m).min())
     return SafetyCheck(
         None if observation.agents is None or known.forecast is None else known.forecast.source,
         observation.agents_age_s,
@@ -337,7 +334,7 @@ def _safety(known: SafetyContext, states: Array, centers: Array, road_clearance_
     by_step, excess = np.ones(states.shape[:2]), np.zeros(len(states))
     if len(agents):
         anywhere = np.ones(states.shape[:2], bool)  # a lateral collision counts everywhere
-        areas = EgoAreas(anywhere, anywhere, anywhere, anywhere)
+        areas = EgoAreas(anywhere, anywhere, anywhere, anywhere, anywhere)
         by_step = metrics.no_collision(states, centers, vehicle, agents, areas)
         excess += (by_step < SAFE).sum(axis=1)
     if known.grid is not None and road_clearance_m is not None:
@@ -361,10 +358,10 @@ def stays_on_road(known: SafetyContext, states: Array) -> Array:
     driving score."""
     if known.grid is None:
         return np.ones(len(states), bool)
-    vehicle, stays = known.config.vehicle, np.ones(len(states), bool)
-    for x, y in _outline_in_grid(known.grid, metrics.centers(states, vehicle), vehicle, CORNERS):
-        stays &= (drivable.likely_in_grid(known.grid, x, y) > LIKELY_M).all(axis=1)
-    return stays
+    vehicle = known.config.vehicle
+    corners = drivable.corners(np.array([vehicle.length_m, vehicle.width_m]))
+    distances_m = drivable.likely_box_distances(known.grid, metrics.centers(states, vehicle), corners)
+    return np.asarray((distances_m > LIKELY_M).all(axis=1))
 
 
 def exact_road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
@@ -378,21 +375,8 @@ def road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) 
 
     Eight points of the outline are evaluated: corners alone would miss a kerb that reaches between them in a curve.
     """
-    road_clearance_m = np.full(centers.shape[:-1], np.inf)
-    for x, y in _outline_in_grid(grid, centers, vehicle, OUTLINE):
-        np.minimum(road_clearance_m, drivable.clearances_in_grid(grid, x, y), out=road_clearance_m)
-    return np.asarray(road_clearance_m - OUTLINE_MARGIN_M)
-
-
-def _outline_in_grid(
-    grid: DrivableGrid, centers: Array, vehicle: VehicleConfig, outline: Array
-) -> Iterator[tuple[Array, Array]]:
-    """Coordinates x, y (...) along the grid axes of each outline point, for boxes with centres (..., 3)."""
-    in_grid = geometry.compose(geometry.invert(grid.ego_from_grid), centers)
-    x, y, heading = np.ascontiguousarray(np.moveaxis(in_grid, -1, 0))
-    cos, sin = np.cos(heading), np.sin(heading)
-    for ahead, left in outline * (vehicle.length_m, vehicle.width_m):
-        yield x + ahead * cos - left * sin, y + ahead * sin + left * cos
+    outline = OUTLINE * (vehicle.length_m, vehicle.width_m)
+    return np.asarray(drivable.box_clearances(grid, centers, outline) - OUTLINE_MARGIN_M)
 
 
 # --- vehicle limits -------------------------------------------------------------------------------------------------
