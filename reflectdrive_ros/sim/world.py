@@ -47,7 +47,7 @@ from ..scoring.simulate import DT_S, HORIZON_S, STEPS
 from . import instructions, local_map, start
 from .drive_log import DriveLog, Event, Recorder
 from .ego import Ego, step_ego
-from .network import lanelets, navigation, towns
+from .network import maps, navigation, towns
 from .network.navigation import EgoRoute
 from .network.roads import RoadMap
 from .network.routing import random_walk
@@ -78,7 +78,7 @@ class WorldOptions:
 
     seed: int = 0
     town: str = ""  # name of a made town; empty: from the seed, as "demo-00003"
-    osm: Path | None = None  # a drawn Lanelet2 map instead of a made town
+    map_file: Path | None = None  # a Lanelet2 (.osm) or OpenDRIVE (.xodr, .xodr.gz) map instead of a made town
     density: float = 1.0  # of the traffic; 1 is an ordinary afternoon
 
     @property
@@ -98,8 +98,8 @@ class World:
         self.vehicle = vehicle or VehicleConfig()
         self._scratch = tempfile.TemporaryDirectory() if folder is None else None
         place = Path(self._scratch.name) if self._scratch else Path(str(folder))
-        if options.osm is not None:
-            self.road_map: RoadMap = lanelets.load(options.osm, place)
+        if options.map_file is not None:
+            self.road_map: RoadMap = maps.load(options.map_file, place)
         else:
             self.road_map = towns.make(options.name, options.seed, place)
         self._generator = np.random.default_rng([options.seed, 51])
