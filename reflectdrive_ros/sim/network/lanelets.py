@@ -55,14 +55,16 @@ class _DirectedLanelet:
     light: bool  # a traffic light stands at its end
 
 
-def load(osm: Path, folder: Path) -> RoadMap:
-    """Load an .osm map; its SUMO network is written to `folder`.
+def load(osm: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMap:
+    """Load an .osm map; its SUMO network is written to `folder`. Speed limits are at most `max_limit_mps`.
 
     Raises RoadError for a file that is missing, cannot be read, holds no road lanelets or no drivable route, and where
     lanelet2 is not installed.
     """
     drawn = _read_map(osm)
     pieces, unusable = _directed_lanelets(drawn, osm)
+    if max_limit_mps is not None:
+        pieces = {name: replace(piece, limit_mps=min(piece.limit_mps, max_limit_mps)) for name, piece in pieces.items()}
     plain = _plain_xml(_merge_chains(pieces))
     folder.mkdir(parents=True, exist_ok=True)
     try:

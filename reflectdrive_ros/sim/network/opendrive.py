@@ -52,7 +52,7 @@ MIRRORED = {
 ID_LINKS = ("predecessor", "successor")  # of lanes: by lane id
 
 
-def load(xodr: Path, folder: Path, max_limit_mps: float = FREE_LIMIT_MPS) -> RoadMap:
+def load(xodr: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMap:
     """Load a map; its SUMO network is written to `folder`. Speed limits are at most `max_limit_mps`.
 
     Raises RoadError for a file that cannot be read or has no drivable route, naming the roads and the reason, and
@@ -62,7 +62,7 @@ def load(xodr: Path, folder: Path, max_limit_mps: float = FREE_LIMIT_MPS) -> Roa
     if _drives_on_the_left(root):
         mirror(root)
     name = xodr.name.removesuffix(".gz").removesuffix(".xodr")
-    unusable = _prepare(root, max_limit_mps)
+    unusable = _prepare(root, max_limit_mps or FREE_LIMIT_MPS)
     surface = opendrive_surface.surface(root)
     folder.mkdir(parents=True, exist_ok=True)
     net_file = folder / f"{name}.net.xml"
