@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from .cluster import LOCAL, Cluster
+
 Number = TypeVar("Number", int, float)
 MAX_SHOWN_CHARS = 40  # of a rejected value in the error
 
@@ -51,6 +53,28 @@ def positive_int(high: int = 1_000_000) -> Range[int]:
 def process_count() -> Range[int]:
     """A number of processes or threads, at most four per core or 8."""
     return Range(1, max(8, 4 * available_cores()))
+
+
+def add_workers_arguments(parser: argparse._ActionsContainer, name: str, default: int, help: str) -> None:
+    """The option `name` for a number of processes, or `--cluster` in its place: one value, `parallel.Workers`."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(name, type=process_count(), default=default, metavar="N", help=help)
+    group.add_argument(
+        "--cluster",
+        type=cluster,
+        dest=name.removeprefix("--"),
+        default=argparse.SUPPRESS,
+        metavar="ADDRESS",
+        help=f"in its place: the nodes of a Ray cluster, HOST:PORT of its head; {LOCAL}: Ray on this machine",
+    )
+
+
+def cluster(text: str) -> Cluster:
+    """Raises argparse.ArgumentTypeError."""
+    host, _, port = text.rpartition(":")
+    if text != LOCAL and not (host and "/" not in host and port.isdecimal() and PORT.low <= int(port) <= PORT.high):
+        raise argparse.ArgumentTypeError(f"'{text[:MAX_SHOWN_CHARS]}' is neither HOST:PORT nor {LOCAL}")
+    return Cluster(text)
 
 
 def duration(low: float, high: float = 86_400.0) -> Range[float]:

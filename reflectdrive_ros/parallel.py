@@ -6,6 +6,8 @@ and its task is tried again, up to ATTEMPTS times. Workers exit within milliseco
 
 All workers use the same SIMD instructions: NumPy and OpenBLAS select faster kernels on newer processors whose results
 differ in the last bit, which would change a scene set. Workers are limited to AVX2 on x86.
+
+In place of a number of workers, a `Cluster` runs the tasks on the nodes of a Ray cluster, with the same results.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 import cv2
 import numpy as np
 
+from .cluster import Cluster, ClusterPool
 from .errors import UserError
 from .stopping import block_terminal_signals, install_worker_handlers
 
@@ -36,6 +40,8 @@ SIMD_BASELINE = "AVX2" if platform.machine() in ("x86_64", "AMD64") else platfor
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Work = Callable[[Task, Callable[[Any], None]], Result]
+Workers = int | Cluster  # how many processes of this machine, or those of a cluster
+OnProgress = Callable[[int, Any], None]
 
 
 class WorkerPoolError(UserError, RuntimeError):
@@ -54,8 +60,8 @@ class Outcome(Generic[Task, Result]):
 def map_restartable(
     tasks: Sequence[Task],
     work: Work[Task, Result],
-    workers: int,
-    on_progress: Callable[[int, Any], None],
+    workers: Workers,
+    on_progress: OnProgress | None = None,
     *,
     portable: bool = True,
     isolated: bool = False,
@@ -64,7 +70,8 @@ def map_restartable(
 
     Close the generator to end its workers early.
     """
-    pool = RestartablePool(work, min(workers, len(tasks)), portable=portable, isolated=isolated)
+    count = min(workers, len(tasks)) if isinstance(workers, int) else workers
+    pool = RestartablePool(work, count, portable=portable, isolated=isolated)
     with closing(pool):
         yield from pool.map(tasks, on_progress)
 
@@ -77,13 +84,18 @@ class RestartablePool(Generic[Task, Result]):
     """
 
     def __init__(
-        self, work: Work[Task, Result], workers: int, *, portable: bool = True, isolated: bool = False
+        self, work: Work[Task, Result], workers: Workers, *, portable: bool = True, isolated: bool = False
     ) -> None:
-        self._work, self._count, self._portable, self._isolated = work, workers, portable, isolated
+        self._work, self._portable, self._isolated = work, portable, isolated
         self._workers: list[_Worker] = []
+        if isinstance(workers, int):
+            self._count, self._cluster = workers, None
+        else:
+            make_pool = partial(RestartablePool, work, 1, portable=portable, isolated=isolated)
+            self._count, self._cluster = 0, ClusterPool(workers, make_pool, portable)
 
     def map(
-        self, tasks: Sequence[Task], on_progress: Callable[[int, Any], None] = lambda place, value: None
+        self, tasks: Sequence[Task], on_progress: OnProgress | None = None
     ) -> Generator[Outcome[Task, Result], None, None]:
         """Runs every task and yields outcomes in order of completion.
 
@@ -92,17 +104,19 @@ class RestartablePool(Generic[Task, Result]):
         a worker (a full disk), and WorkerPoolError if workers do not start. The pool is closed if the generator does
         not reach its end.
         """
+        if self._cluster is not None:
+            for index, result, reason in self._cluster.map(tasks, on_progress):
+                yield Outcome(tasks[index], result, reason)
+            return
         try:
             while len(self._workers) < self._count:
                 self._workers.append(_Worker(self._work, self._portable))
-            yield from self._map(tasks, on_progress)
+            yield from self._map(tasks, on_progress or (lambda place, value: None))
         except BaseException:
             self.close()
             raise
 
-    def _map(
-        self, tasks: Sequence[Task], on_progress: Callable[[int, Any], None]
-    ) -> Generator[Outcome[Task, Result], None, None]:
+    def _map(self, tasks: Sequence[Task], on_progress: OnProgress) -> Generator[Outcome[Task, Result], None, None]:
         pool, waiting, deaths = self._workers, deque(range(len(tasks))), [0] * len(tasks)
         while waiting or any(worker.index is not None for worker in pool):
             for worker in pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -55,6 +56,7 @@ def _command() -> list[str]:
 
 
 PACKAGE = __name__.partition(".")[0]
+PACKAGE_FOLDER = Path(__file__).resolve().parent
 
 
 def _commit() -> str:
@@ -67,6 +69,16 @@ def _commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def program_sha256() -> str:
+    """SHA-256 over the source files of this package."""
+    digest = hashlib.sha256()
+    for file in sorted(PACKAGE_FOLDER.rglob("*")):
+        if file.suffix in (".py", ".css", ".html", ".js"):
+            digest.update(f"{file.relative_to(PACKAGE_FOLDER)}\n".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 SIMD_EXTENSIONS = {"avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}  # flags of x86, the best first

@@ -40,6 +40,7 @@ GROUND = (
         "agent_history",
         "agent_motion",
         "arguments",
+        "cluster",
         "command",
         "config",
         "config_fields",
@@ -72,6 +73,7 @@ ONLY_IN = {
     "sumolib": ("sim",),
     "traci": ("sim",),
     "webdataset": ("data",),
+    "ray": ("cluster",),
 }
 
 
@@ -226,6 +228,7 @@ ROOMS = dict.fromkeys(
             "imports reflectdrive, which belongs to ros",
         ),
         ("ros.inputs", "def f():\n    import lanelet2", "imports lanelet2, which belongs to ros.lanelet_file"),
+        ("parallel", "def f():\n    import ray", "parallel:2 imports ray, which belongs to cluster"),
         ("planning.guard", "import libsumo", "imports libsumo, which belongs to sim"),
         ("helpers", "", "helpers is in no room of the house"),
         ("utils.angles", "", "utils.angles is in no room of the house"),

@@ -16,9 +16,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,9 +35,11 @@ from ..data import shards
 from ..documents import read_json
 from ..errors import UserError
 from ..model.checkpoint import CARD
+from ..parallel import Workers, map_restartable
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..scoring.scorer import SUB_SCORES
+from ..stopping import child_environment
 from ..training import settings, train_state, validation
 from ..training.settings import TrainConfig
 from .results import format_paired
@@ -93,9 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=arguments.positive_int(100), default=3, metavar="N", help="trainings of each variant"
     )
-    parser.add_argument(
-        "--jobs", type=arguments.process_count(), default=2, metavar="N", help="parallel trainings, one thread each"
-    )
+    arguments.add_workers_arguments(parser, "--jobs", 2, "parallel trainings, one thread each")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
@@ -198,7 +199,7 @@ def _read_card(out: Path) -> dict[str, Any] | None:
 # --- their processes -------------------------------------------------------------------------------------------------
 
 
-def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, dict[str, Any]]:
+def run_trainings(runs: Sequence[Run], jobs: Workers, errors: Console) -> dict[str, dict[str, Any]]:
     """The card of every training by its name; the first is finished before the others start.
 
     Raises AblationError for a failed training, and before any start for a folder that holds something else.
@@ -221,36 +222,62 @@ def run_trainings(runs: Sequence[Run], jobs: int, errors: Console) -> dict[str, 
     return cards
 
 
-def _run_parallel(runs: Sequence[Run], jobs: int, on_done: Callable[[Run, dict[str, Any]], None]) -> None:
+def _run_parallel(runs: Sequence[Run], jobs: Workers, on_done: Callable[[Run, dict[str, Any]], None]) -> None:
     """Runs each in its own process, `jobs` at a time. Raises AblationError at the first failure."""
+    with closing(_exit_codes(runs, jobs) if isinstance(jobs, int) else _cluster_exit_codes(runs, jobs)) as ended:
+        for run, code in ended:
+            card = finished_card(run) if code == "0" else None
+            if card is None:
+                raise AblationError(
+                    f"the training {run.name} failed (exit code {code}): {run.log} has the reason; finished "
+                    "trainings are kept, and the same command resumes"
+                )
+            on_done(run, card)
+
+
+def _cluster_exit_codes(runs: Sequence[Run], cluster: Workers) -> Generator[tuple[Run, str]]:
+    """As `_exit_codes`. The folder of the trainings is on storage that every node sees."""
+    with closing(map_restartable(runs, partial(_train, TRAIN), cluster, portable=False)) as outcomes:
+        for outcome in outcomes:
+            yield outcome.task, outcome.reason or str(outcome.result)
+
+
+def _train(program: Sequence[str], run: Run, report: Callable[[Any], None]) -> int:
+    child = _start(program, run)
+    try:
+        return child.wait()
+    finally:
+        _terminate([child])
+
+
+def _exit_codes(runs: Sequence[Run], jobs: int) -> Generator[tuple[Run, str]]:
+    """Each run and the exit code of its process, as they end."""
     waiting = list(reversed(runs))
     running: dict[Run, subprocess.Popen[bytes]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 run = waiting.pop()
-                running[run] = _start(run)
+                running[run] = _start(TRAIN, run)
             ended = [run for run, child in running.items() if child.poll() is not None]
             for run in ended:
-                code = running.pop(run).returncode
-                card = finished_card(run) if code == 0 else None
-                if card is None:
-                    raise AblationError(
-                        f"the training {run.name} failed (exit code {code}): {run.log} has the reason; finished "
-                        "trainings are kept, and the same command resumes"
-                    )
-                on_done(run, card)
+                yield run, str(running.pop(run).returncode)
             if not ended:
                 time.sleep(POLL_S)
     finally:
         _terminate(list(running.values()))
 
 
-def _start(run: Run) -> subprocess.Popen[bytes]:
+def _start(program: Sequence[str], run: Run) -> subprocess.Popen[bytes]:
     """Starts it in its own session, so that Ctrl-C reaches it once and through this process only."""
     with run.log.open("ab") as log:  # a resumed training appends to its log
         return subprocess.Popen(
-            [*TRAIN, *run.words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            [*program, *run.words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=child_environment(),
         )
 
 

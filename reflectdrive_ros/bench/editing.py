@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
     parser.add_argument("--privilege", default="route", choices=("words", "route"), help="inputs of the planner")
-    parser.add_argument("--workers", type=arguments.process_count(), default=2, metavar="N", help="processes")
+    arguments.add_workers_arguments(parser, "--workers", 2, "processes")
     cli_args.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
@@ -108,7 +108,7 @@ def measure(
     config: Config,
     privilege_name: str,
     limit: int | None,
-    workers: int,
+    workers: parallel.Workers,
     errors: Console,
 ) -> dict[str, list[Scored]]:
     """Scores of every variant by model, of the same scenes in the same order. Raises SetError."""
@@ -118,7 +118,7 @@ def measure(
     found: dict[tuple[str, str], list[Scored]] = {}
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task("planning", total=sum(task.limit for task in tasks))
-        with closing(parallel.map_restartable(tasks, work, workers, lambda place, value: None)) as outcomes:
+        with closing(parallel.map_restartable(tasks, work, workers)) as outcomes:
             for outcome in outcomes:
                 if outcome.result is None:
                     raise SetError(f"{outcome.task.note.file} could not be scored: {outcome.reason}")

@@ -42,6 +42,7 @@ from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
 from ..domain import Array, Command, Observation
 from ..evaluation import driving_scores, open_loop, privilege
+from ..parallel import Workers
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
 from ..planning.planner import PlannerContext
 from ..provenance import write_numbers
@@ -73,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planner", default="reflectdrive2", choices=tuple(LEARNED), help="planner")
     parser.add_argument("--privilege", default="route", choices=privilege.PRIVILEGES, help="inputs of the planner")
     parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
-    parser.add_argument("--workers", type=arguments.process_count(), default=2, metavar="N", help="processes")
+    arguments.add_workers_arguments(parser, "--workers", 2, "processes")
     cli_args.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
@@ -106,7 +107,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 def measure(
-    folder: Path, config: Config, privilege_name: str, limit: int | None, workers: int, errors: Console
+    folder: Path, config: Config, privilege_name: str, limit: int | None, workers: Workers, errors: Console
 ) -> list[SceneResult]:
     """The results of the scenes of a set, in its order. Raises SetError."""
     tasks = open_loop.shard_tasks(shards.index_of(folder), None, limit)

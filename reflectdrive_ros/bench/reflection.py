@@ -32,6 +32,7 @@ from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
 from ..domain import Array
 from ..evaluation import driving_scores, open_loop, privilege
+from ..parallel import Workers
 from ..planning import reflexdiffusion
 from ..planning.planner import PlannerContext, PlannerState
 from ..provenance import write_numbers
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--guidance", type=arguments.Range(0.0, 3.0), nargs="+", metavar="W", help="weights (default: the setting)"
     )
     parser.add_argument("--privilege", default="objects", choices=privilege.PRIVILEGES, help="inputs of the planner")
-    parser.add_argument("--workers", type=arguments.process_count(), default=2, metavar="N", help="processes")
+    arguments.add_workers_arguments(parser, "--workers", 2, "processes")
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     cli_args.add_model_arguments(parser)
     cli_args.add_settings_argument(parser)
@@ -125,7 +126,7 @@ def measure(
     privilege_name: str,
     families: list[str] | None,
     limit: int | None,
-    workers: int,
+    workers: Workers,
     errors: Console,
 ) -> list[SceneResult]:
     """Plans of every variant, in the order of the scenes. Raises SetError."""

@@ -21,7 +21,7 @@ def plan_shards(
     folder: Path,
     tasks: Sequence[ShardTask],
     work: Callable[[ShardTask, Callable[[Any], None]], list[Result]],
-    workers: int,
+    workers: parallel.Workers,
     errors: Console,
 ) -> list[Result]:
     """What `work` gives for the scenes of each task, in the order of the tasks. Raises SetError naming a shard that
@@ -29,7 +29,7 @@ def plan_shards(
     found: dict[str, list[Result]] = {}
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task("planning", total=sum(scenes for _, scenes in tasks))
-        with closing(parallel.map_restartable(tasks, work, workers, lambda place, value: None)) as outcomes:
+        with closing(parallel.map_restartable(tasks, work, workers)) as outcomes:
             for outcome in outcomes:
                 note, scenes = outcome.task
                 if outcome.result is None:

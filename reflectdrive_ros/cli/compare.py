@@ -7,8 +7,10 @@ Differences are B less A. The same folders give the same numbers.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from .. import arguments
 from ..command import command, make_table
 from ..documents import array, check_fields, read_json, text
 from ..domain import Array, PlanSource, Verdict
+from ..parallel import Workers, map_restartable
 from ..provenance import write_numbers
 from ..replay.compare import BAGS_MIN, BLOCK_S, BLOCKS_MIN, Difference, assign_blocks, difference, pair_stamps
 from ..replay.plan_measures import PLANS_FILE, SUMMARY_BYTES, MeasuresError, PlanMeasures, read_measures
@@ -71,6 +75,7 @@ class Replays:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", type=Path, metavar="OUT_A", help="output folder of a replay")
     parser.add_argument("b", type=Path, metavar="OUT_B", help="the same of the other planner, model or setting")
+    arguments.add_workers_arguments(parser, "--workers", 1, "processes that resample the measures of many bags")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
@@ -78,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence when the folders cannot be compared or FILE cannot be written."""
     a, b = read_replays(args.a), read_replays(args.b)
-    found, bags = compare_replays(a, b)
+    found, bags = compare_replays(a, b, args.workers)
     write_numbers(args.json, numbers(a, b, found, bags))
     console.print(table(a, b, found, bags))
     for note in notes(a, b, found, bags):
@@ -102,7 +107,7 @@ def read_replays(out: Path) -> Replays:
     return Replays(out, origin, {name: read_measures(place / PLANS_FILE) for name, place in names.items()})
 
 
-def compare_replays(a: Replays, b: Replays) -> tuple[dict[str, Difference], list[str]]:
+def compare_replays(a: Replays, b: Replays, workers: Workers = 1) -> tuple[dict[str, Difference], list[str]]:
     """The difference of each measure that both sides have, and the paired bags. Raises MeasuresError if there
     are none.
     """
@@ -118,7 +123,7 @@ def compare_replays(a: Replays, b: Replays) -> tuple[dict[str, Difference], list
             f"no plan of {a.out} has its like in {b.out}: replay the same bags into both "
             f"({a.out} has {', '.join(sorted(a.bags)) or 'none'}; {b.out} has {', '.join(sorted(b.bags)) or 'none'})"
         )
-    found = {}
+    both_sides = {}
     for key, measure in MEASURES.items():
         values, stamps = {}, {}
         for name in bags:
@@ -129,8 +134,28 @@ def compare_replays(a: Replays, b: Replays) -> tuple[dict[str, Difference], list
         left, right = np.concatenate(list(values.values()), axis=1)
         if len(left):
             blocks = np.concatenate(list(assign_blocks(stamps).values()))
-            found[key] = difference(left, right, blocks, np.random.default_rng(0))
-    return found, bags
+            both_sides[key] = left, right, blocks
+    if workers == 1:
+        return {key: _difference(values) for key, values in both_sides.items()}, bags
+    found = {}
+    with closing(
+        map_restartable(list(both_sides), partial(_difference_of, both_sides), workers, portable=False)
+    ) as outcomes:
+        for outcome in outcomes:
+            if outcome.result is None:
+                raise MeasuresError(f"{outcome.task} cannot be compared: {outcome.reason}")
+            found[outcome.task] = outcome.result
+    return {key: found[key] for key in both_sides}, bags
+
+
+def _difference(values: tuple[Array, Array, Array]) -> Difference:
+    return difference(*values, np.random.default_rng(0))
+
+
+def _difference_of(
+    both_sides: Mapping[str, tuple[Array, Array, Array]], key: str, report: Callable[[Any], None]
+) -> Difference:
+    return _difference(both_sides[key])
 
 
 def verdict(name: str, found: Difference) -> str:

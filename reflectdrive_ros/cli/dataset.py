@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CSV of manual overrides: drive, start, end in s of the bag",
     )
-    parser.add_argument("--jobs", type=arguments.process_count(), default=1, metavar="N", help="bags at a time")
+    arguments.add_workers_arguments(parser, "--jobs", 1, "bags at a time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     limits = parser.add_argument_group("limits beyond which a tick makes no scene")
     for name, (option, text) in LIMIT_OPTIONS.items():

@@ -79,13 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--families", nargs="+", metavar="NAME", help=f"only {', '.join(FAMILIES)}; of recordings: only these sites"
     )
-    made.add_argument(
-        "--workers",
-        type=arguments.process_count(),
-        default=arguments.available_cores(),
-        metavar="N",
-        help="processes",
-    )
+    arguments.add_workers_arguments(parser, "--workers", arguments.available_cores(), "processes")
     closed_loop.add_arguments(parser.add_argument_group("closed loop", "the engine drives in generated worlds"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 

@@ -41,13 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "bags", type=Path, nargs="+", metavar="BAG", help="rosbag2 folder or file (mcap or sqlite3), or folder of bags"
     )
     parser.add_argument("--out", type=Path, help="output folder (default: out/<bag>, out/replays)")
-    parser.add_argument(
-        "--jobs",
-        type=arguments.process_count(),
-        default=1,
-        metavar="N",
-        help="parallel replays of several bags",
-    )
+    arguments.add_workers_arguments(parser, "--jobs", 1, "parallel replays of several bags")
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument(
         "--rate",
@@ -133,7 +127,7 @@ def golden_differences(record: ReplayRecord, args: argparse.Namespace) -> list[s
 def run_many(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
     if args.golden is not None:
         raise ConfigError("--golden compares one bag: give one")
-    if args.node and args.jobs > 1:
+    if args.node and args.jobs != 1:
         raise ConfigError("--node plays in recorded time: replay one bag after the other, with --jobs 1")
     summary = replay_many(args.bags, args.out, options_of(args), config, errors, args.json)
     shown = args.out / ("summary.json" if args.no_report else "index.html")

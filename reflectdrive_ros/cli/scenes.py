@@ -43,13 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--first", type=arguments.INDEX, default=0, metavar="N", help="scenes to leave out at the start"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set (default: the usual one)")
-    parser.add_argument(
-        "--workers",
-        type=arguments.process_count(),
-        default=arguments.available_cores(),
-        metavar="N",
-        help="processes",
-    )
+    arguments.add_workers_arguments(parser, "--workers", arguments.available_cores(), "processes")
     parser.add_argument(
         "--width",
         type=arguments.Range(16, 4096, "px"),

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .. import arguments
+from ..cluster import Cluster
 from ..command import HelpFormatter, command
 from ..config import ConfigError, override_dotted
 from ..data import cache, real_tracks, shards
@@ -35,7 +36,7 @@ from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
 from ..provenance import provenance
 from ..runtime import cli_args
-from ..stopping import defer_signals, exit_code, print_stop
+from ..stopping import defer_signals, end_with_parent, exit_code, print_stop
 from ..training import (
     average,
     diffusion,
@@ -43,6 +44,7 @@ from ..training import (
     refine,
     rewards,
     rl,
+    rollouts,
     settings,
     sft,
     train_state,
@@ -55,6 +57,7 @@ from ..training.diffusion import DiffusionJob
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
 from ..training.rewards import PlanScorer, RewardPool
+from ..training.rollout_pool import RolloutPool
 from ..training.run_log import LOG, RunLog, complete_rows
 from ..training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
 from ..training.token_job import PretrainedPaths, TokenJob
@@ -159,18 +162,13 @@ def _add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> No
     )
     parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
     cli_args.add_settings_argument(parser)
-    parser.add_argument(
-        "--workers",
-        type=arguments.process_count(),
-        default=2,
-        metavar="N",
-        help="processes that read scenes and score plans",
-    )
+    arguments.add_workers_arguments(parser, "--workers", 2, "processes that read scenes and score plans")
 
 
 @command(lambda args: _resumption(args.out), "{}: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; that of the signal when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
+    end_with_parent()
     config = _config(args)
     return run_with_network(args, config, settings.NETWORKS[config.network](), console, errors)
 
@@ -313,7 +311,9 @@ def _run_alone(
         if isinstance(config, RlTrainConfig):
             with _reward_pool(args, config, network, scenes) as pool:
                 assert pool is not None
-                done = rl.train(job, fabric, report, pool, lambda: request.number is not None)
+                remote = isinstance(args.workers, Cluster) and fabric.device.type == "cpu"
+                sample = RolloutPool(args.workers) if remote else rollouts.sample
+                done = rl.train(job, fabric, report, pool, lambda: request.number is not None, sample=sample)
         elif isinstance(config, RefineTrainConfig):
             with _reward_pool(args, config, network, scenes) as rewards_of:
                 done = refine.train(job, fabric, report, rewards_of, lambda: request.number is not None)

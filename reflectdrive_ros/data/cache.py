@@ -31,7 +31,7 @@ from ..domain import Array, Command, Observation
 from ..features import images as features
 from ..features.images import InputSpec, WordTokenizer
 from ..files import write_atomic
-from ..parallel import map_restartable
+from ..parallel import Workers, map_restartable
 from ..tokens import Codebook
 from . import distance_map, occupancy, shards
 from .shards import SetError, ShardNote
@@ -148,7 +148,7 @@ def tag_shares(scenes: CachedSet, tags: Mapping[str, float]) -> Array:
 
 
 def build_cache(
-    folder: Path, shape: Shape, workers: int, on_damage: Callable[[str], None], progress: Callable[[int, int], None]
+    folder: Path, shape: Shape, workers: Workers, on_damage: Callable[[str], None], progress: Callable[[int, int], None]
 ) -> CachedSet:
     """The prepared scenes of a set; missing ones are prepared first.
 
@@ -192,12 +192,14 @@ def cache_file(home: Path, note: ShardNote, end: str) -> Path:
     return home / f"{Path(note.file).stem}-{note.sha256[:16]}.{end}"
 
 
-def map_processes(work: Callable[[Job], Result], jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[Result]:
+def map_processes(
+    work: Callable[[Job], Result], jobs: Sequence[Job], folder: Path, workers: Workers
+) -> Iterator[Result]:
     """Results of `work` for each shard's job as they come. Raises SetError if a process cannot do its job."""
-    if workers <= 1 or len(jobs) <= 1:
+    if workers == 1 or len(jobs) <= 1:
         yield from map(work, jobs)
         return
-    calls = map_restartable(jobs, partial(_call, work), workers, lambda place, value: None, portable=False)
+    calls = map_restartable(jobs, partial(_call, work), workers, portable=False)
     with closing(calls) as outcomes:
         for outcome in outcomes:
             if outcome.reason:

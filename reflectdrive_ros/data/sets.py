@@ -121,7 +121,7 @@ def make(
     wanted: SceneSetSpec,
     make_shard: MakeShard,
     *,
-    workers: int,
+    workers: parallel.Workers,
     on_progress: Callable[[int], None],
 ) -> Index:
     """Makes the missing shards of a set, with `workers` processes, and returns its index.
@@ -188,7 +188,7 @@ def _complete(
     wanted: SceneSetSpec,
     index: Index,
     make_shard: MakeShard,
-    workers: int,
+    workers: parallel.Workers,
     on_progress: Callable[[int], None],
 ) -> Index:
     numbers = wanted.shards()
@@ -227,7 +227,8 @@ def _make_shard_load(
     """Task of a worker: makes the scenes of one shard, ready to be stored."""
     name, number, asked = task
     split = name.rsplit("-", 1)[0]
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
+    beside = folder if folder.is_dir() else None  # not on another node of a cluster
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=beside) as scratch:
         if split == "hard":
             source: ShardSource = HardSubset(make_shard(split, number, SHARD, Path(scratch)), asked)
         else:

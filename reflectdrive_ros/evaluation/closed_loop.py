@@ -14,7 +14,6 @@ It stays below 100 % because of curves, traffic lights and other vehicles. Dista
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections import Counter, deque
@@ -33,7 +32,7 @@ from ..command import make_table, track_progress
 from ..config import Config
 from ..domain import Array, CameraFrame
 from ..errors import UserError
-from ..parallel import map_restartable
+from ..parallel import Workers, map_restartable
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -175,7 +174,7 @@ def run_drives(
     console: Console,
     random_weights: bool = False,
     where: Worlds | None = None,
-    workers: int | None = None,
+    workers: Workers = 1,
 ) -> Drives:
     """Drives every planner on every seed, in parallel; with `random_weights` learned planners also with random weights.
 
@@ -211,12 +210,12 @@ def _iterate_drives(
     drivers: Mapping[str, Driver],
     config: Config,
     duration_s: float,
-    where: Worlds | None = None,
-    workers: int | None = None,
+    where: Worlds | None,
+    workers: Workers,
 ) -> Iterator[tuple[Job, DriveResult | str]]:
     """Results in order of completion, or the reason of a failure: SUMO may crash its process."""
     work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s, where=where or worlds.generated())
-    for outcome in map_restartable(jobs, work, workers or os.cpu_count() or 1, lambda place, count: None):
+    for outcome in map_restartable(jobs, work, workers):
         yield outcome.task, outcome.reason if outcome.result is None else outcome.result
 
 

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
     return 0
 
 
-def resolve_scene_set(scenes: str, workers: int, console: Console) -> Path:
+def resolve_scene_set(scenes: str, workers: parallel.Workers, console: Console) -> Path:
     """The folder of a scene set. `scenes` is a folder, or the name of a set, which is generated first where missing.
 
     Raises SetError, SumoMissing, OSError.
@@ -148,7 +148,7 @@ def evaluate(
     config: Config,
     families: Collection[str] | None,
     limit: int | None,
-    workers: int,
+    workers: parallel.Workers,
     console: Console,
     privileges: Sequence[str] = ("objects",),
     random_weights: bool = False,
@@ -221,7 +221,7 @@ def shard_tasks(index: Index, families: Collection[str] | None, limit: int | Non
 def _score_shards(
     tasks: Sequence[tuple[ShardNote, int]],
     work: Callable[[tuple[ShardNote, int], Callable[[int], None]], ShardScores],
-    workers: int,
+    workers: parallel.Workers,
     on_progress: Callable[[int], None],
 ) -> Generator[tuple[ShardNote, ShardScores], None, None]:
     """(note, scores) of each task, in order of completion."""

@@ -15,6 +15,7 @@ from rich.text import Text
 from ..data import sets, shards
 from ..data.sets import MakeShard, SceneSetSpec
 from ..data.shards import Index
+from ..parallel import Workers
 from ..sim import sumo
 
 IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
@@ -29,7 +30,7 @@ def make_sampler(width: int, height: int, *, images: bool, first: int = 0) -> tu
 
 
 def ensure_scene_set(
-    folder: Path, wanted: SceneSetSpec, make_shard: MakeShard, workers: int, console: Console
+    folder: Path, wanted: SceneSetSpec, make_shard: MakeShard, workers: Workers, console: Console
 ) -> tuple[Index, float | None]:
     """The index of a set, generated or completed first where needed, and scenes generated per second or None.
 

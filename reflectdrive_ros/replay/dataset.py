@@ -29,7 +29,8 @@ from ..data import codec, frame_index, shards
 from ..data.frame_index import FrameRow
 from ..data.shards import Index, SetError, ShardContent, ShardNote
 from ..errors import UserError
-from ..parallel import map_restartable
+from ..parallel import Workers, map_restartable
+from ..provenance import program_sha256
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader
 from ..ros.lanelet_map import LaneletMap
@@ -37,7 +38,7 @@ from .bag_topics import TopicMapping, known_sources, map_topics
 from .dataset_checks import FrameLimits
 from .dataset_frames import Drive
 from .engine import recorded_path
-from .many import find_bags_in, made_by, program_sha256
+from .many import find_bags_in, made_by
 from .recorded_world import BagSlice, find_map
 
 FORMAT = 1  # of a set made of recordings; the scenes' own is codec.FORMAT
@@ -91,7 +92,7 @@ def make_dataset(
     config: Config,
     image_size: tuple[int, int],
     val_share: float,
-    workers: int,
+    workers: Workers,
     errors: Console,
 ) -> Dataset:
     """Makes or completes the set in `out`.
@@ -311,7 +312,7 @@ def remove_former(folder: Path, planned: Shards) -> None:
 
 
 def run_jobs(
-    jobs: Sequence[Job], work: Callable[..., str], workers: int, title: str, errors: Console
+    jobs: Sequence[Job], work: Callable[..., str], workers: Workers, title: str, errors: Console
 ) -> dict[str, str]:
     """Runs all jobs; returns a sentence for each bag that cannot be used. Raises OSError of a file that cannot be
     written."""

@@ -20,8 +20,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from rich.console import Console
 
+from ..arguments import available_cores
 from ..config import Config
 from ..domain import Array
+from ..parallel import Workers
 from ..provenance import provenance
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
@@ -54,7 +56,12 @@ class ReplayOptions:
     node: bool = False  # through the real node over DDS, in recorded time
     rate: float = 1.0  # of playing to the node
     no_report: bool = False
-    jobs: int = 1  # replays at a time: latencies hold for that
+    jobs: Workers = 1
+
+    @property
+    def at_a_time(self) -> int:
+        """Replays at a time on one machine: latencies hold for that."""
+        return self.jobs if isinstance(self.jobs, int) else available_cores()
 
 
 def replay_bag(
@@ -102,7 +109,7 @@ def replay_bag(
         record = chunks.record(
             {
                 "mode": "node" if options.node else "engine",
-                "jobs": options.jobs,
+                "jobs": options.at_a_time,
                 "route": options.route,
                 "topics": found.details(),
                 **tally.details(),

@@ -6,7 +6,6 @@ Each bag is replayed into a temporary folder that is renamed when finished, so a
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -26,7 +25,7 @@ from ..config import Config
 from ..documents import read_json
 from ..errors import UserError
 from ..parallel import map_restartable
-from ..provenance import provenance
+from ..provenance import program_sha256, provenance
 from ..runtime import cli_args
 from . import engine, plan_measures
 from .bag_folders import find_bags, folder_names, is_bag
@@ -36,7 +35,6 @@ from .plan_measures import PLANS_FILE, SUMMARY_BYTES, MeasuresError, PlanMeasure
 
 MADE_BY = "made_by.json"
 PROGRESS_STEP = 0.01  # share of a bag between two progress reports
-PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -132,16 +130,6 @@ def _state(file: Path) -> list[int]:
     return [there.st_size, there.st_mtime_ns]
 
 
-def program_sha256() -> str:
-    """SHA-256 over the source files of this package."""
-    digest = hashlib.sha256()
-    for file in sorted(PACKAGE_FOLDER.rglob("*")):
-        if file.suffix in (".py", ".css", ".html", ".js"):
-            digest.update(f"{file.relative_to(PACKAGE_FOLDER)}\n".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
-
-
 def is_done(job: Job) -> bool:
     """Whether the result folder of the job holds a result with the same `made_by`."""
     try:
@@ -181,7 +169,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors: Console) -> dict[str, str]:
-    """Runs all jobs, `options.jobs` at a time; returns a sentence for each bag that could not be replayed."""
+    """Runs all jobs, on `options.jobs`; returns a sentence for each bag that could not be replayed."""
     failures: dict[str, str] = {}
     shares: dict[int, float] = {}
     bars: dict[int, TaskID] = {}  # by place
@@ -250,7 +238,7 @@ def aggregate(
         "mode": "node" if options.node else "engine",
         "deadline_ms": config.engine.deadline_ms,
         "over_deadline": sum(one["over_deadline"] for one in results),
-        "jobs": max((one["jobs"] for one in results), default=options.jobs),
+        "jobs": max((one["jobs"] for one in results), default=options.at_a_time),
         "kept": sum(one["state"] == "kept" for one in results),
         "failures": dict(failures),
         "bags": list(results),

@@ -29,6 +29,7 @@ from ..model import checkpoint
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
+from ..parallel import Workers
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import SUB_SCORES, score
@@ -60,7 +61,7 @@ class DraftingWeights:
 
 
 def score_set(
-    folder: Path, shape: Shape, weights: DraftingWeights, workers: int, progress: Callable[[int, int], None]
+    folder: Path, shape: Shape, weights: DraftingWeights, workers: Workers, progress: Callable[[int, int], None]
 ) -> GoalScores:
     """Goals and scores of a prepared set, found where they are not yet; `progress` as in `prepared.prepare`.
 

@@ -20,7 +20,7 @@ from ..data.cache import CachedSet
 from ..data.scene import DrivingScene
 from ..data.shards import SceneReader, SetError
 from ..domain import Array
-from ..parallel import RestartablePool
+from ..parallel import RestartablePool, Workers
 from ..planning.postprocess.comfort import relax_profiles
 from ..planning.postprocess.waypoints import postprocess, token_headings, trajectories
 from ..scoring.safety import SafetyContext
@@ -69,7 +69,7 @@ class PlanScorer:
 class RewardPool:
     """Worker processes that score the plans of a batch. A context manager; leaving it ends the processes."""
 
-    def __init__(self, folder: Path, scenes: CachedSet, scorer: PlanScorer, workers: int) -> None:
+    def __init__(self, folder: Path, scenes: CachedSet, scorer: PlanScorer, workers: Workers) -> None:
         self.folder, self.scenes, self.layout = folder, scenes, scorer.layout
         self._pool: RestartablePool[PlansOfScene, Array] = RestartablePool(_Work(scorer, SceneReader()), workers)
 

@@ -40,8 +40,10 @@ def train(
     rewards: RewardPool,
     stop: Callable[[], bool],
     clock: Clock = time.monotonic,
+    sample: Callable[..., Rollouts] = rollouts.sample,
 ) -> Progress:
-    """As `sft.train`, by reward. `job.config` is an RlTrainConfig, `job.init_from` the network to begin with.
+    """As `sft.train`, by reward. `job.config` is an RlTrainConfig, `job.init_from` the network to begin with. `sample`
+    is `rollouts.sample`, or a RolloutPool in its place.
 
     Raises TrainingError also when the policy collapses: `rl.abort_entropy`, `rl.abort_kl`.
     """
@@ -57,7 +59,7 @@ def train(
     reference = None
     if config.rl.kl > 0.0:
         reference = train_state.load_network(job.init_from).to(fabric.device).requires_grad_(False)
-    steps = _Steps(loop, config, rewards, rules, reference)
+    steps = _Steps(loop, config, rewards, rules, reference, sample)
     return loop.run(progress, steps, COLUMNS, stop, clock)
 
 
@@ -68,6 +70,7 @@ class _Steps:
     rewards: RewardPool
     rules: GoalRules
     reference: TokenNet | None  # the initial network
+    sample: Callable[..., Rollouts]
 
     def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
         """One step; COLUMNS."""
@@ -96,7 +99,7 @@ class _Steps:
         generator = self.loop.generator(step)
         with self.loop.fabric.autocast():
             found: Rollouts = self.loop.losses.run_unsharded(
-                lambda net: rollouts.sample(net, batch.inputs, self.rules, self.config.rl, generator)
+                lambda net: self.sample(net, batch.inputs, self.rules, self.config.rl, generator)
             )
         return found
 

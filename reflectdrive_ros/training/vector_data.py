@@ -25,6 +25,7 @@ from ..data.scene import NOW, DrivingScene
 from ..data.shards import SetError, ShardNote
 from ..domain import Array
 from ..features.vectors import agent_order, vector_inputs
+from ..parallel import Workers
 from ..planning.postprocess.waypoints import interpolate
 from ..vector_spec import VectorSpec
 
@@ -103,7 +104,7 @@ def merge(sets: Sequence[VectorSet], weights: Sequence[float]) -> VectorSet:
 def build_vector_set(
     folder: Path,
     spec: VectorSpec,
-    workers: int,
+    workers: Workers,
     on_damage: Callable[[str], None],
     progress: Callable[[int, int], None],
 ) -> VectorSet:

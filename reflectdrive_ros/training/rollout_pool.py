@@ -1,0 +1,88 @@
+"""Rollouts sampled by a worker process, with the weights of the moment: bit by bit those of this process.
+
+A policy gradient needs rollouts of the present weights, so each batch waits for its own: the weights travel with it. A
+batch is not split, because a network rounds differently in another batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..domain import Array
+from ..model.token.net import TokenNet, TokenNetConfig
+from ..model.token.ops import GoalRules
+from ..parallel import RestartablePool, Workers
+from . import rollouts
+from .rollouts import Rollouts
+from .settings import RlConfig
+from .trainer import TrainingError
+
+
+class _Batch(NamedTuple):
+    """All that the rollouts of a batch depend on; tensors as arrays, which any process can unpickle."""
+
+    network: TokenNetConfig
+    weights: dict[str, Array]
+    inputs: tuple[Array, ...]  # images, text, ego, route
+    rules: GoalRules
+    config: RlConfig
+    random_state: Array
+    threads: int
+    autocast: torch.dtype | None
+
+
+@dataclass(eq=False)
+class RolloutPool:
+    """In place of `rollouts.sample`, of a network on the CPU. Raises TrainingError if a worker fails."""
+
+    workers: Workers
+
+    def __post_init__(self) -> None:
+        self._pool: RestartablePool[_Batch, tuple[Array, ...]] = RestartablePool(_sample, self.workers, portable=False)
+
+    def __call__(
+        self,
+        net: TokenNet,
+        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+        rules: GoalRules,
+        config: RlConfig,
+        generator: torch.Generator,
+    ) -> Rollouts:
+        batch = _Batch(
+            net.config,
+            {name: value.detach().numpy() for name, value in net.state_dict().items()},
+            tuple(each.numpy() for each in inputs),
+            rules,
+            config,
+            generator.get_state().numpy(),
+            torch.get_num_threads(),
+            torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+        )
+        (outcome,) = self._pool.map([batch])
+        if outcome.result is None:
+            raise TrainingError(f"rollouts cannot be sampled: {outcome.reason}")
+        return Rollouts(*map(torch.from_numpy, outcome.result))
+
+
+def _sample(batch: _Batch, report: Callable[[Any], None]) -> tuple[Array, ...]:
+    """Arrays of Rollouts; the task of a worker."""
+    torch.set_num_threads(batch.threads)
+    net = _network(batch.network)
+    net.load_state_dict({name: torch.from_numpy(value) for name, value in batch.weights.items()})
+    generator = torch.Generator()
+    generator.set_state(torch.from_numpy(batch.random_state))
+    images, text, ego, route = map(torch.from_numpy, batch.inputs)
+    with torch.autocast("cpu", batch.autocast, enabled=batch.autocast is not None):
+        found = rollouts.sample(net, (images, text, ego, route), batch.rules, batch.config, generator)
+    return tuple(each.numpy() for each in found)
+
+
+@cache
+def _network(config: TokenNetConfig) -> TokenNet:
+    return TokenNet(config)
