@@ -42,6 +42,7 @@ def run(case: Case, folder: Path) -> Outcome:
         began = time.perf_counter()
         case.begin(drive)
         time.sleep(case.seconds)
+        heard_until = time.perf_counter()
         case.end(drive)
         ended = time.perf_counter()
         recovered = drive.wait_until_planned(ended, RECOVERY_LIMIT_S)
@@ -50,11 +51,11 @@ def run(case: Case, folder: Path) -> Outcome:
         log = drive.log.read_text(errors="replace")
         if drive.process.poll() is not None:
             complaints.append(f"the node ended with code {drive.process.returncode}: {log[-300:]}")
-        if first is not drive.process and not case.kills_node:
+        if first is not drive.process and not (case.kills_node or case.restarts_node):
             complaints.append("the node was started again")
         if "Traceback" in log and not case.traceback_allowed:
             complaints.append(f"the node's log holds a traceback: {log[log.index('Traceback') :][-300:]}")
-        return assess(drive, case, began, ended, recovered, complaints)
+        return assess(drive, case, began, heard_until if case.restarts_node else ended, ended, recovered, complaints)
 
 
 def settings_of(case: Case, folder: Path) -> dict:
