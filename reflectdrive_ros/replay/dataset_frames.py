@@ -40,6 +40,7 @@ from .dataset_checks import (
     FUTURE_STEPS as EXPERT_STEPS,
 )
 from .dataset_checks import STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, stands
+from .dataset_lights import LightRecord, red_ahead, runs_red
 from .dataset_map import areas_around, near_polygons
 from .scores import MAX_TRACK_GAP_S
 
@@ -101,6 +102,7 @@ class Drive:
     overrides: Sequence[tuple[float, float]]  # seconds from the bag's start
     hindsight: bool  # route from the driven path
     tick_s: float = 0.5
+    fed: frozenset[str] = frozenset()  # inputs that the node reads; others are for the checks alone
     odometry: deque[OdometrySample] = field(default_factory=deque)
     objects: deque[ObjectSample] = field(default_factory=deque)
 
@@ -133,7 +135,8 @@ class Drive:
             with suppress(DamagedMessage):  # counted by the checks: what it held is missing
                 content = message.message()
                 self._check_camera(key, content)
-                inputs.put(key, content, now_ns)
+                if key in self.fed:
+                    inputs.put(key, content, now_ns)
                 self._jumped |= inputs.restarts != restarts
                 self._keep(key, content)
                 if key == "objects":
@@ -182,6 +185,8 @@ class Drive:
         self._moved_ns: int | None = None
         self._jumped = False  # position or clock, since the last odometry
         self._on_map = self.lanelets is None
+        max_age_s = self.config.inputs.lights_max_age_s
+        self._lights = None if self.lanelets is None else LightRecord(self.lanelets, max_age_s)
 
     def _keep(self, key: str, message: Any) -> None:
         """Keeps the motion of ego and objects."""
@@ -195,6 +200,8 @@ class Drive:
                         return
                     self.odometry.clear()  # another clock
                     self.objects.clear()
+                    if self._lights is not None:
+                        self._lights.clear()
                 if self._moved_ns is None or abs(ego.speed_mps) > STANDING_MPS or self._jumped:
                     self._moved_ns = ego.stamp_ns
                 variance = max(float(message.pose.covariance[0]), float(message.pose.covariance[7]))
@@ -202,6 +209,8 @@ class Drive:
                 stood_s = (ego.stamp_ns - self._moved_ns) * 1e-9
                 self.odometry.append(OdometrySample(ego.stamp_ns, ego.map_from_ego, std_m, self._jumped, stood_s))
                 self._jumped = False
+            elif key == "lights" and self._lights is not None:
+                self._lights.put(message)
             elif key == "objects" and self.odometry:
                 near = self.odometry[-1].map_from_ego[:2]
                 found = convert.map_agents(message, frame, near, limits.object_extent_max_m, limits.objects_max)
@@ -251,6 +260,8 @@ class Drive:
             self.odometry.popleft()
         while self.objects and self.objects[0].stamp_ns < now_ns - BEFORE_NS:
             self.objects.popleft()
+        if self._lights is not None:
+            self._lights.forget(now_ns - BEFORE_NS)
 
     # --- completed ticks ----------------------------------------------------------------------------------------------
 
@@ -272,10 +283,15 @@ class Drive:
                 if stands(path, stood_s, self.limits):
                     reasons.append("standing")
                 reasons += self._road_reasons(path, ego)
+                lights = RedLights() if self._lights is None else self._lights.red_lights(ego, observation.route)
+                if runs_red(path, lights, self.config.vehicle):
+                    reasons.append("runs_red_light")
+                if tag == "straight" and red_ahead(lights):
+                    tag = "red_light"
                 if collides(path, tracks, self.config.vehicle, self.limits):
                     reasons.append("future_collides")
                 if not reasons:
-                    scene = self._scene(each, observation, around, path, tracks, tag)
+                    scene = self._scene(each, observation, around, path, tracks, lights, tag)
         x_m, y_m = (0.0, 0.0) if ego is None else ego.map_from_ego[:2].tolist()
         row = FrameRow(
             drive=self.name,
@@ -385,6 +401,7 @@ class Drive:
         around: Sequence[OdometrySample],
         path: Array,
         tracks: Tracks,
+        lights: RedLights,
         tag: str,
     ) -> DrivingScene:
         ego, vehicle = observation.ego, self.config.vehicle
@@ -404,7 +421,7 @@ class Drive:
             speed_limit_mps=observation.speed_limit_mps,
             route=observation.route,
             areas=areas_around(self.lanelets, ego.map_from_ego, observation.route),
-            red_lights=RedLights(),
+            red_lights=lights,
             tracks=tracks,
             expert=path[EXPERT_AT],
             reference=Reference(max(progress_m, 0.0)),
