@@ -347,7 +347,8 @@ def _run_job(
             if job.wanted is None:
                 drive, route = open_drive(job, reader, options, config, INDEX_IMAGE)
                 rows = [row for row, _ in reported(drive.frames(reader, route), ticks, report)]
-                header = {"made_by": job.made_by, "notice": reader.notice}
+                notice = "; ".join(filter(None, (reader.notice, drive.notice and f"bag {job.bag}: {drive.notice}")))
+                header = {"made_by": job.made_by, "notice": notice}
                 frame_index.write_rows(index_path(job), header, rows)
             else:
                 drive, route = open_drive(job, reader, options, config, image_size)

@@ -157,6 +157,8 @@ class Drive:
                 self._forget(pending[0].now_ns if pending else now_ns)
         while pending:
             yield self._complete(pending.popleft(), reader.start_ns)
+        if rig is not None and (rig.status().level >= Level.WARN or rig.sees_behind):
+            self.notice = rig.status().message
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -183,6 +185,7 @@ class Drive:
     def __post_init__(self) -> None:
         self._sizes: dict[str, dict[str, tuple[int, int]]] = {}
         self._moved_ns: int | None = None
+        self.notice = ""  # what is to be said of the cameras, after the last frame
         self._jumped = False  # position or clock, since the last odometry
         self._on_map = self.lanelets is None
         max_age_s = self.config.inputs.lights_max_age_s
@@ -381,15 +384,18 @@ class Drive:
         sizes[:known], kinds[:known] = agents.sizes, agents.kinds
         ego_from_map = geometry.invert(ego.map_from_ego)
         at_s = 0.1 * np.arange(1, FUTURE_STEPS + 1)
+        later_poses = [geometry.compose(ego_from_map, sample.poses) for sample in later]  # all agents of one at once
+        later_s = [(sample.stamp_ns - ego.stamp_ns) * 1e-9 for sample in later]
         for row, name in enumerate([*each.ids, *appearing]):
-            seen = [(sample, sample.rows[name]) for sample in later if name in sample.rows]
-            times = [(sample.stamp_ns - ego.stamp_ns) * 1e-9 for sample, _ in seen]
-            places = [geometry.compose(ego_from_map, sample.poses[k]) for sample, k in seen]
-            moving = [float(sample.speeds_mps[k]) for sample, k in seen]
+            seen = [(k, sample.rows[name]) for k, sample in enumerate(later) if name in sample.rows]
+            times = [later_s[k] for k, _ in seen]
+            places = [later_poses[k][at] for k, at in seen]
+            moving = [float(later[k].speeds_mps[at]) for k, at in seen]
             if row < known:  # from where it is now
                 times, places, moving = [0.0, *times], [agents.poses[row], *places], [speeds[row, NOW], *moving]
             else:
-                sizes[row], kinds[row] = seen[0][0].sizes[seen[0][1]], seen[0][0].kinds[seen[0][1]]
+                first, at = later[seen[0][0]], seen[0][1]
+                sizes[row], kinds[row] = first.sizes[at], first.kinds[at]
             path, speed, there = interpolate(np.array(times), np.array(places), np.array(moving), at_s)
             poses[row, NOW + 1 :], speeds[row, NOW + 1 :], present[row, NOW + 1 :] = path, speed, there
         return Tracks(np.where(present[..., None], poses, 0.0), np.where(present, speeds, 0.0), present, sizes, kinds)
