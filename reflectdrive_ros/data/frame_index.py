@@ -34,6 +34,7 @@ REASONS: Mapping[str, str] = {
     "standing": "the car stands for long, and still does 4 s ahead",
     "manual_override": "the interval file marks a part of the 4 s ahead",
     "off_lane": "the car is too far from the lanes of the map",
+    "runs_red_light": "the driven path crosses the stop line of a light that is red then",
     "future_collides": "the driven path overlaps an object within 4 s",
     "future_off_road": "the driven path leaves the road of the map within 4 s",
     "place_of_val": "a drive of the validation set passes the same place",

@@ -34,7 +34,7 @@ from ..provenance import program_sha256
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader
 from ..ros.lanelet_map import LaneletMap
-from .bag_topics import TopicMapping, known_sources, map_topics
+from .bag_topics import TOPIC_KEYWORDS, TopicMapping, known_sources, map_topics
 from .dataset_checks import FrameLimits
 from .dataset_frames import Drive
 from .engine import recorded_path
@@ -348,7 +348,8 @@ def _run_job(
             if job.wanted is None:
                 drive, route = open_drive(job, reader, options, config, INDEX_IMAGE)
                 rows = [row for row, _ in reported(drive.frames(reader, route), ticks, report)]
-                header = {"made_by": job.made_by, "notice": reader.notice}
+                notice = "; ".join(filter(None, (reader.notice, drive.notice and f"bag {job.bag}: {drive.notice}")))
+                header = {"made_by": job.made_by, "notice": notice}
                 frame_index.write_rows(index_path(job), header, rows)
             else:
                 drive, route = open_drive(job, reader, options, config, image_size)
@@ -401,7 +402,7 @@ def open_drive(
             f"{SHORTEST_S:.0f} s or more"
         )
     found = map_drive_topics(config, reader, options)
-    sources = known_sources(reader) | found.sources
+    sources = lights_source(reader, options) | known_sources(reader) | found.sources
     lanelets = find_map(BagSlice(reader, sources), found.config)
     keys = {entry.key for entry in topics.inputs(found.config)}
     hindsight = "route" not in found.sources
@@ -414,7 +415,8 @@ def open_drive(
         name=job.drive,
         config=found.config,
         image_size=image_size,
-        sources={key: name for key, name in sources.items() if key in keys},
+        sources={key: name for key, name in sources.items() if key in keys or key == "lights"},
+        fed=frozenset(keys),
         lanelets=lanelets,
         map_name=map_name(lanelets, job),
         limits=options.limits,
@@ -423,6 +425,14 @@ def open_drive(
         tick_s=options.tick_s,
     )
     return drive, route
+
+
+def lights_source(reader: BagReader, options: DatasetOptions) -> dict[str, str]:
+    """The topic of traffic lights, whether or not the planner reads them; none where --topic lights= hides it."""
+    names = [topic.name for topic in reader.topics if topic.type_name == topics.LIGHTS_TYPE and topic.count]
+    if not names or "lights=" in options.topic:
+        return {}
+    return {"lights": min(names, key=lambda name: (TOPIC_KEYWORDS["lights"] not in name, len(name), name))}
 
 
 def map_drive_topics(config: Config, reader: BagReader, options: DatasetOptions) -> TopicMapping:
