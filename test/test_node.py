@@ -11,10 +11,10 @@ import pytest
 import rclpy
 from autoware_vehicle_msgs.msg import TurnIndicatorsCommand, TurnIndicatorsReport
 from builtin_interfaces.msg import Time
-from messages import CAMERAS, jpeg, odometry, predicted_objects, raw
+from messages import CAMERAS, camera_info, jpeg, odometry, predicted_objects, raw
 from node_car import ERROR, EVERYTHING, LATCHED, OK, WARN, Car, car, patient, planned, stopped
 from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
@@ -28,7 +28,7 @@ from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs, topics
 from reflectdrive_ros.ros.elevation import FLAT_GROUND
-from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
+from reflectdrive_ros.ros.node import PlannerNode, new_executor, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
 
@@ -256,8 +256,7 @@ def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
     context = Context()
     rclpy.init(context=context)
     node = Node("clockwork", context=context, parameter_overrides=[Parameter("use_sim_time", value=True)])
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(node)
+    executor = new_executor(node)
     publisher = node.create_publisher(Clock, "/clock", 10)
     try:
         until = time.perf_counter() + 20.0
@@ -318,8 +317,7 @@ def node_in_this_process(tmp_path, made, planner):
     node = PlannerNode(
         PlanningCore(made, time.perf_counter, engine=Engine(made, time.perf_counter, planner)), context=context
     )
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(node)
+    executor = new_executor(node)
     spinning = threading.Thread(target=spin, args=(executor,), daemon=True)
     spinning.start()
     try:
@@ -361,6 +359,20 @@ def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwar
             assert stamps == sorted(stamps)
     finally:
         harness.close()
+
+
+def test_a_camera_info_that_says_nothing_new_is_not_read_again(tmp_path):
+    """Drivers send one with every image; another calibration counts at once."""
+    with node_in_this_process(tmp_path, patient(), constant_velocity.plan) as node:
+        store, channel = node._store_callback("info:front", False), node._core.inputs._infos["front"]
+        for width, stamp_ns, read in ((64, 1, 1), (64, 2, 1), (80, 3, 2), (80, 4, 2)):
+            message = camera_info("front", width)
+            message.header.stamp = outputs.time_message(stamp_ns)
+            store(serialize_message(message))
+            assert channel.received == read
+        for _ in range(2):  # one that cannot be read is counted each time
+            store(b"\0\1\0\0 no camera_info")
+        assert channel.refused == 2
 
 
 def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):

@@ -13,7 +13,7 @@ calibration: with dynamic scales the result of an action sequence would depend o
 distributed over threads.
 
 int8 runs in ONNX Runtime, whose optimiser makes one integer product of the four nodes, and in TensorRT. Activations
-have 127 steps on each side of zero. A product whose range is 32 or more times the root mean square stays in float32,
+have 127 steps on each side of zero. A product whose range is 24 or more times the root mean square stays in float32,
 because typical values would have a few steps only. Weights have a scale per column and 7 bits: a processor without VNNI
 adds two products of 8 bits in 16 bits, which overflow.
 
@@ -40,7 +40,7 @@ from ..model.card import CALIBRATION_PREFIX, GraphCard, required_graphs
 from .export import write_card, write_graph
 
 MIN_SIDE = 64  # minimum rows and columns of a quantised weight matrix
-MAX_RANGE_TO_RMS = 32.0  # range over root mean square; where it is more, typical values have fewer than 8 of 255 steps
+MAX_RANGE_TO_RMS = 24.0  # of int8: range over root mean square; where it is more, typical values have under 11 steps
 ACTIVATION_STEPS = 127  # of int8 activations on each side of zero; ONNX Runtime computes them as bytes from 0 to 255
 WEIGHT_STEPS = 63  # likewise of weights: 255 * 63 * 2 fits into 16 bits
 FP8_MAX = 448.0
@@ -145,11 +145,10 @@ def write_quantised(
     to = FORMATS[precision]
 
     def change(name: str, graph: ir.Graph) -> None:
-        given = dict[ir.Value, ir.Value]()
         for node, value, weights in _layer_products(card, graph):
             spread = spreads[name][value.name or ""]
             if to.takes_wide or not spread.too_wide:
-                _quantise(graph, node, weights, spread, to, given)
+                _quantise(graph, node, weights, spread, to)
 
     capabilities = sorted(card.capabilities - {"guidance"})  # whose graph no calibration runs
     model = {**card.model, "precision": precision, "capabilities": capabilities}
@@ -209,30 +208,25 @@ def _ancestors(node: ir.Node) -> set[ir.Node]:
     return found
 
 
-def _quantise(
-    graph: ir.Graph,
-    product: ir.Node,
-    weights: Array,
-    spread: ActivationRange,
-    to: Format,
-    given: dict[ir.Value, ir.Value],
-) -> None:
-    """Rounds both inputs of a product. given: the rounded values so far, once for all products of each."""
+def _quantise(graph: ir.Graph, product: ir.Node, weights: Array, spread: ActivationRange, to: Format) -> None:
+    """Rounds both inputs of a product.
+
+    Products of one activation each round it themselves: ONNX Runtime makes integer products only of pairs of
+    QuantizeLinear and DequantizeLinear with one user each.
+    """
     value, multiplied = product.inputs
     assert value is not None
     assert multiplied is not None
-    if value not in given:
-        of_value = _scale(graph, value.name or "", np.array(spread.largest / to.activation_max), to)
-        quantised = _insert_node(graph, product, "QuantizeLinear", [value, *of_value], f"{value.name}.{to.name}")
-        back = [quantised, *of_value]
-        given[value] = _insert_node(graph, product, "DequantizeLinear", back, f"{value.name}.of_{to.name}")
+    name = product.name or ""
+    of_value = _scale(graph, value.name or "", np.array(spread.largest / to.activation_max), to)
+    quantised = _insert_node(graph, product, "QuantizeLinear", [value, *of_value], f"{name}.{to.name}")
+    rounded = _insert_node(graph, product, "DequantizeLinear", [quantised, *of_value], f"{name}.of_{to.name}")
     largest = np.maximum(np.abs(weights).max(0 if to.scale_per_column else None), np.finfo(np.float32).tiny)  # (N,), ()
     steps = largest / to.weight_max
     stored = _add_constant(graph, f"{multiplied.name}.{to.name}", to.stored(weights / steps))
-    inputs = [stored, *_scale(graph, multiplied.name or "", steps, to)]
-    product.replace_input_with(0, given[value])
-    name, axis = f"{product.name}.weights", 1 if to.scale_per_column else None
-    product.replace_input_with(1, _insert_node(graph, product, "DequantizeLinear", inputs, name, axis))
+    inputs, axis = [stored, *_scale(graph, multiplied.name or "", steps, to)], 1 if to.scale_per_column else None
+    product.replace_input_with(0, rounded)
+    product.replace_input_with(1, _insert_node(graph, product, "DequantizeLinear", inputs, f"{name}.weights", axis))
 
 
 def _scale(graph: ir.Graph, name: str, scale: Array, to: Format) -> list[ir.Value]:
