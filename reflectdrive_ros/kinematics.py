@@ -55,7 +55,7 @@ def resample(trajectory: Trajectory, times_s: Array) -> Array:
     poses = with_origin(trajectory.poses)
     knots_s = np.concatenate([[0.0], trajectory.times_s])
     found = np.empty((len(times_s), 3))
-    kernels.resample(poses, knots_s, np.ascontiguousarray(times_s), SAME_PLACE_M, found)
+    kernels.resample(poses, knots_s, times_s, SAME_PLACE_M, found)
     return found
 
 

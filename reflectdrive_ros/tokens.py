@@ -293,7 +293,7 @@ def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE)
         raise ValueError(f"poses_from_points got points of shape {points.shape}, expected (.., T, 2)")
     if not np.isfinite(points).all():
         raise ValueError("poses_from_points got NaN or infinity")
-    plans = np.ascontiguousarray(points).reshape(-1, *points.shape[-2:])
+    plans = points.reshape(-1, *points.shape[-2:])
     headings = np.empty(plans.shape[:2])
     prior = (ROUNDING_M, CURVATURE_PER_M, curvature_change, STANDING_RAD, FIRST_NOISE, SHORTEST_M, DIRECTION_M)
     kernels.headings_of_points(plans, *prior, headings)

@@ -1,6 +1,6 @@
 // The module reflectdrive_kernels: compiled loops for reflectdrive_ros.scoring, which documents and wraps each function.
 //
-// Arrays are C-contiguous; results are written into arrays of the caller. Python's lock is released meanwhile. The
+// Results are written into contiguous arrays of the caller. Python's lock is released meanwhile. The
 // arithmetic is the same on every processor: no contraction to fused operations, no reordering.
 
 #include "areas.hpp"
@@ -481,7 +481,7 @@ KERNEL(hold_distances) {
 KERNEL(follow_waypoints) {
   return call("follow_waypoints", values, count, [](Arguments& take) {
     const Doubles knots(take.next(), "knots", 3), distances(take.next(), "distances", 2);
-    const Curves curves{take.number(), take.number(), take.number(), take.number()};
+    const double same_place_m = take.number();
     const Array<double> found(take.next(), "found", 3);
     const Py_ssize_t plans = knots.size(0), samples = distances.size(1);
     knots.of(2, 3, "knots"), distances.of(0, plans, "distances");
@@ -489,8 +489,37 @@ KERNEL(follow_waypoints) {
     if (knots.size(1) < 2 || samples < 1) throw std::invalid_argument("knots has fewer than 2, or distances is empty");
     unlocked([&] {
       follow_waypoints(knots.data(), static_cast<int>(plans), static_cast<int>(knots.size(1)), distances.data(),
-                       static_cast<int>(samples), curves, found.data());
+                       static_cast<int>(samples), same_place_m, found.data());
     });
+    return 0;
+  });
+}
+
+KERNEL(bends_too_sharply) {
+  return call("bends_too_sharply", values, count, [](Arguments& take) {
+    const Doubles knots(take.next(), "knots", 3);
+    const double tightest_per_m = take.number(), telling_m = take.number();
+    const Array<bool> found(take.next(), "found", 1);
+    const Py_ssize_t plans = knots.size(0), number = knots.size(1);
+    knots.of(2, 2, "knots"), found.of(0, plans, "found");
+    for (Py_ssize_t n = 0; n < plans; ++n)
+      found.data()[n] = bends_too_sharply(knots.data() + 2 * n * number, static_cast<int>(number), tightest_per_m, telling_m);
+    return 0;
+  });
+}
+
+KERNEL(pursue) {
+  return call("pursue", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 3), distances(take.next(), "distances", 2);
+    const double tightest_per_m = take.number(), look_ahead_m = take.number();
+    const Array<double> found(take.next(), "found", 3);
+    const Py_ssize_t plans = poses.size(0), samples = poses.size(1);
+    poses.of(2, 3, "poses"), distances.of(0, plans, "distances").of(1, samples, "distances");
+    found.of(0, plans, "found").of(1, samples, "found").of(2, 3, "found");
+    if (samples < 1) throw std::invalid_argument("poses is empty");
+    for (Py_ssize_t n = 0; n < plans; ++n)
+      pursue(poses.data() + 3 * n * samples, distances.data() + n * samples, static_cast<int>(samples), tightest_per_m,
+             look_ahead_m, found.data() + 3 * n * samples);
     return 0;
   });
 }
@@ -526,6 +555,7 @@ PyMethodDef kMethods[] = {
     ENTRY(area_flags),        ENTRY(red_light_contacts), ENTRY(driving_direction), ENTRY(point_clearances),
     ENTRY(box_clearances),    ENTRY(comfort_flags),   ENTRY(nearest_places),     ENTRY(farther_than),
     ENTRY(first_fault),       ENTRY(to_frenet),       ENTRY(headings_of_points), ENTRY(resample),
+    ENTRY(bends_too_sharply), ENTRY(pursue),
     ENTRY(hold_distances),    ENTRY(follow_waypoints), ENTRY(follow_leads),
     {nullptr, nullptr, 0, nullptr},
 };

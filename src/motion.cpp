@@ -115,36 +115,32 @@ void hold_distances(double* wanted, const double* room, int cars, int count, dou
   }
 }
 
-namespace {
-
-// Whether a path of knots bends more than a car can.
-bool is_too_sharp(const double* knots, int count, const Curves& curves) {
+bool bends_too_sharply(const double* knots, int count, double tightest_per_m, double telling_m) {
   double before_length = 0.0, before_direction = 0.0;
   for (int k = 1; k < count; ++k) {
-    const double dx = knots[3 * k] - knots[3 * k - 3], dy = knots[3 * k + 1] - knots[3 * k - 2];
+    const double dx = knots[2 * k] - knots[2 * k - 2], dy = knots[2 * k + 1] - knots[2 * k - 1];
     const double length = std::hypot(dx, dy), direction = std::atan2(dy, dx);
-    const double allowed = curves.tightest_per_m * 0.5 * (before_length + length);
-    if (k == 1 ? length > curves.telling_m && std::abs(direction) > allowed
-               : std::min(before_length, length) > curves.telling_m && std::abs(wrap(direction - before_direction)) > allowed)
+    const double allowed = tightest_per_m * 0.5 * (before_length + length);
+    if (k == 1 ? length > telling_m && std::abs(direction) > allowed
+               : std::min(before_length, length) > telling_m && std::abs(wrap(direction - before_direction)) > allowed)
       return true;
     before_length = length, before_direction = direction;
   }
   return false;
 }
 
-// Pure pursuit along poses (T, 3), which are replaced: the car has driven `distances` (T) by then.
-void pursue(double* poses, const double* distances, int samples, const Curves& curves) {
+void pursue(const double* poses, const double* distances, int samples, double tightest_per_m, double look_ahead_m, double* found) {
   const int count = samples + 2;  // the origin, the poses, and a point ahead of the last
   std::vector<double> line(2 * count, 0.0), along(count, 0.0);
   for (int t = 0; t < samples; ++t) line[2 * t + 2] = poses[3 * t], line[2 * t + 3] = poses[3 * t + 1];
   const double* last = poses + 3 * (samples - 1);
-  line[2 * count - 2] = last[0] + curves.look_ahead_m * std::cos(last[2]);
-  line[2 * count - 1] = last[1] + curves.look_ahead_m * std::sin(last[2]);
+  line[2 * count - 2] = last[0] + look_ahead_m * std::cos(last[2]);
+  line[2 * count - 1] = last[1] + look_ahead_m * std::sin(last[2]);
   for (int k = 1; k < count; ++k)
     along[k] = along[k - 1] + std::hypot(line[2 * k] - line[2 * k - 2], line[2 * k + 1] - line[2 * k - 1]);
   double x = 0.0, y = 0.0, heading = 0.0, driven = 0.0;
   for (int t = 0; t < samples; ++t) {
-    const double aim = along[t] + curves.look_ahead_m;
+    const double aim = along[t] + look_ahead_m;
     const int p = piece_of(along.data(), count, aim);
     const double step = along[p + 1] - along[p], share = std::clamp((aim - along[p]) / (step > 0.0 ? step : 1.0), 0.0, 1.0);
     const double dx = line[2 * p] + share * (line[2 * p + 2] - line[2 * p]) - x;
@@ -152,16 +148,14 @@ void pursue(double* poses, const double* distances, int samples, const Curves& c
     const double across = dy * std::cos(heading) - dx * std::sin(heading);
     const double curvature = 2.0 * across / std::max(dx * dx + dy * dy, 1e-6);
     const double way = distances[t] - driven;
-    const double turn = way * std::clamp(curvature, -curves.tightest_per_m, curves.tightest_per_m);
+    const double turn = way * std::clamp(curvature, -tightest_per_m, tightest_per_m);
     driven = distances[t];
     x += way * std::cos(heading + 0.5 * turn), y += way * std::sin(heading + 0.5 * turn), heading += turn;
-    poses[3 * t] = x, poses[3 * t + 1] = y, poses[3 * t + 2] = wrap(heading);
+    found[3 * t] = x, found[3 * t + 1] = y, found[3 * t + 2] = wrap(heading);
   }
 }
 
-}  // namespace
-
-void follow_waypoints(const double* knots, int plans, int count, const double* distances, int samples, const Curves& curves, double* found) {
+void follow_waypoints(const double* knots, int plans, int count, const double* distances, int samples, double same_place_m, double* found) {
   std::vector<double> along(count), headings(count), lengths(count), begins(2 * count), ends(2 * count);
   std::vector<bool> moves(count);
   for (int n = 0; n < plans; ++n) {
@@ -170,7 +164,7 @@ void follow_waypoints(const double* knots, int plans, int count, const double* d
     along[0] = 0.0, headings[0] = knot[2];
     for (int k = 0; k < count - 1; ++k) {  // piece k leads from knot k to knot k + 1
       const double dx = knot[3 * k + 3] - knot[3 * k], dy = knot[3 * k + 4] - knot[3 * k + 1];
-      lengths[k] = std::hypot(dx, dy), moves[k] = lengths[k] > curves.same_place_m;
+      lengths[k] = std::hypot(dx, dy), moves[k] = lengths[k] > same_place_m;
       along[k + 1] = along[k] + lengths[k];
       headings[k + 1] = moves[k] ? knot[3 * k + 5] : headings[k];  // a standing car does not turn
       const double scale = moves[k] ? lengths[k] : 1.0;
@@ -183,7 +177,7 @@ void follow_waypoints(const double* knots, int plans, int count, const double* d
         const double slope = begins[2 * k + axis];
         if (moves[k - 1] && moves[k]) {
           const double middle = (lengths[k] * before[axis] + lengths[k - 1] * slope) /
-                                std::max(lengths[k - 1] + lengths[k], curves.same_place_m);
+                                std::max(lengths[k - 1] + lengths[k], same_place_m);
           ends[2 * (k - 1) + axis] = begins[2 * k + axis] = middle;
         }
         before[axis] = slope;
@@ -192,7 +186,7 @@ void follow_waypoints(const double* knots, int plans, int count, const double* d
       int p = 0;
       while (p < count - 2 && driven[t] > along[p + 1]) ++p;
       const double share = moves[p] ? std::clamp((driven[t] - along[p]) / lengths[p], 0.0, 1.0) : 0.0;
-      const double left = 1.0 - share, square = share * share, scale = std::max(lengths[p], curves.same_place_m);
+      const double left = 1.0 - share, square = share * share, scale = std::max(lengths[p], same_place_m);
       for (int axis = 0; axis < 2; ++axis)
         poses[3 * t + axis] = (1.0 + 2.0 * share) * left * left * knot[3 * p + axis] +
                               square * (3.0 - 2.0 * share) * knot[3 * p + 3 + axis] +
@@ -203,7 +197,6 @@ void follow_waypoints(const double* knots, int plans, int count, const double* d
       if (beyond > 0.0) poses[3 * t] += beyond * std::cos(heading), poses[3 * t + 1] += beyond * std::sin(heading);
       poses[3 * t + 2] = wrap(heading);
     }
-    if (is_too_sharp(knot, count, curves)) pursue(poses, driven, samples, curves);
   }
 }
 

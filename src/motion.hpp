@@ -17,15 +17,17 @@ struct SpeedLimits {
 // and stop within `room` (N), infinite where they do not stop. Changes `wanted` where it is beyond them.
 void hold_distances(double* wanted, const double* room, int cars, int count, double start_mps, double fine_s, const SpeedLimits& limits);
 
-// Curves that a car can drive: the sharpest curvature, how far ahead it aims when it would be exceeded, and the
-// shortest step that tells a direction.
-struct Curves {
-  double tightest_per_m, look_ahead_m, telling_m, same_place_m;
-};
-
 // Poses (N, T, 3) at `distances` (N, T) along cubic curves through knots (N, K, 3), the first at the car; straight
-// beyond. Where the knots have more curvature than a car can drive, it follows the curve by pure pursuit.
-void follow_waypoints(const double* knots, int plans, int count, const double* distances, int samples, const Curves& curves, double* found);
+// beyond.
+void follow_waypoints(const double* knots, int plans, int count, const double* distances, int samples, double same_place_m, double* found);
+
+// Whether a path of knots (K, 2), the first at the car with heading 0, bends more than `tightest_per_m`; shorter steps
+// than `telling_m` have no direction.
+bool bends_too_sharply(const double* knots, int count, double tightest_per_m, double telling_m);
+
+// Poses (T, 3) of a car that follows poses (T, 3) by pure pursuit, bends no more than `tightest_per_m` and has driven
+// `distances` (T) by then.
+void pursue(const double* poses, const double* distances, int samples, double tightest_per_m, double look_ahead_m, double* found);
 
 // How drivers adapt to the agent ahead.
 struct Following {

@@ -74,11 +74,11 @@ def distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads, times_
     own_mps2 = accelerations_mps2[:, None] * np.diff(lasting_s, axis=1) / STEP_S  # mean over each step
     driven_m = np.empty((len(speeds_mps), len(times_s)))
     kernels.follow_leads(
-        np.ascontiguousarray(speeds_mps),
-        np.ascontiguousarray(own_mps2),
+        speeds_mps,
+        own_mps2,
         leads.rows,
         leads.gaps_m,
-        np.ascontiguousarray(times_s),
+        times_s,
         STEP_S,
         ADAPTION_PER_S,
         ADAPTION_GAP_M,

@@ -62,8 +62,8 @@ class FrenetFrame:
 
     def to_frenet(self, points: Array) -> FrenetPoints:
         """Points (.., T, 2), each found on the route near where its step from the one before leads."""
-        points = np.ascontiguousarray(points, float)
-        straight, heading = np.empty_like(points), np.empty(points.shape[:-1])
+        points = np.asarray(points, float)
+        straight, heading = np.empty(points.shape), np.empty(points.shape[:-1])
         plans = (points.reshape(-1, *points.shape[-2:]), straight.reshape(-1, *points.shape[-2:]))
         kernels.to_frenet(
             self.places, self.heading, self.at, plans[0], NEAR_M, plans[1], heading.reshape(-1, points.shape[-2])
@@ -95,7 +95,7 @@ class FrenetFrame:
 
 
 def _places(line: Array, at: Array) -> Array:
-    return np.ascontiguousarray(geometry.sample(line, at)[:, :2])
+    return geometry.sample(line, at)[:, :2]
 
 
 def poses_on_road(points: Array, road: FrenetFrame | None) -> Array:

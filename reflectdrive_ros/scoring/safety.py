@@ -195,12 +195,12 @@ def first_collision(trajectory: Trajectory, centres: Array, known: SafetyContext
     # The first contact with each agent decides, as in the PDM score: after a collision from behind the predicted agent
     # overlaps the ego, which is not a fault of the plan.
     fault = kernels.first_fault(
-        np.ascontiguousarray(centres),
-        np.ascontiguousarray(trajectory.poses[: len(centres)]),
+        centres,
+        trajectory.poses[: len(centres)],
         moving,
         vehicle.length_m,
         vehicle.width_m,
-        np.ascontiguousarray(forecast.poses[:, 1:]),
+        forecast.poses[:, 1:],
         sizes,
     )
     if fault < 0:

@@ -13,10 +13,10 @@ from ...scoring.frenet import FrenetFrame, poses_on_road
 from ...scoring.limits import RouteLimits
 from ...scoring.scorer import WAYPOINTS
 from ...tokens import TokenLayout
+from .curvature import exceeds_curvature, limit_curvature
 from .route_limits import slow_points
 from .smoothing import smooth_points
 from .speed_profile import (
-    TELLING_M,
     drop_reversals,
     limit_acceleration,
     limit_curve_speed,
@@ -26,8 +26,6 @@ from .speed_profile import (
 
 POINTS, POINT_DT_S = WAYPOINTS, 0.5
 HORIZON_S = POINTS * POINT_DT_S
-TIGHTEST_PER_M = 0.3  # a small car at full steering angle
-LOOK_AHEAD_M = 1.5  # of pure pursuit
 STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 
@@ -85,16 +83,14 @@ def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
 
     The path is that of `kinematics.resample`, except for plans that stop and continue: their path has a corner at the
     stop. Distances along it follow the points within the limits of a controller: see `speed_profile.smooth_distances`.
-
-    At walking pace an error of one bin bends the path more tightly than a vehicle can turn: such a plan is followed by
-    pure pursuit, with unchanged distances.
     """
     knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, P + 1, 3)
     distance = _distances(path_lengths(knots)[:, 1:], speed_mps, dt_s)  # (N, T)
     found = np.empty((*distance.shape, 3))
-    kernels.follow_waypoints(
-        knots, np.ascontiguousarray(distance), TIGHTEST_PER_M, LOOK_AHEAD_M, TELLING_M, SAME_PLACE_M, found
-    )
+    kernels.follow_waypoints(knots, distance, SAME_PLACE_M, found)
+    sharp = exceeds_curvature(knots)
+    if sharp.any():
+        found[sharp] = limit_curvature(found[sharp], distance[sharp])
     return found
 
 
