@@ -463,6 +463,17 @@ KERNEL(resample) {
   });
 }
 
+KERNEL(drop_reversals) {
+  return call("drop_reversals", values, count, [](Arguments& take) {
+    const Array<double> points(take.next(), "points", 3);
+    const double ahead = take.number(), telling_m = take.number();
+    points.of(2, 2, "points");
+    for (Py_ssize_t n = 0; n < points.size(0); ++n)
+      drop_reversals(points.data() + 2 * n * points.size(1), static_cast<int>(points.size(1)), ahead, telling_m);
+    return 0;
+  });
+}
+
 KERNEL(hold_distances) {
   return call("hold_distances", values, count, [](Arguments& take) {
     const Array<double> wanted(take.next(), "wanted", 2);
@@ -556,7 +567,7 @@ PyMethodDef kMethods[] = {
     ENTRY(box_clearances),    ENTRY(comfort_flags),   ENTRY(nearest_places),     ENTRY(farther_than),
     ENTRY(first_fault),       ENTRY(to_frenet),       ENTRY(headings_of_points), ENTRY(resample),
     ENTRY(bends_too_sharply), ENTRY(pursue),
-    ENTRY(hold_distances),    ENTRY(follow_waypoints), ENTRY(follow_leads),
+    ENTRY(drop_reversals), ENTRY(hold_distances),    ENTRY(follow_waypoints), ENTRY(follow_leads),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -90,6 +90,20 @@ void resample(const double* poses, const double* knots, int count, const double*
   }
 }
 
+void drop_reversals(double* points, int count, double ahead, double telling_m) {
+  double x = 0.0, y = 0.0, forward = 1.0, left = 0.0;
+  for (int t = 0; t < count; ++t) {
+    double* point = points + 2 * t;
+    const double dx = point[0] - x, dy = point[1] - y, length = std::hypot(dx, dy);
+    if (dx * forward + dy * left > ahead * length) {
+      if (length >= telling_m) forward = dx / length, left = dy / length;
+      x = point[0], y = point[1];
+    } else {
+      point[0] = x, point[1] = y;
+    }
+  }
+}
+
 void hold_distances(double* wanted, const double* room, int cars, int count, double start_mps, double fine_s, const SpeedLimits& limits) {
   const double late = 0.5 * limits.braking_mps2 * fine_s;  // speed changes once in an interval
   const auto in_time = [&](double left) { return std::sqrt(late * late + 2.0 * limits.braking_mps2 * std::max(left, 0.0)) - late; };

@@ -8,6 +8,10 @@ namespace reflectdrive {
 // in time (PCHIP), the path a cubic in distance, the heading linear in it; knots closer than `same_place_m` are one.
 void resample(const double* poses, const double* knots, int count, const double* times, int samples, double same_place_m, double* found);
 
+// Points (T, 2) of a car that begins at the origin with heading 0: a step that leads backwards or sideways, by a smaller
+// cosine than `ahead` to the heading, repeats the point before it. Steps shorter than `telling_m` do not turn the car.
+void drop_reversals(double* points, int count, double ahead, double telling_m);
+
 // Limits of the motion between waypoints.
 struct SpeedLimits {
   double braking_mps2, most_mps2, least_mps2, catch_up_s;

@@ -91,16 +91,8 @@ def interpolate_path(ways: Array, along: Array, reached: Array) -> Array:
 
 def drop_reversals(points: Array) -> Array:
     """Points (.., T, 2) in which a step backwards or sideways repeats the previous point: the vehicle stands."""
-    found = np.array(points, float)
-    place, heading = np.zeros_like(found[..., 0, :]), np.zeros_like(found[..., 0, :])
-    heading[..., 0] = 1.0
-    for now in range(found.shape[-2]):
-        step = found[..., now, :] - place
-        length = np.hypot(step[..., 0], step[..., 1])[..., None]
-        ahead = (step * heading).sum(axis=-1, keepdims=True) > AHEAD * length
-        tells = ahead & (length >= TELLING_M)
-        heading = np.where(tells, step / np.where(tells, length, 1.0), heading)
-        place = found[..., now, :] = np.where(ahead, found[..., now, :], place)
+    found: Array = np.array(points, float, order="C")
+    kernels.drop_reversals(found.reshape(-1, *found.shape[-2:]), AHEAD, TELLING_M)
     return found
 
 
