@@ -116,7 +116,7 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
 
     Returns arc length (N,) along the polyline, clamped to its ends, and signed lateral offset (N,), left positive.
     """
-    line, places = np.ascontiguousarray(np.asarray(polyline, float)[:, :2]), np.ascontiguousarray(points, float)
+    line, places = np.asarray(polyline, float)[:, :2], np.asarray(points, float)
     at = arc_lengths(line)
     nearest, share, away = np.empty(len(places), np.int64), np.empty(len(places)), np.empty(len(places))
     kernels.nearest_places(line, at, places, nearest, share, away)
@@ -133,7 +133,7 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
 
 def farther_than(polyline: Array, points: Array, distance_m: float) -> Array:
     """(..) bool, whether points (.., 2) are further than a distance from a polyline (L >= 2, 2+)."""
-    line, places = np.ascontiguousarray(np.asarray(polyline, float)[:, :2]), np.ascontiguousarray(points, float)
+    line, places = np.asarray(polyline, float)[:, :2], np.asarray(points, float)
     farther = np.empty(places.shape[:-1], bool)
     kernels.farther_than(line, arc_lengths(line), places.reshape(-1, 2), distance_m, farther.reshape(-1))
     return farther

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from . import geometry
 from .domain import Agents, Array, Forecast, ForecastSource, Plan, Trajectory
@@ -53,65 +54,9 @@ def resample(trajectory: Trajectory, times_s: Array) -> Array:
         raise ValueError(f"times_s spans {times_s.min():.2f}..{times_s.max():.2f} s, the plan 0..{horizon:.2f} s")
     poses = with_origin(trajectory.poses)
     knots_s = np.concatenate([[0.0], trajectory.times_s])
-    step = np.diff(poses[:, :2], axis=0)
-    along = np.concatenate([[0.0], np.cumsum(np.hypot(step[:, 0], step[:, 1]))])
-    kept = [0]  # compared with the last one kept, so that creeping counts as moving
-    for knot in range(1, len(along)):
-        if along[knot] - along[kept[-1]] > SAME_PLACE_M:
-            kept.append(knot)
-    if len(kept) < 2:
-        return np.repeat(poses[:1], len(times_s), axis=0)
-    path_along, path, heading = along[kept], poses[kept], np.unwrap(poses[:, 2])[kept]
-    times_s, monotone = np.clip(times_s, 0.0, horizon), monotone_slopes(knots_s, along)
-    distance = np.clip(hermite(knots_s, along[:, None], monotone[:, None], times_s)[:, 0], 0.0, path_along[-1])
-    tangents = np.gradient(path[:, :2], path_along, axis=0)
-    xy = hermite(path_along, path[:, :2], tangents, distance)
-    return np.concatenate([xy, geometry.wrap(np.interp(distance, path_along, heading))[:, None]], axis=1)
-
-
-def hermite(knots: Array, values: Array, slopes: Array, at: Array) -> Array:
-    """(N, D) the cubic pieces with values (K, D) and slopes (K, D) at increasing knots (K,), evaluated at (N,).
-
-    As `scipy.interpolate.CubicHermiteSpline`, which takes a second to import.
-    """
-    gaps = np.diff(knots)[:, None]
-    mean = np.diff(values, axis=0) / gaps
-    bend = (slopes[:-1] + slopes[1:] - 2.0 * mean) / gaps
-    quadratic, cubic = (mean - slopes[:-1]) / gaps - bend, bend / gaps
-    piece = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(gaps) - 1)
-    off = (at - knots[piece])[:, None]
-    squared = off * off
-    return np.asarray(values[piece] + slopes[piece] * off + quadratic[piece] * squared + cubic[piece] * (squared * off))
-
-
-def monotone_slopes(knots: Array, values: Array) -> Array:
-    """(K,) slopes with which `hermite` is monotone wherever the values (K,) are: PCHIP of Fritsch and Butland (1984).
-
-    As `scipy.interpolate.PchipInterpolator`.
-    """
-    gaps = np.diff(knots)
-    mean = np.diff(values) / gaps
-    if len(mean) == 1:
-        return np.repeat(mean, 2)
-    before, after = mean[:-1], mean[1:]
-    turning = (np.sign(before) != np.sign(after)) | (before == 0.0) | (after == 0.0)
-    weight_before, weight_after = 2.0 * gaps[1:] + gaps[:-1], gaps[1:] + 2.0 * gaps[:-1]
-    harmonic = np.zeros(len(before))
-    moving = ~turning
-    total = weight_before[moving] + weight_after[moving]
-    harmonic[moving] = 1.0 / ((weight_before[moving] / before[moving] + weight_after[moving] / after[moving]) / total)
-    first = _end_slope(gaps[0], gaps[1], mean[0], mean[1])
-    return np.concatenate([[first], harmonic, [_end_slope(gaps[-1], gaps[-2], mean[-1], mean[-2])]])
-
-
-def _end_slope(gap: float, next_gap: float, mean: float, next_mean: float) -> float:
-    """Of the parabola through three points, within the limits that keep the piece monotone."""
-    slope = ((2.0 * gap + next_gap) * mean - gap * next_mean) / (gap + next_gap)
-    if np.sign(slope) != np.sign(mean):
-        return 0.0
-    if np.sign(mean) != np.sign(next_mean) and abs(slope) > 3.0 * abs(mean):
-        return float(3.0 * mean)
-    return float(slope)
+    found = np.empty((len(times_s), 3))
+    kernels.resample(poses, knots_s, times_s, SAME_PLACE_M, found)
+    return found
 
 
 def carry_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory | None:

@@ -197,4 +197,27 @@ void agent_gaps(const double* centers, int candidates, int instants, const long 
   }
 }
 
+long long first_fault(const double* centers, const double* rear_axles, const bool* moving, int samples, EgoBox box,
+                      const double* others, const double* sizes, int agents) {
+  const double radius = circle(box.length_m, box.width_m);
+  long long found = -1;
+  int when = samples;
+  for (int a = 0; a < agents; ++a) {
+    const double reach = radius + circle(sizes[2 * a], sizes[2 * a + 1]);
+    for (int t = 0; t < when; ++t) {
+      const double *ours = centers + 3 * t, *its = others + 3 * (static_cast<long long>(a) * samples + t);
+      const double dx = its[0] - ours[0], dy = its[1] - ours[1];
+      if (dx * dx + dy * dy > reach * reach) continue;
+      const Box ego{ours[0], ours[1], std::cos(ours[2]), std::sin(ours[2]), 0.5 * box.length_m, 0.5 * box.width_m};
+      const Box other{its[0], its[1], std::cos(its[2]), std::sin(its[2]), 0.5 * sizes[2 * a], 0.5 * sizes[2 * a + 1]};
+      if (!touches(ego, other)) continue;
+      const double* rear = rear_axles + 3 * t;
+      if (moving[t] && bearing(rear[0], rear[1], std::cos(rear[2]), std::sin(rear[2]), other) <= kBehind)
+        found = static_cast<long long>(a) * samples + t, when = t;
+      break;
+    }
+  }
+  return found;
+}
+
 }  // namespace reflectdrive

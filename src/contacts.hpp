@@ -41,4 +41,11 @@ void time_to_collision(
 void agent_gaps(const double* centers, int candidates, int instants, const long long* samples, EgoBox box,
                 const Agents& agents, double most_m, double* gaps);
 
+// The first collision at fault of a plan with boxes at centre poses (T, 3) and rear axles at poses (T, 3), as the guard
+// judges it: the first contact with each agent decides, which is no fault if the car stands (`moving` is false) or the
+// agent is behind. `others` (A, T, 3) are the agents' poses at the same times, `sizes` (A, 2) theirs. The index of the
+// agent and the time, agent * T + time; -1 if there is none.
+long long first_fault(const double* centers, const double* rear_axles, const bool* moving, int samples, EgoBox box,
+                      const double* others, const double* sizes, int agents);
+
 }  // namespace reflectdrive

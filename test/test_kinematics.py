@@ -6,7 +6,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import solve_ivp
-from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Plan, Trajectory
@@ -247,19 +246,3 @@ def test_idm_brakes_more_the_slower_the_car_ahead(speed, gap, lead, slower):
 def test_steering_drives_the_curvature(curvature, wheel_base):
     angle = kinematics.steering_from_curvature(curvature, wheel_base)
     assert np.tan(angle) / wheel_base == pytest.approx(curvature, abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_monotone_cubics_are_scipys(seed):
-    """No plan moves because of who computes it."""
-    rng = np.random.default_rng(seed)
-    knots = np.cumsum(rng.uniform(0.05, 1.0, rng.integers(2, 20)))
-    steps = rng.normal(0.3, 1.0, len(knots))
-    at = np.concatenate([knots[[0, -1]], rng.uniform(knots[0], knots[-1], 30)])
-    for values in (np.cumsum(steps), np.cumsum(np.maximum(steps, 0.0))):
-        monotone = kinematics.monotone_slopes(knots, values)
-        found = kinematics.hermite(knots, values[:, None], monotone[:, None], at)[:, 0]
-        np.testing.assert_allclose(found, PchipInterpolator(knots, values)(at), rtol=1e-12, atol=1e-12)
-    path, slopes = rng.normal(size=(2, len(knots), 2))
-    expected = CubicHermiteSpline(knots, path, slopes)(at)
-    np.testing.assert_allclose(kinematics.hermite(knots, path, slopes, at), expected, rtol=1e-12, atol=1e-12)

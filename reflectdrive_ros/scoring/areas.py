@@ -169,7 +169,7 @@ class AreaIndex:
 
     def sets(self, points: Array) -> Array:
         """(.., words) sets of the polygons that strictly contain points (.., 2)."""
-        points = np.ascontiguousarray(points, float)
+        points = np.asarray(points, float)
         flat = points.reshape(-1, 2)
         sets = np.zeros((len(flat), self.words), np.uint64)
         if self.count:

@@ -104,7 +104,7 @@ def clearances(centers: Array, size: Array, agents: AgentTracks, samples: Array,
 
     A lower bound by separating axes (see geometry.box_separation): exact unless corner faces corner.
     """
-    centers = np.ascontiguousarray(centers, float)
+    centers = np.asarray(centers, float)
     gaps_m = np.empty(centers.shape[:2])
     kernels.agent_gaps(centers, np.asarray(samples, np.int64), *size, *agents.for_kernels(), at_most_m, gaps_m)
     return gaps_m

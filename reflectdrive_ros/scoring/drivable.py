@@ -125,7 +125,7 @@ def clearances(lookup: DrivableGrid, points: Array) -> Array:
     the point. It is too low by at most half a cell along a straight edge, and by at most a cell's diagonal elsewhere.
     Beyond the grid the bound decreases with the distance to the grid. Any leading shape is accepted.
     """
-    points = np.ascontiguousarray(points, float)
+    points = np.asarray(points, float)
     found_m = np.empty(points.shape[:-1])
     kernels.point_clearances(*_for_kernels(lookup), points.reshape(-1, 2), found_m.reshape(-1))
     return found_m
@@ -142,9 +142,9 @@ def likely_box_distances(lookup: DrivableGrid, centers: Array, outline: Array) -
 
 
 def _over_boxes(lookup: DrivableGrid, centers: Array, outline: Array, likely: bool) -> Array:
-    centers = np.ascontiguousarray(centers, float)
+    centers = np.asarray(centers, float)
     found_m = np.empty(centers.shape[:-1])
-    outline = np.ascontiguousarray(outline, float)
+    outline = np.asarray(outline, float)
     kernels.box_clearances(*_for_kernels(lookup), centers.reshape(-1, 3), outline, likely, found_m.reshape(-1))
     return found_m
 

@@ -65,7 +65,7 @@ def ego_areas(
     if areas is None:
         unknown = np.zeros(shape, bool)
         return EgoAreas(unknown, off_road, unknown, unknown, unknown)
-    poses = np.ascontiguousarray(center).reshape(-1, 3)
+    poses = center.reshape(-1, 3)
     points = np.empty((len(poses), 6, 2))
     kernels.box_points(poses, *size, rear_axle_to_center_m, points)
     flags = np.empty((len(fields(EgoAreas)), *shape), bool)
@@ -97,8 +97,8 @@ def no_collision(
         beside_counts = areas.multiple_lanes | areas.off_road
         # without `official`: no plan can avoid a contact at t = 0
         kernels.no_collision(
-            np.ascontiguousarray(states),
-            np.ascontiguousarray(center),
+            states,
+            center,
             beside_counts,
             vehicle.length_m,
             vehicle.width_m,
@@ -119,14 +119,13 @@ def driving_direction(center: Array, areas: EgoAreas, spare_intersections: bool)
     """DDC (N,): 1, 0.5, 0 by the distance driven off the route's lanes within a second (section 6)."""
     wrong = areas.off_route & ~areas.in_intersection if spare_intersections else areas.off_route
     score = np.empty(len(center))
-    kernels.driving_direction(np.ascontiguousarray(center), wrong, score)
+    kernels.driving_direction(center, wrong, score)
     return score
 
 
 def traffic_lights(center: Array, vehicle: VehicleConfig, connectors: tuple[Array, ...], red: Array) -> Array:
     """TLC (N,): 0 where the box touches a connector (ring) while it is red, (R, 41) bool (section 7)."""
     score = np.ones(len(center))
-    center = np.ascontiguousarray(center)
     for ring, when in zip(connectors, red, strict=True):
         kernels.red_light_contacts(center, vehicle.length_m, vehicle.width_m, ring, when, score)
     return score
@@ -154,8 +153,8 @@ def time_to_collision(
     if len(agents):
         beside_counts = areas.multiple_lanes | areas.off_road | areas.rear_in_intersection
         kernels.time_to_collision(
-            np.ascontiguousarray(states),
-            np.ascontiguousarray(center),
+            states,
+            center,
             beside_counts,
             vehicle.length_m,
             vehicle.width_m,
@@ -281,7 +280,7 @@ def _comfort_filters(count: int, rule: ComfortRule) -> tuple[Array, Array]:
 
 def comfort_flags(states: Array, vehicle: VehicleConfig, rule: ComfortRule) -> Array:
     """(N, 6) bool, which limits of section 10 a trajectory (N, T, 11) at 10 Hz keeps; put history states in front."""
-    states = np.ascontiguousarray(states, float)
+    states = np.asarray(states, float)
     flags = np.empty((len(states), len(COMFORT_LOW)), bool)
     kernels.comfort_flags(
         states,

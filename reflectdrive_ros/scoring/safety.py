@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from .. import geometry, kinematics
 from ..config import Config, GuardConfig, VehicleConfig
@@ -57,7 +58,6 @@ BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
 SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much ..
 LEAST_GAP_M = 0.15  # .. but none of a gap below this: planned ten times a second, they would add up to a contact
 TOUCH_M = 1e-6  # a box that touches the vehicle now would not be checked at all
-BEHIND_RAD = np.deg2rad(150.0)  # agents at a larger bearing are behind, as in the PDM score
 
 
 # --- context of the checks ------------------------------------------------------------------------------------------
@@ -203,28 +203,23 @@ def first_collision(trajectory: Trajectory, centres: Array, known: SafetyContext
     if forecast is None or len(forecast.poses) == 0:
         return ""
     vehicle, sizes = known.config.vehicle, known.inflated_sizes
-    ego_size = np.array([vehicle.length_m, vehicle.width_m])
-    others = forecast.poses[:, 1:]  # (A, T, 3)
-    reach = 0.5 * (np.hypot(*ego_size) + np.hypot(sizes[:, 0], sizes[:, 1]))
-    distances = np.hypot(others[..., 0] - centres[:, 0], others[..., 1] - centres[:, 1])
-    who, when = np.nonzero(distances <= reach[:, None])
-    touching = geometry.boxes_overlap(centres[when], ego_size, others[who, when], sizes[who])
-    moving = np.abs(kinematics.speeds(trajectory)[when]) > STANDING_MPS
-    rear_axles = trajectory.poses[when]
-    bearing = geometry.wrap(
-        np.arctan2(others[who, when, 1] - rear_axles[:, 1], others[who, when, 0] - rear_axles[:, 0]) - rear_axles[:, 2]
-    )
-    counts = touching & moving & (np.abs(bearing) <= BEHIND_RAD)
+    moving = np.abs(kinematics.speeds(trajectory)[: len(centres)]) > STANDING_MPS
     # The first contact with each agent decides, as in the PDM score: after a collision from behind the predicted agent
-    # overlaps the ego, which is not a fault of the plan. (np.nonzero lists the times of each agent in order.)
-    touched = np.flatnonzero(touching)
-    firsts = touched[np.unique(who[touched], return_index=True)[1]]
-    at_fault = firsts[counts[firsts]]
-    if not len(at_fault):
+    # overlaps the ego, which is not a fault of the plan.
+    fault = kernels.first_fault(
+        centres,
+        trajectory.poses[: len(centres)],
+        moving,
+        vehicle.length_m,
+        vehicle.width_m,
+        forecast.poses[:, 1:],
+        sizes,
+    )
+    if fault < 0:
         return ""
-    first = int(at_fault[np.argmin(when[at_fault])])
-    x, y = forecast.poses[who[first], 0, :2]
-    return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when[first] + 1) * trajectory.dt_s:.1f} s"
+    who, when = divmod(fault, len(centres))
+    x, y = forecast.poses[who, 0, :2]
+    return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when + 1) * trajectory.dt_s:.1f} s"
 
 
 def off_road_reason(trajectory: Trajectory, centres: Array, known: SafetyContext) -> str:

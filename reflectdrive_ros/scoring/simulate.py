@@ -47,9 +47,9 @@ def simulate(plans: Array, motion: Array, vehicle: VehicleConfig, start_us: int 
 
 def follow(reference: Array, motion: Array, vehicle: VehicleConfig) -> Array:
     """States (N, 41, 11) of cars that track poses (N, 41, 3) at 10 Hz from the origin, with `motion` (8,) or (N, 8)."""
-    reference = np.ascontiguousarray(reference, float)
+    reference = np.asarray(reference, float)
     states = np.empty((len(reference), STEPS + 1, STATE_SIZE))
-    motions = np.ascontiguousarray(np.atleast_2d(motion), float)
+    motions = np.atleast_2d(np.asarray(motion, float))
     kernels.follow(reference, motions, _speed_fit(), vehicle.wheel_base_m, vehicle.max_steering_rad, states)
     return states
 
@@ -78,7 +78,7 @@ def _sample_times(knots: int, start_us: int | None) -> tuple[Array, Array]:
 
 def interpolate_plans(plans: Array, start_us: int | None = None) -> Array:
     """Poses (N, 41, 3) at 10 Hz of plans (N, T, 3), linear between poses; headings are unwrapped, the first is 0."""
-    plans = np.ascontiguousarray(plans, float)
+    plans = np.asarray(plans, float)
     reference = np.empty((len(plans), STEPS + 1, 3))
     kernels.interpolate_plans(plans, *_sample_times(plans.shape[1] + 1, start_us), reference)
     return reference
