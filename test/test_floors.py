@@ -29,6 +29,7 @@ FLOORS = {
     "evaluation": 4,
     "ros": 4,
     "demo": 5,
+    "egodriver": 5,
     "replay": 5,
     "bench": 6,
     "cli": 7,
@@ -72,6 +73,8 @@ ONLY_IN = {
     "sumolib": ("sim",),
     "traci": ("sim",),
     "webdataset": ("data",),
+    "carla_driver_interface": ("egodriver", "cli.serve"),
+    "grpc": ("egodriver",),
 }
 
 
