@@ -17,7 +17,8 @@ HEIGHTS = ((0.0, 0.0), (0.0, HEIGHT_M / ARC_M), (HEIGHT_M, 0.0), (HEIGHT_M, -HEI
 
 def figure_of_eight(rule="RHT", speed='<speed max="30" unit="mph"/>', roads=range(4), widths=True):
     """The map as text. `roads`: those that it holds; `widths`: whether lanes have one."""
-    return f'<OpenDRIVE><header revMajor="1" revMinor="4"/>{"".join(_road(k, rule, speed, widths) for k in roads)}</OpenDRIVE>'
+    parts = "".join(_road(k, rule, speed, widths) for k in roads)
+    return f'<OpenDRIVE><header revMajor="1" revMinor="4"/>{parts}</OpenDRIVE>'
 
 
 def _road(k, rule, speed, widths):
@@ -37,7 +38,8 @@ def _road(k, rule, speed, widths):
         f'<successor elementType="road" elementId="{(k + 1) % 4}" contactPoint="start"/></link>'
     )
     return (
-        f'<road name="" length="{length}" id="{k}" junction="-1" rule="{rule}">{links}<type s="0" type="town">{speed}</type>'
+        f'<road name="" length="{length}" id="{k}" junction="-1" rule="{rule}">{links}'
+        f'<type s="0" type="town">{speed}</type>'
         f'<planView><geometry s="0" x="{x}" y="{y}" hdg="{heading}" length="{length}">{curve}</geometry></planView>'
         f'<elevationProfile><elevation s="0" a="{a}" b="{b}" c="0" d="0"/></elevationProfile>'
         f'<lanes><laneSection s="0"><left>{left}</left><center><lane id="0" type="none" level="false"/></center>'
