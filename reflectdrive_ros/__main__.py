@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "engine": ("cli.engine", "TensorRT engines of such graphs, built on the machine that drives with them"),
     "import": ("cli.import_", "public checkpoints of other planners as weights of this package"),
     "score": ("cli.score", "PDM score of given trajectories in given scenes"),
+    "serve": ("cli.serve", "a planner as a server for simulators: AlpaSim's driver contract (gRPC)"),
     "doctor": ("cli.doctor", "what is installed, what is missing, what to do"),
 }
 BENCHES: dict[str, tuple[str, str]] = {
@@ -55,6 +56,7 @@ EXTRAS = {
     **dict.fromkeys(("onnx", "onnxscript", "onnx_ir", "ml_dtypes"), "export"),
     "onnxruntime": "ort",
     "webdataset": "sim",
+    **dict.fromkeys(("carla_driver_interface", "grpc"), "egodriver"),
 }
 
 

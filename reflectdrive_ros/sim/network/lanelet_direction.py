@@ -37,7 +37,7 @@ class Change:
 def needed_change(drawn: Any) -> Change | None:
     """The change that a map as loaded by lanelet2 needs; None for none."""
     lanelets = [one for one in drawn.laneletLayer if min(len(one.leftBound), len(one.rightBound)) > 1]
-    backward = [one for one in lanelets if one.leftBound.inverted() and one.rightBound.inverted()]
+    backward = [one for one in lanelets if _is_backward(*_drawn_bounds(one))]
     if lanelets and len(backward) > BACKWARD_SHARE * len(lanelets):
         if _oncoming_on_the_left(backward):
             return Change(mirror=False, swap=frozenset(one.id for one in backward))
@@ -46,9 +46,35 @@ def needed_change(drawn: Any) -> Change | None:
     return Change(mirror=False, swap=swap) if swap else None
 
 
+def _drawn_bounds(lanelet: Any) -> tuple[Any, Any]:
+    """The left and the right bound in the order in which their points are drawn; lanelet2 inverts both where it thinks
+    they are drawn backwards."""
+    left, right = (side.invert() if side.inverted() else side for side in (lanelet.leftBound, lanelet.rightBound))
+    return left, right
+
+
+def _is_backward(left: Any, right: Any) -> bool:
+    """Whether the left bound lies on the right in the direction of both; False where they are drawn in opposite
+    directions."""
+    (l0, l1), (r0, r1) = _ends(left), _ends(right)
+    if np.hypot(*(l0 - r0)) + np.hypot(*(l1 - r1)) > np.hypot(*(l0 - r1)) + np.hypot(*(l1 - r0)):
+        return False
+    x, y = np.concatenate([_line(left), _line(right)[::-1]]).T
+    return bool(np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y))  # anticlockwise
+
+
+def _line(side: Any) -> Array:
+    """(V, 2) points of a bound."""
+    return np.array([(point.x, point.y) for point in side])
+
+
+def _ends(side: Any) -> Array:
+    return _line(side)[[0, -1]]
+
+
 def _oncoming_on_the_left(lanelets: Sequence[Any]) -> bool:
     """Whether traffic keeps to the right where lanelets are driven as drawn: oncoming lanes lie to the left."""
-    middles = [_middle(one)[::-1] for one in lanelets]  # lanelet2 has them backwards
+    middles = [_middle(*_drawn_bounds(one)) for one in lanelets]
     heads = [geometry.headings_along(line) for line in middles]
     at = np.array([line[len(line) // 2] for line in middles])
     heading = np.array([head[len(head) // 2] for head in heads])
@@ -60,22 +86,22 @@ def _oncoming_on_the_left(lanelets: Sequence[Any]) -> bool:
     return bool((np.sign((away * left).sum(axis=1))).sum() > 0)
 
 
-def _middle(lanelet: Any) -> Array:
-    """(2 or more, 2) the mean of the bounds at their ends and middles."""
-    sides = [np.array([(point.x, point.y) for point in side]) for side in (lanelet.leftBound, lanelet.rightBound)]
+def _middle(left: Any, right: Any) -> Array:
+    """(3, 2) the mean of the bounds at their ends and middles."""
+    sides = [_line(side) for side in (left, right)]
     return np.asarray(0.5 * sum(side[[0, len(side) // 2, -1]] for side in sides))
 
 
 def _isolated(lanelets: Sequence[Any], backward: Sequence[Any]) -> frozenset[int]:
-    """Lanelets drawn against the direction of travel that join others only if they are driven as drawn."""
+    """Lanelets drawn against the direction of travel that join others only with their bounds swapped."""
     begins = Counter((one.leftBound[0].id, one.rightBound[0].id) for one in lanelets)
     ends = Counter((one.leftBound[-1].id, one.rightBound[-1].id) for one in lanelets)
     found = set()
     for one in backward:
         begin, end = (one.leftBound[0].id, one.rightBound[0].id), (one.leftBound[-1].id, one.rightBound[-1].id)
-        as_loaded = ends[begin] + begins[end]
-        as_drawn = ends[end[::-1]] + begins[begin[::-1]]
-        if as_drawn and not as_loaded:
+        left, right = _drawn_bounds(one)
+        joins_swapped = ends[right[0].id, left[0].id] + begins[right[-1].id, left[-1].id]
+        if joins_swapped and not ends[begin] + begins[end]:
             found.add(int(one.id))
     return frozenset(found)
 

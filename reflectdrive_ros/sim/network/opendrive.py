@@ -62,8 +62,9 @@ def load(xodr: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMa
     if _drives_on_the_left(root):
         mirror(root)
     name = xodr.name.removesuffix(".gz").removesuffix(".xodr")
-    unusable = _prepare(root, max_limit_mps or FREE_LIMIT_MPS)
+    unusable = _remove_unusable(root)
     surface = opendrive_surface.surface(root)
+    _simplify(root, max_limit_mps or FREE_LIMIT_MPS)
     folder.mkdir(parents=True, exist_ok=True)
     net_file = folder / f"{name}.net.xml"
     with tempfile.TemporaryDirectory() as scratch:
@@ -119,28 +120,37 @@ def _drives_on_the_left(root: Element) -> bool:
     return rules.count("LHT") > len(rules) / 2
 
 
-def _prepare(root: Element, max_limit_mps: float) -> dict[str, list[str]]:
-    """Simplifies a map for netconvert; returns the roads that no car can use, by reason.
-
-    Parking, stopping and turning lanes stay part of the surface and are no lanes to drive on. Each lane has a limit.
-    """
+def _remove_unusable(root: Element) -> dict[str, list[str]]:
+    """Removes roads without geometry and links to roads that the file does not hold; returns the roads that no car can
+    use, by reason."""
     unusable: dict[str, list[str]] = {}
-    for road in list(root.iter("road")):
+    for road in list(root.findall("road")):
         name = road.get("id", "?")
+        lanes = [lane for lane in road.iter("lane") if lane.get("type") in opendrive_surface.CAR_LANES]
         if road.find("planView/geometry") is None:
             unusable.setdefault("have no reference line", []).append(name)
             root.remove(road)
-            continue
-        lanes = [lane for lane in road.iter("lane") if lane.get("type") in opendrive_surface.CAR_LANES]
+        elif not lanes:
+            unusable.setdefault("have no lanes for cars", []).append(name)
+    known = {kind: {one.get("id") for one in root.findall(kind)} for kind in ("road", "junction")}
+    for link in root.findall("road/link"):
+        for end in list(link):
+            if end.get("elementId") not in known.get(end.get("elementType", "road"), ()):
+                link.remove(end)
+    for junction in root.findall("junction"):
+        for connection in junction.findall("connection"):
+            if {connection.get("incomingRoad"), connection.get("connectingRoad")} - known["road"]:
+                junction.remove(connection)
+    return unusable
+
+
+def _simplify(root: Element, max_limit_mps: float) -> None:
+    """Parking, stopping and turning lanes are no lanes to drive on; each lane has a limit."""
+    for road in root.iter("road"):
         for lane in road.iter("lane"):
             if lane.get("type") in opendrive_surface.DRIVABLE - opendrive_surface.CAR_LANES:
                 lane.set("type", "none")
-        if not lanes:
-            unusable.setdefault("have no lanes for cars", []).append(name)
-        elif not any(lane.findall("width") for lane in lanes):
-            unusable.setdefault("have lanes without a width", []).append(name)
         _set_limits(road, max_limit_mps)
-    return unusable
 
 
 def _set_limits(road: Element, max_limit_mps: float) -> None:

@@ -32,11 +32,11 @@ SHOWN = 5  # ids named in a message
 
 def list_unusable(kind: str, unusable: Mapping[str, Sequence[str]]) -> str:
     """Parts of a map that cannot be used, by reason, for the end of a sentence; `kind` is roads or lanelets."""
-    told = []
+    parts = []
     for reason, names in unusable.items():
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        told.append(f"; {kind} {', '.join(names[:SHOWN])}{more} {reason}")
-    return "".join(told)
+        parts.append(f"; {kind} {', '.join(names[:SHOWN])}{more} {reason}")
+    return "".join(parts)
 
 
 class Turn(IntEnum):
