@@ -7,7 +7,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-avx2 test-tensorrt doctor lint audit format bench clean train
+.PHONY: help setup demo test test-long test-avx2 test-tensorrt test-cluster doctor lint audit format bench clean train
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
@@ -21,6 +21,7 @@ help:
 	@echo "make format     let ruff put the code in shape"
 	@echo "make bench      timings of the node on this machine"
 	@echo "make train      the small network from scratch, supervised and by reward, in five hours on two cores"
+	@echo "make test-cluster  two nodes of Ray on this machine, one killed, and shared storage"
 	@echo "make test-faults, make fuzz, make soak   faults, a million odd inputs, an hour of driving"
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
 	@echo "make results    the measurements behind docs/results.md, an hour"
@@ -57,6 +58,9 @@ RTX := .venv/tensorrt-rtx
 test-tensorrt: setup
 	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --require-hashes --target $(RTX) -r tools/requirements-tensorrt.lock
 	@cd "$(ROOT)" && PYTHONPATH=$(RTX) $(BIN)/python -m pytest -m "long or not long" --timeout 1800 test/test_tensorrt_builder.py $(ARGS)
+
+test-cluster: setup
+	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 test/test_cluster.py test/test_storage.py $(ARGS)
 
 doctor: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive doctor $(ARGS)

@@ -9,8 +9,10 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from . import storage
 from .cluster import LOCAL, Cluster
 
 Number = TypeVar("Number", int, float)
@@ -65,7 +67,7 @@ def add_workers_arguments(parser: argparse._ActionsContainer, name: str, default
         dest=name.removeprefix("--"),
         default=argparse.SUPPRESS,
         metavar="ADDRESS",
-        help=f"in its place: the nodes of a Ray cluster, HOST:PORT of its head; {LOCAL}: Ray on this machine",
+        help=f"in its place: the nodes of a Ray cluster, HOST:PORT of its head; {LOCAL} or {LOCAL}:CORES: this machine",
     )
 
 
@@ -73,8 +75,16 @@ def cluster(text: str) -> Cluster:
     """Raises argparse.ArgumentTypeError."""
     host, _, port = text.rpartition(":")
     if text != LOCAL and not (host and "/" not in host and port.isdecimal() and PORT.low <= int(port) <= PORT.high):
-        raise argparse.ArgumentTypeError(f"'{text[:MAX_SHOWN_CHARS]}' is neither HOST:PORT nor {LOCAL}")
+        raise argparse.ArgumentTypeError(f"'{text[:MAX_SHOWN_CHARS]}' is neither HOST:PORT nor {LOCAL}[:CORES]")
     return Cluster(text)
+
+
+def location(text: str) -> Path:
+    """A path, or a URL of shared storage. Raises argparse.ArgumentTypeError."""
+    try:
+        return storage.location(text)
+    except storage.StorageError as fault:
+        raise argparse.ArgumentTypeError(str(fault)) from None
 
 
 def duration(low: float, high: float = 86_400.0) -> Range[float]:

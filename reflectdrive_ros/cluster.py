@@ -34,12 +34,14 @@ from .provenance import program_sha256
 
 LOCAL = "local"
 CONNECT_S = 20.0  # for the head of a cluster to answer
-POLL_S = 0.5  # between two looks at the progress of tasks, and two reports of one task
+POLL_S = 0.5  # between two readings of the progress of tasks, and between two reports of a task
 WINDOW = 2000  # tasks that Ray knows at a time: its autoscaler sees the demand, `ray.wait` stays short
 NODE_LOSSES = 10  # times that a task is tried again because its node or Ray worker was lost
 LIBRARIES = ("numpy", "opencv-python-headless", "scipy", "shapely", "eclipse-sumo", "onnxruntime", "torch")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ENVIRONMENT = (*THREADS, "NPY_DISABLE_CPU_FEATURES", "OPENBLAS_CORETYPE")  # inherited without a cluster; Ray sets one
+# Nothing is sent. Workers of a Ray that is started here have the priority of a local pool; Ray's own is the lowest.
+DEFAULTS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 OnProgress = Callable[[int, Any], None]
 
 
@@ -49,7 +51,10 @@ class ClusterError(UserError):
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cores of a Ray cluster, in place of a number of processes: HOST:PORT of its head, or LOCAL to start one."""
+    """The cores of a Ray cluster, in place of a number of processes.
+
+    The address is HOST:PORT of its head, or LOCAL or LOCAL:CORES to start one on this machine.
+    """
 
     address: str
 
@@ -118,7 +123,8 @@ class ClusterPool:
 
 def connect(cluster: Cluster) -> Any:
     """The module `ray`, connected to a cluster, once per process; it disconnects when the process exits."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
         import ray.util.scheduling_strategies
@@ -128,13 +134,16 @@ def connect(cluster: Cluster) -> Any:
         return ray
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     options: dict[str, Any] = {"address": cluster.address}
-    if cluster.address == LOCAL:
-        options |= {"num_cpus": len(os.sched_getaffinity(0)), "include_dashboard": False}
+    place, _, cores = cluster.address.partition(":")
+    if place == LOCAL:
+        count = int(cores) if cores else len(os.sched_getaffinity(0))
+        options = {"address": LOCAL, "num_cpus": count, "include_dashboard": False}
     else:
         _check_answers(cluster.address)
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    except (RuntimeError, OSError, ValueError) as fault:  # another Ray or Python, no place for its files
+    except Exception as fault:  # another Ray or Python, no place for its files, 30 s over on a loaded machine; no base
+        ray.shutdown()
         sentence = " ".join(str(fault).split())
         raise ClusterError(f"the cluster {cluster.address} cannot be used: {sentence}") from None
     finally:
@@ -142,6 +151,12 @@ def connect(cluster: Cluster) -> Any:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     return ray
+
+
+def disconnect() -> None:
+    """Ends the connection of this process and what `connect` started for it."""
+    if (ray := sys.modules.get("ray")) is not None:
+        ray.shutdown()
 
 
 def _check_answers(address: str) -> None:

@@ -27,6 +27,7 @@ from rich.table import Table
 
 from .errors import UserError
 from .stopping import STDOUT, report_stop, run_process
+from .storage import sentence_of
 
 LOG_WIDTH = 180  # columns of standard output that is not a terminal
 Arguments = argparse.Namespace
@@ -83,6 +84,11 @@ def command(
                     raise
                 file = fault.filename or getattr(args, "out", None) or getattr(args, "json", None)
                 errors.print(os_error.format(file, fault.strerror or fault))
+            except Exception as fault:
+                sentence = sentence_of(fault)
+                if sentence is None:
+                    raise
+                errors.print(sentence)
             except KeyboardInterrupt as stop:
                 if stopped is None:
                     raise

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from .storage import is_remote, read_remote, write_remote
+
 LOCK = ".lock"  # file in a folder that one process at a time writes into
 PART = ".part"  # end of the name of a file that is being written
 MEGABYTE = 1 << 20
@@ -33,6 +35,8 @@ def read_limited(path: Path, limit_bytes: int) -> bytes:
     Raises OSError with the reason in `strerror`: the system's, or that it is a device, pipe, socket or directory, or
     larger than the limit. A pipe without a writer does not block.
     """
+    if is_remote(path):
+        return read_remote(path, limit_bytes)
     blocks, left = [], limit_bytes
     with open_limited(path, limit_bytes) as file:
         size = max(os.fstat(file.fileno()).st_size, MEGABYTE)  # at once: one block is not copied again by join
@@ -90,6 +94,9 @@ def shown(path: Path | str) -> str:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Writes a file that appears at once or not at all. Raises OSError naming it; what was begun is removed then."""
+    if is_remote(path):
+        write_remote(path, content)
+        return
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         with part.open("wb") as file:
@@ -109,8 +116,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Excludes other processes that call this from a folder, which is created if it is missing. Not reentrant.
 
     The operating system releases the lock when this process ends. A folder that was created here and is empty after the
-    block is removed. Raises BlockingIOError if another process holds the lock, OSError naming the folder.
+    block is removed. A folder of shared storage is not locked. Raises BlockingIOError if another process holds the
+    lock, OSError naming the folder.
     """
+    if is_remote(folder):
+        yield
+        return
     missing = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / LOCK

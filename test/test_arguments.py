@@ -19,7 +19,7 @@ from reflectdrive_ros.cli import scenes
 NUMERIC_METAVARS = {"N", "M", "S"}
 PROGRAMS = ("demo.live", "demo.world_node", "ros.node")  # without `reflectdrive COMMAND`
 MODULES = ("bench.soak", "replay.conformance")  # likewise, with a parser of their own
-TEXTS = (None, Path, str, arguments.cluster)
+TEXTS = (None, Path, str, arguments.cluster, arguments.location)
 OTHER = {"--camera": "WxH", "--show": "N FILE", "--privilege": "NAME"}  # tested below
 
 

@@ -29,7 +29,7 @@ from reflectdrive_ros.data import sets
 from reflectdrive_ros.parallel import ATTEMPTS, RestartablePool, map_restartable
 
 HERE = Path(__file__).parent
-ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
+ENVIRONMENT = {**cluster.DEFAULTS, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ def test_scenes_and_eval_in_closed_loop(both, tmp_path):
     words = ("eval", "--closed-loop", "--planner", "route_follower", "--seeds", 2, "--duration", 4)
     ours = numbers_of(tmp_path / "ours.json", *words, "--workers", 1)
     theirs = numbers_of(tmp_path / "theirs.json", *words, "--cluster", both.address)
-    assert without(theirs, ("planning_ms",)) == without(ours, ("planning_ms",))
+    assert without([*theirs], ("planning_ms",)) == without([*ours], ("planning_ms",))
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def bags(tmp_path_factory):
     from own_bags import short_bag
 
     place = tmp_path_factory.mktemp("bags")
-    for name, seconds in (("one", 100.0), ("two", 7.0)):
+    for name, seconds in (("one", 7.0), ("two", 3.0)):  # the second is too short for a scene
         short_bag(place / name, "pandaset_002", seconds=seconds)
     return place
 
@@ -252,11 +252,11 @@ def bags(tmp_path_factory):
 def test_dataset_replay_and_compare(both, bags, tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for out, more in ((ours, ("--jobs", 1)), (theirs, ("--cluster", both.address))):
-        assert main([*map(str, ("dataset", bags, "--out", out / "set", *more))]) == 0
+        assert main([*map(str, ("dataset", bags, "--out", out / "set", *more))]) == 1
         words = ("replay", bags, "--out", out / "replay", "--planner", "route_follower", "--no-report", *more)
         assert main([*map(str, words)]) == 0
     tars = [path.name for path in (ours / "set").glob("*.tar")]
-    assert len(tars) == 2
+    assert len(tars) == 1
     for name in (*tars, *(path.with_suffix(".json").name for path in map(Path, tars)), "frames.jsonl"):
         assert (theirs / "set" / name).read_bytes() == (ours / "set" / name).read_bytes(), name
     plans = [[one["plans_sha256"] for one in read(out / "replay")["bags"]] for out in (ours, theirs)]

@@ -54,7 +54,7 @@ GROUND = (
         "lanes",
         "osm",
     ),
-    *("parallel", "provenance", "stopping", "tokens", "vector_spec"),
+    *("parallel", "provenance", "stopping", "storage", "tokens", "vector_spec"),
 )
 RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")
 

@@ -73,8 +73,10 @@ class Replays:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", type=Path, metavar="OUT_A", help="output folder of a replay")
-    parser.add_argument("b", type=Path, metavar="OUT_B", help="the same of the other planner, model or setting")
+    parser.add_argument("a", type=arguments.location, metavar="OUT_A", help="output folder of a replay")
+    parser.add_argument(
+        "b", type=arguments.location, metavar="OUT_B", help="that of the other planner, model or setting"
+    )
     arguments.add_workers_arguments(parser, "--workers", 1, "processes that resample the measures of many bags")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 

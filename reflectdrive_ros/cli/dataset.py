@@ -53,9 +53,13 @@ LIMIT_OPTIONS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "bags", type=Path, nargs="+", metavar="BAG", help="rosbag2 folder or file (mcap or sqlite3), or folder of bags"
+        "bags",
+        type=arguments.location,
+        nargs="+",
+        metavar="BAG",
+        help="rosbag2 folder or file (mcap or sqlite3), or folder of bags",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the set")
+    parser.add_argument("--out", type=arguments.location, required=True, metavar="DIR", help="folder of the set")
     parser.add_argument("--from", dest="source", choices=("bags", "navsim"), default="bags", help="what BAG is")
     navsim = parser.add_argument_group("of --from navsim")
     navsim.add_argument("--sensor-blobs", type=Path, metavar="DIR", help="images: sensor_blobs/SPLIT of OpenScene")

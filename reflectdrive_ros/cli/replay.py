@@ -32,15 +32,20 @@ from ..replay.many import replay_many
 from ..replay.plan_measures import SCORES
 from ..replay.record import ReplayRecord
 from ..runtime import cli_args
+from ..storage import is_remote
 
 MANY_FOLDER = Path("out") / "replays"  # of several bags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "bags", type=Path, nargs="+", metavar="BAG", help="rosbag2 folder or file (mcap or sqlite3), or folder of bags"
+        "bags",
+        type=arguments.location,
+        nargs="+",
+        metavar="BAG",
+        help="rosbag2 folder or file (mcap or sqlite3), or folder of bags",
     )
-    parser.add_argument("--out", type=Path, help="output folder (default: out/<bag>, out/replays)")
+    parser.add_argument("--out", type=arguments.location, help="output folder (default: out/<bag>, out/replays)")
     arguments.add_workers_arguments(parser, "--jobs", 1, "parallel replays of several bags")
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
     parser.add_argument(
@@ -72,7 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def has_several(args: argparse.Namespace) -> bool:
-    return len(args.bags) > 1 or holds_bags(args.bags[0])
+    """Whether bags are replayed in processes of their own: several, on a cluster, from or to shared storage."""
+    elsewhere = not isinstance(args.jobs, int) or any(map(is_remote, filter(None, (*args.bags, args.out))))
+    return elsewhere or len(args.bags) > 1 or holds_bags(args.bags[0])
 
 
 @command(lambda args: "the same command goes on from here" if has_several(args) else "", "{} cannot be used: {}")

@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--first", type=arguments.INDEX, default=0, metavar="N", help="scenes to leave out at the start"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the set (default: the usual one)")
+    parser.add_argument(
+        "--out", type=arguments.location, metavar="DIR", help="folder or URL (default: the usual folder)"
+    )
     arguments.add_workers_arguments(parser, "--workers", arguments.available_cores(), "processes")
     parser.add_argument(
         "--width",
@@ -57,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of an image (default: %(default)s px)",
     )
     parser.add_argument("--no-images", action="store_true", help="scenes without cameras")
-    parser.add_argument("--check", type=Path, metavar="DIR", help="make nothing: compare a set with its checksums")
+    parser.add_argument("--check", type=arguments.location, metavar="DIR", help="only compare a set with its checksums")
     parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into an image")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 

@@ -37,6 +37,7 @@ from ..model.token.rollout import default_decoding
 from ..provenance import provenance
 from ..runtime import cli_args
 from ..stopping import defer_signals, end_with_parent, exit_code, print_stop
+from ..storage import location
 from ..training import (
     average,
     diffusion,
@@ -151,7 +152,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> No
     else:
         parser.add_argument("--train", nargs=1, required=True, metavar="DIR", help="training set")
         parser.set_defaults(weights=None, tag=())
-    parser.add_argument("--val", type=Path, metavar="DIR", help="validation set")
+    parser.add_argument("--val", type=arguments.location, metavar="DIR", help="validation set")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
@@ -178,7 +179,7 @@ def run_with_network(
 ) -> int:
     """As `run`, of a network of any measures."""
     _continues(args.out, config, columns_of(config))
-    folders = [Path(name) for name in args.train]
+    folders = [location(name) for name in args.train]
     _weights(args)
     for folder in filter(None, (*folders, args.val)):  # before preparing, which takes hours
         shards.index_of(folder)
@@ -258,7 +259,7 @@ def _run_alone(
     errors: Console,
 ) -> int:
     """As `run_with_network`, while no other process trains into the folder."""
-    shape, folders, weights = shape_of(network), [Path(name) for name in args.train], _weights(args)
+    shape, folders, weights = shape_of(network), [location(name) for name in args.train], _weights(args)
     left_out: list[str] = []
 
     def on_damage(sentence: str) -> None:
@@ -331,7 +332,7 @@ def _reward_pool(
         yield None
         return
     (name,) = args.train
-    folder = Path(name)
+    folder = location(name)
     rewards.check_scorable(folder, scenes)
     with RewardPool(folder, scenes, PlanScorer(network.layout, config.reward), args.workers) as pool:
         yield pool
@@ -357,7 +358,7 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
     _continues(args.out, config, diffusion.COLUMNS)
     weights = _weights(args)
     for folder in filter(None, (*(each for each in args.train if tracks_folder(each) is None), args.val)):
-        shards.index_of(Path(folder))
+        shards.index_of(location(str(folder)))
     if args.hold_out and all(tracks_folder(each) is None for each in args.train):
         raise ConfigError(f"--hold-out leaves out recordings, but --train names none: add {RECORDED}")
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
@@ -438,7 +439,7 @@ def _training_set(
     if recordings is not None:
         samples, about = recorded_samples.recorded_set(recordings, spec, args.hold_out, progress)
         return samples, {"folder": recordings.name, **about}
-    folder = Path(name)
+    folder = location(name)
     return vector_data.build_vector_set(folder, spec, args.workers, on_damage, progress), _set(folder)
 
 
@@ -458,7 +459,7 @@ def _goal_scores(
         args.init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
     )
     with fabric.rank_zero_first(), _preparing(errors, "driving goals, shard by shard") as progress:
-        return goal_scores_of.score_set(Path(args.train[0]), shape, weights, args.workers, progress)
+        return goal_scores_of.score_set(location(args.train[0]), shape, weights, args.workers, progress)
 
 
 # --- before it begins ------------------------------------------------------------------------------------------------

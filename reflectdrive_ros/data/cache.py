@@ -32,6 +32,7 @@ from ..features import images as features
 from ..features.images import InputSpec, WordTokenizer
 from ..files import write_atomic
 from ..parallel import Workers, map_restartable
+from ..storage import is_remote
 from ..tokens import Codebook
 from . import distance_map, occupancy, shards
 from .shards import SetError, ShardNote
@@ -177,7 +178,10 @@ def build_cache(
 
 
 def cache_folder(folder: Path, shape: Shape) -> Path:
-    """Folder of a set's prepared files."""
+    """Folder of a set's prepared files: beside it or, because they are mapped into memory, in the user's cache."""
+    if is_remote(folder):
+        digest = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
+        return Path.home() / ".cache" / "reflectdrive" / "prepared" / f"{folder.name}-{digest}.prepared-{shape.key}"
     return folder.resolve().with_name(f"{folder.resolve().name}.prepared-{shape.key}")
 
 

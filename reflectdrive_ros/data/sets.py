@@ -31,6 +31,7 @@ from ..domain import Array
 from ..files import PART, lock_folder
 from ..scoring.scorer import WAYPOINTS, score
 from ..scoring.simulate import HORIZON_S
+from ..storage import is_remote
 from . import codec, shards
 from .scene import DrivingScene
 from .shards import Index, SetError, ShardContent, ShardNote
@@ -200,7 +201,7 @@ def _complete(
         underway[k] = scenes
         on_progress(index.scenes + sum(underway))
 
-    work = partial(_make_shard_load, folder, make_shard)
+    work = partial(_make_shard, folder, make_shard, wanted.made_by)
     shards.write_index(folder, index)
     on_progress(index.scenes)
     if not tasks:  # a larger set was begun here, and this much of it is whole
@@ -213,7 +214,9 @@ def _complete(
             if outcome.result is None:
                 index = replace(index, missing={**missing, name: outcome.reason})
             else:
-                made = shards.write_shard(folder, name, outcome.result, asked=asked, made_by=wanted.made_by)
+                made = outcome.result
+                if isinstance(made, ShardContent):
+                    made = shards.write_shard(folder, name, made, asked=asked, made_by=wanted.made_by)
                 notes = sorted([*index.shards, made], key=lambda note: note.file)
                 index = replace(index, shards=tuple(notes), missing=missing)
             shards.write_index(folder, index)
@@ -221,13 +224,17 @@ def _complete(
     return index
 
 
-def _make_shard_load(
-    folder: Path, make_shard: MakeShard, task: tuple[str, int, int], report: Callable[[int], None]
-) -> ShardContent:
-    """Task of a worker: makes the scenes of one shard, ready to be stored."""
+def _make_shard(
+    folder: Path,
+    make_shard: MakeShard,
+    made_by: Mapping[str, Any],
+    task: tuple[str, int, int],
+    report: Callable[[int], None],
+) -> ShardContent | ShardNote:
+    """Task of a worker: makes the scenes of one shard, and stores them where the folder is on shared storage."""
     name, number, asked = task
     split = name.rsplit("-", 1)[0]
-    beside = folder if folder.is_dir() else None  # not on another node of a cluster
+    beside = folder if not is_remote(folder) and folder.is_dir() else None  # not on another node of a cluster
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=beside) as scratch:
         if split == "hard":
             source: ShardSource = HardSubset(make_shard(split, number, SHARD, Path(scratch)), asked)
@@ -240,11 +247,14 @@ def _make_shard_load(
                 report(count)
 
         load = ShardContent.of(counted())
-    return replace(load, counts=dict(source.counts))
+    load = replace(load, counts=dict(source.counts))
+    return shards.write_shard(folder, name, load, asked=asked, made_by=made_by) if is_remote(folder) else load
 
 
 def _remove_leftovers(folder: Path) -> None:
     """Removes partial files of a killed process."""
+    if is_remote(folder):  # which has none
+        return
     for path in folder.glob(f".*{PART}"):
         path.unlink(missing_ok=True)
     for path in folder.glob(f"{SCRATCH}*"):

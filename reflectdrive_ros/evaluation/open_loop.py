@@ -15,7 +15,6 @@ recordings, by place. DAC and PDMS are means over scenes with a map, NC and TTC 
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -46,6 +45,7 @@ from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_network
 from ..scoring.scorer import WAYPOINT_TIMES_S
+from ..storage import location
 from . import displacement, driving_scores, scene_sets
 from . import privilege as privileges_of
 from .driving_scores import MEASURES, Driver, Row, Scores, make_drivers
@@ -91,8 +91,8 @@ def resolve_scene_set(scenes: str, workers: parallel.Workers, console: Console) 
     Raises SetError, SumoMissing, OSError.
     """
     if scenes not in sets.SIZES:
-        folder = Path(scenes)
-        if not os.path.exists(folder / shards.INDEX):
+        folder = location(scenes)
+        if not (folder / shards.INDEX).exists():
             make = shlex.join(["reflectdrive", "scenes", "--out", scenes])
             names = ", ".join(sets.SIZES)
             raise SetError(f"{shown(folder)} holds no scene set: name one of {names}, or make one there with `{make}`")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..ros.bag import SUFFIXES, BagError
+from ..storage import is_remote
 from .plan_measures import PLANS_FILE
 
 MAX_ENTRIES = 50_000  # files and folders that are searched for bags
@@ -15,16 +16,21 @@ MAX_ENTRIES = 50_000  # files and folders that are searched for bags
 
 def is_bag(path: Path) -> bool:
     """Whether a path is a bag by its files: a storage file, or a folder with one or with a bag's metadata."""
-    if os.path.isfile(path):  # False also for names for which Path.is_file raises
+    if _is_kind("file", path):
         return path.suffix in SUFFIXES.values()
-    return os.path.isdir(path) and any(
+    return _is_kind("dir", path) and any(
         entry.name == "metadata.yaml" or entry.suffix in SUFFIXES.values() for entry in path.iterdir()
     )
 
 
 def holds_bags(path: Path) -> bool:
     """Whether a path is a folder of bags rather than a bag."""
-    return os.path.isdir(path) and not is_bag(path) and bool(find_bags(path))
+    return _is_kind("dir", path) and not is_bag(path) and bool(find_bags(path))
+
+
+def _is_kind(kind: str, path: Path) -> bool:
+    """Whether a path is a file or dir; no, too, for names for which Path.is_file raises."""
+    return bool(getattr(path, f"is_{kind}")() if is_remote(path) else getattr(os.path, f"is{kind}")(path))
 
 
 def find_bags(path: Path) -> list[Path]:

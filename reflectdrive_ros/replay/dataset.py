@@ -34,6 +34,7 @@ from ..provenance import program_sha256
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader
 from ..ros.lanelet_map import LaneletMap
+from ..storage import local_copy
 from .bag_topics import TOPIC_KEYWORDS, TopicMapping, known_sources, map_topics
 from .dataset_checks import FrameLimits
 from .dataset_frames import Drive
@@ -343,7 +344,7 @@ def _run_job(
 ) -> str:
     """Indexes one bag, or writes its missing shards; a sentence where that is not possible."""
     try:
-        with BagReader(job.bag) as reader:
+        with local_copy(job.bag) as bag, BagReader(bag) as reader:
             ticks = reader.duration_s / options.tick_s
             if job.wanted is None:
                 drive, route = open_drive(job, reader, options, config, INDEX_IMAGE)

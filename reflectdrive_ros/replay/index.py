@@ -6,12 +6,12 @@ Like the report it is one file without external resources; the linked reports ar
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import pages
+from ..files import write_atomic
 
 COLUMNS = (
     *("bag", "", "plans", "ADE m", "FDE m", "shift p95 / max m", "comfort %", "NC / DAC / PDMS %"),
@@ -68,9 +68,7 @@ def write_index(summary: Numbers, path: Path) -> None:
     page = pages.page("replay_index.html")
     for mark, text in parts.items():
         page = page.replace(mark, text)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(page, encoding="utf-8", errors="surrogateescape")
-    os.replace(part, path)
+    write_atomic(path, page.encode("utf-8", errors="surrogateescape"))
 
 
 def _tiles(summary: Numbers) -> list[tuple[str, str, str]]:

@@ -10,12 +10,13 @@ import io
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,9 +25,11 @@ from rich.progress import Progress, TaskID
 from ..config import Config
 from ..documents import read_json
 from ..errors import UserError
+from ..files import write_atomic
 from ..parallel import map_restartable
 from ..provenance import program_sha256, provenance
 from ..runtime import cli_args
+from ..storage import is_remote, local_copy, upload
 from . import engine, plan_measures
 from .bag_folders import find_bags, folder_names, is_bag
 from .engine import ReplayOptions
@@ -124,9 +127,12 @@ def made_by(bag: Path, options: Any, config: Config, program: str) -> dict[str, 
     return dict(json.loads(json.dumps(made, default=str)))  # as read from the file
 
 
-def _state(file: Path) -> list[int]:
-    """Size in bytes and modification time in ns, which identify the content of a file."""
+def _state(file: Path) -> list[Any]:
+    """Size in bytes and modification time in ns (on shared storage its tag), which identify the content of a file."""
     there = file.stat()
+    if is_remote(file):
+        info = cast(Any, there).info
+        return [there.st_size, str(info.get("ETag") or info.get("mtime") or info.get("created"))]
     return [there.st_size, there.st_mtime_ns]
 
 
@@ -151,6 +157,9 @@ def read_result(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
 def install_result(part: Path, job: Job) -> None:
     """Renames a finished folder to the result folder of its job and removes the earlier result."""
     replace_text(part / MADE_BY, json.dumps(job.made_by, indent=1) + "\n")
+    if is_remote(job.out):
+        upload(part, job.out, last=MADE_BY)
+        return
     old = job.out.with_name(f".{job.out.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if job.out.exists():
@@ -160,9 +169,7 @@ def install_result(part: Path, job: Job) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    write_atomic(path, text.encode())
 
 
 # --- the processes ---------------------------------------------------------------------------------------------------
@@ -194,8 +201,17 @@ def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors
 
 def _run_job(job: Job, report: Callable[[float], None], *, options: ReplayOptions, config: Config) -> str:
     """Replays one bag; a sentence where that is not possible."""
-    part = job.out.with_name(f".{job.out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    with ExitStack() as stack:
+        if is_remote(job.out):
+            part = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reflectdrive-"))) / job.out.name
+        else:
+            part = job.out.with_name(f".{job.out.name}.part")
+            stack.callback(shutil.rmtree, part, ignore_errors=True)
+            shutil.rmtree(part, ignore_errors=True)
+        return _run_into(part, job, report, options, config)
+
+
+def _run_into(part: Path, job: Job, report: Callable[[float], None], options: ReplayOptions, config: Config) -> str:
     reported = 0.0
 
     def on_progress(share: float) -> None:
@@ -205,15 +221,14 @@ def _run_job(job: Job, report: Callable[[float], None], *, options: ReplayOption
             report(min(share, 1.0))
 
     try:
-        record = engine.replay_bag(job.bag, part, options, config, Console(file=io.StringIO()), on_progress)
-        engine.write_results(record, part, options, None)
+        with local_copy(job.bag) as bag:
+            record = engine.replay_bag(bag, part, options, config, Console(file=io.StringIO()), on_progress)
+            engine.write_results(record, part, options, None)
         install_result(part, job)
     except UserError as fault:
         return str(fault)
     except OSError as fault:
         return f"{fault.filename or job.out} cannot be used: {fault.strerror}"
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return ""
 
 
