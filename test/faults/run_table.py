@@ -113,8 +113,9 @@ drove at 5 m/s with three cameras.
 
 def page(content: dict) -> str:
     required = content["required"]
-    apart = sum("measured" in row for row in content["cases"].values())
-    said = f"{apart} of them were measured apart (`measured` in the file). " if apart else ""
+    apart = [row["measured"] for row in content["cases"].values() if "measured" in row]
+    how = "".join(f", {each}" for each in sorted({row.get("conditions", "") for row in apart} - {""}))
+    said = f"{len(apart)} of them were measured apart (`measured` in the file){how}. " if apart else ""
     text = HEAD.format(silence=required["silence_ms"], recovery=required["recovery_ms"], apart=said, **content)
     lines = [
         text,
