@@ -1,4 +1,4 @@
-"""`reflectdrive bench plans --scenes DIR --model FILE FILE --out FILE.png`: plans of several networks in the images.
+"""`reflectdrive bench plans --scenes DIR --model FILE FILE --out FILE.jpg`: plans of several networks in the images.
 
 A row per scene: the three newest images and a view from above, with the driven path (green) and the plan of each
 network in its colour, and a dot at each second. A dot ahead of the driven one is a plan that is too fast.
@@ -32,6 +32,7 @@ from ..runtime.engine import check_network
 Colour = tuple[int, int, int]
 COLOURS: tuple[Colour, ...] = ((225, 70, 40), (40, 110, 235), (160, 60, 200), (220, 150, 20))
 DRIVEN = "driven"
+FORMATS = {".png": (), ".jpg": (cv2.IMWRITE_JPEG_QUALITY, 88)}
 ROW_PX, ABOVE_PX, TEXT_PX = 200, 200, 22
 PX_PER_M, EGO_PX = 6.0, 12  # of the view from above
 INK, PAPER, GRID = (30, 30, 30), (246, 246, 242), (215, 215, 210)
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=arguments.positive_int(20), default=3, metavar="N", help="scenes, spread evenly"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the picture (PNG)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the picture (.png or .jpg)")
     cli_args.add_settings_argument(parser)
 
 
@@ -71,7 +72,10 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     picture = np.concatenate(
         [cv2.copyMakeBorder(r, 0, 6, 0, width - r.shape[1], cv2.BORDER_CONSTANT, value=PAPER) for r in rows]
     )
-    _, encoded = cv2.imencode(".png", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    suffix = args.out.suffix.lower()
+    if suffix not in FORMATS:
+        raise SetError(f"--out {args.out} is no picture: name a file that ends in {' or '.join(FORMATS)}")
+    _, encoded = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), FORMATS[suffix])
     write_atomic(args.out, bytes(encoded))
     console.print(f"{len(chosen)} scenes are drawn in {args.out}")
 
