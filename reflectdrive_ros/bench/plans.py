@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=arguments.positive_int(20), default=3, metavar="N", help="scenes, spread evenly"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the picture (.png or .jpg)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the image (.png or .jpg)")
     cli_args.add_settings_argument(parser)
 
 
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if there is nothing to draw."""
     if len(args.model) > len(COLOURS):
-        raise SetError(f"--model names {len(args.model)} networks, at most {len(COLOURS)} can be told apart")
+        raise SetError(f"--model names {len(args.model)} networks, at most {len(COLOURS)} have a colour")
     configs = {name_of(Path(file)): configuration(args, file) for file in args.model}
     scenes = [
         scene for scene in shards.read(args.scenes, images=True, on_damage=errors.print) if len(scene.cameras) > 0
@@ -69,13 +69,13 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     chosen = [scenes[k] for k in np.linspace(0, len(scenes) - 1, min(args.count, len(scenes))).round().astype(int)]
     rows = [legend(list(configs)), *(scene_row(scene, plans_of(scene, configs, args.privilege)) for scene in chosen)]
     width = max(row.shape[1] for row in rows)
-    picture = np.concatenate(
+    sheet = np.concatenate(
         [cv2.copyMakeBorder(r, 0, 6, 0, width - r.shape[1], cv2.BORDER_CONSTANT, value=PAPER) for r in rows]
     )
     suffix = args.out.suffix.lower()
     if suffix not in FORMATS:
-        raise SetError(f"--out {args.out} is no picture: name a file that ends in {' or '.join(FORMATS)}")
-    _, encoded = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), FORMATS[suffix])
+        raise SetError(f"--out {args.out} is no image file: name a file that ends in {' or '.join(FORMATS)}")
+    _, encoded = cv2.imencode(suffix, cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR), FORMATS[suffix])
     write_atomic(args.out, bytes(encoded))
     console.print(f"{len(chosen)} scenes are drawn in {args.out}")
 
@@ -129,8 +129,8 @@ def scene_row(scene: DrivingScene, plans: Mapping[str, Array]) -> Array:
     ade_m = {
         name: displacement.distances(plan, scene.expert)[: 3 * POINTS_PER_S].mean() for name, plan in plans.items()
     }
-    told = "   ".join(f"{name}: ADE 3 s {ade_m[name]:.2f} m" for name in plans if name != DRIVEN)
-    write(title, f"{scene.name}   {scene.ego.speed_mps:.1f} m/s   {told}", (6, TEXT_PX - 7))
+    errors_m = "   ".join(f"{name}: ADE 3 s {ade_m[name]:.2f} m" for name in plans if name != DRIVEN)
+    write(title, f"{scene.name}   {scene.ego.speed_mps:.1f} m/s   {errors_m}", (6, TEXT_PX - 7))
     return np.concatenate([title, body])
 
 
