@@ -116,7 +116,7 @@ recording: setup
 	@cd "$(ROOT)" && $(RUN) eval --scenes $(REAL)/held_out --planner reflectdrive2 --privilege words route \
 		--model $(REAL)/run/weights.safetensors --json $(NUMBERS)/recording-tuned.json
 	@cd "$(ROOT)" && $(RUN) bench plans --scenes $(REAL)/held_out --privilege words \
-		--model $(SMALL)/weights.safetensors $(REAL)/run/weights.safetensors --out docs/recording.png
+		--model $(SMALL)/weights.safetensors $(REAL)/run/weights.safetensors --out docs/recording.jpg
 
 # --- docs/results.md: one command a table, an hour in all on two cores -------------------------------------------------
 .PHONY: results

@@ -42,7 +42,10 @@ BENCHES: dict[str, tuple[str, str]] = {
     "decoding": ("bench.decoding", "the effect of each part of ReflectDrive-2's decoding"),
     "reflection": ("bench.reflection", "the effect of guidance and reflection on the plans of reflexdiffusion"),
     "inputs": ("bench.inputs", "which of its inputs a planner uses: each is withheld or exchanged"),
-    "plans": ("bench.plans", "a picture: the plans of several networks and the driven path in the images of scenes"),
+    "plans": (
+        "bench.plans",
+        "an image of the plans of several networks and the driven path, drawn into those of scenes",
+    ),
     "editing": ("bench.editing", "the effect of AutoEdit and of the plan value, by training"),
     "rollouts": ("training.rollout_bench", "the time of each part of a step of train rl"),
     "repair": ("bench.repair", "effect and cost of goals, repair, its iterations and its search radius"),

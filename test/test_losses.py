@@ -265,6 +265,31 @@ def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
     assert wanted.shape == known.shape == reader.weights.shape
 
 
+def test_a_scene_without_a_map_has_no_loss_of_the_road_and_one_without_objects_none_of_occupancy():
+    net, rng = tiny_net(), torch.Generator().manual_seed(0)
+    batch = a_batch(net)
+    tokens = torch.randn(2, net.config.cameras * net.config.instants * 50, net.config.transformer.width, generator=rng)
+    for head in (bev_head.BevHead(net.config.transformer.width, rng), ground_head.GroundHead(net.config, rng)):
+        some = tokens if isinstance(head, bev_head.BevHead) else tokens[:, : len(head.weights)]
+
+        def loss(road, users, head=head, some=some):
+            known = torch.tensor([[road, users]]).expand(2, 2)
+            return head.loss(some, batch.distances, batch.occupancy, known).item()
+
+        assert loss(False, False) == 0.0
+        assert loss(True, True) == pytest.approx(loss(True, False) + loss(False, True), rel=1e-5)
+        assert loss(True, False) > 0.0
+
+
+def test_the_decoder_alone_learns_where_the_vision_encoder_is_frozen():
+    net = tiny_net()
+    losses = Losses(net, LossConfig(), torch.Generator().manual_seed(0), "decoder")
+    losses(a_batch(net))["loss"].backward()
+    assert all(each.grad is None for each in net.vision.parameters())
+    assert net.projector is not None
+    assert any(each.grad is not None and each.grad.abs().max() > 0.0 for each in net.projector.parameters())
+
+
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""`reflectdrive bench plans --scenes DIR --model FILE FILE --out FILE.png`: plans of several networks in the images.
+"""`reflectdrive bench plans --scenes DIR --model FILE FILE --out FILE.jpg`: plans of several networks in the images.
 
 A row per scene: the three newest images and a view from above, with the driven path (green) and the plan of each
 network in its colour, and a dot at each second. A dot ahead of the driven one is a plan that is too fast.
@@ -32,6 +32,7 @@ from ..runtime.engine import check_network
 Colour = tuple[int, int, int]
 COLOURS: tuple[Colour, ...] = ((225, 70, 40), (40, 110, 235), (160, 60, 200), (220, 150, 20))
 DRIVEN = "driven"
+FORMATS = {".png": (), ".jpg": (cv2.IMWRITE_JPEG_QUALITY, 88)}
 ROW_PX, ABOVE_PX, TEXT_PX = 200, 200, 22
 PX_PER_M, EGO_PX = 6.0, 12  # of the view from above
 INK, PAPER, GRID = (30, 30, 30), (246, 246, 242), (215, 215, 210)
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=arguments.positive_int(20), default=3, metavar="N", help="scenes, spread evenly"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the picture (PNG)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the image (.png or .jpg)")
     cli_args.add_settings_argument(parser)
 
 
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if there is nothing to draw."""
     if len(args.model) > len(COLOURS):
-        raise SetError(f"--model names {len(args.model)} networks, at most {len(COLOURS)} can be told apart")
+        raise SetError(f"--model names {len(args.model)} networks, at most {len(COLOURS)} have a colour")
     configs = {name_of(Path(file)): configuration(args, file) for file in args.model}
     scenes = [
         scene for scene in shards.read(args.scenes, images=True, on_damage=errors.print) if len(scene.cameras) > 0
@@ -68,10 +69,13 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     chosen = [scenes[k] for k in np.linspace(0, len(scenes) - 1, min(args.count, len(scenes))).round().astype(int)]
     rows = [legend(list(configs)), *(scene_row(scene, plans_of(scene, configs, args.privilege)) for scene in chosen)]
     width = max(row.shape[1] for row in rows)
-    picture = np.concatenate(
+    sheet = np.concatenate(
         [cv2.copyMakeBorder(r, 0, 6, 0, width - r.shape[1], cv2.BORDER_CONSTANT, value=PAPER) for r in rows]
     )
-    _, encoded = cv2.imencode(".png", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    suffix = args.out.suffix.lower()
+    if suffix not in FORMATS:
+        raise SetError(f"--out {args.out} is no image file: name a file that ends in {' or '.join(FORMATS)}")
+    _, encoded = cv2.imencode(suffix, cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR), FORMATS[suffix])
     write_atomic(args.out, bytes(encoded))
     console.print(f"{len(chosen)} scenes are drawn in {args.out}")
 
@@ -125,8 +129,8 @@ def scene_row(scene: DrivingScene, plans: Mapping[str, Array]) -> Array:
     ade_m = {
         name: displacement.distances(plan, scene.expert)[: 3 * POINTS_PER_S].mean() for name, plan in plans.items()
     }
-    told = "   ".join(f"{name}: ADE 3 s {ade_m[name]:.2f} m" for name in plans if name != DRIVEN)
-    write(title, f"{scene.name}   {scene.ego.speed_mps:.1f} m/s   {told}", (6, TEXT_PX - 7))
+    errors_m = "   ".join(f"{name}: ADE 3 s {ade_m[name]:.2f} m" for name in plans if name != DRIVEN)
+    write(title, f"{scene.name}   {scene.ego.speed_mps:.1f} m/s   {errors_m}", (6, TEXT_PX - 7))
     return np.concatenate([title, body])
 
 

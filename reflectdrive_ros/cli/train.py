@@ -82,6 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run, or folder of weights as models/reflectdrive2_small, that initialises this one, as far as it fits",
     )
     sft_parser.add_argument(
+        "--tag", action="append", default=[], metavar="NAME=W", help="relative frequency of a scenario tag, else 1"
+    )
+    sft_parser.add_argument(
         "--language-weights",
         type=Path,
         metavar="DIR",
@@ -146,12 +149,10 @@ def _add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> No
             metavar="W",
             help="relative frequency of the scenes of each set of --train (default: equal)",
         )
-        parser.add_argument(
-            "--tag", action="append", default=[], metavar="NAME=W", help="relative frequency of a scenario tag, else 1"
-        )
     else:
         parser.add_argument("--train", nargs=1, required=True, metavar="DIR", help="training set")
-        parser.set_defaults(weights=None, tag=())
+        parser.set_defaults(weights=None)
+    parser.set_defaults(tag=())
     parser.add_argument("--val", type=arguments.location, metavar="DIR", help="validation set")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
     length = parser.add_mutually_exclusive_group()

@@ -147,8 +147,9 @@ class Drive:
             if inputs.due(now_ns):
                 inputs.wait_idle()
                 snapshot = inputs.snapshot(now_ns)
-                ids, past = self._history(history, newest_objects, snapshot.observation)
-                if now_ns >= reader.start_ns + tick * tick_ns:
+                begins = now_ns >= reader.start_ns + tick * tick_ns
+                ids, past = self._history(history, newest_objects, snapshot.observation, begins)
+                if begins:
                     problem = "; ".join(snapshot.problems)
                     pending.append(Pending(tick, now_ns, snapshot.observation, snapshot.ego, problem, ids, past))
                     tick += 1
@@ -186,7 +187,7 @@ class Drive:
         self._sizes: dict[str, dict[str, tuple[int, int]]] = {}
         self._moved_ns: int | None = None
         self.notice = ""  # what is to be said of the cameras, after the last frame
-        self._jumped = False  # position or clock, since the last odometry
+        self._jumped: bool = False  # position or clock, since the last odometry
         self._on_map = self.lanelets is None
         max_age_s = self.config.inputs.lights_max_age_s
         self._lights = None if self.lanelets is None else LightRecord(self.lanelets, max_age_s)
@@ -238,9 +239,9 @@ class Drive:
         self._on_map = True
 
     def _history(
-        self, buffer: AgentHistoryBuffer, objects: Any | None, observation: Observation | None
+        self, buffer: AgentHistoryBuffer, objects: Any | None, observation: Observation | None, wanted: bool
     ) -> tuple[tuple[bytes, ...], AgentHistory | None]:
-        """Ids and history of the agents of an observation, from messages until then."""
+        """Ids and history of the agents of an observation, from messages until then; only kept if not `wanted`."""
         if objects is None or observation is None or observation.agents is None:
             return (), None
         ego, limits = observation.ego, self.config.inputs
@@ -255,6 +256,8 @@ class Drive:
         except BadMessage:
             return (), None
         buffer.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
+        if not wanted:
+            return (), None
         return tracked.ids, buffer.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, observation.agents)
 
     def _forget(self, now_ns: int) -> None:
