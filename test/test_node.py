@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from builtin_interfaces.msg import Time
 from messages import CAMERAS, camera_info, jpeg, odometry, predicted_objects, raw
 from node_car import ERROR, EVERYTHING, LATCHED, OK, WARN, Car, car, patient, planned, stopped
 from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
@@ -249,6 +250,22 @@ def test_bytes_that_are_no_message_neither_end_the_node_nor_keep_it_from_plannin
         said = (tmp_path / "node.log").read_text()
         assert "Traceback" not in said
         assert "Error" not in said
+
+
+def test_where_rclpy_has_no_executor_in_cpp_the_one_in_python_drives(monkeypatch):
+    """As in Humble."""
+    context = Context()
+    rclpy.init(context=context)
+    node = Node("old", context=context)
+    assert not isinstance(new_executor(node), SingleThreadedExecutor)
+    monkeypatch.setitem(sys.modules, "rclpy.experimental", None)
+    try:
+        executor = new_executor(node)
+        assert isinstance(executor, SingleThreadedExecutor)
+        spin_once_safely(executor, node)  # returns, though nothing happens
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown(context=context)
 
 
 def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
