@@ -191,8 +191,6 @@ def test_only_modules_that_rclpy_of_humble_has_are_imported():
     for file in (ROOT / "reflectdrive_ros").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rclpy."):
-                if (file.name, node.module) == ("node.py", "rclpy.experimental"):
-                    continue  # with a fallback (test_node.py)
                 assert node.module.split(".")[1] in RCLPY_OF_HUMBLE, f"{file.name} imports {node.module}"
 
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -29,7 +28,7 @@ from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs, topics
 from reflectdrive_ros.ros.elevation import FLAT_GROUND
-from reflectdrive_ros.ros.node import PlannerNode, new_executor, spin_once_safely
+from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
 
@@ -252,28 +251,13 @@ def test_bytes_that_are_no_message_neither_end_the_node_nor_keep_it_from_plannin
         assert "Error" not in said
 
 
-def test_where_rclpy_has_no_executor_in_cpp_the_one_in_python_drives(monkeypatch):
-    """As in Humble."""
-    context = Context()
-    rclpy.init(context=context)
-    node = Node("old", context=context)
-    assert not isinstance(new_executor(node), SingleThreadedExecutor)
-    monkeypatch.setitem(sys.modules, "rclpy.experimental", None)
-    try:
-        executor = new_executor(node)
-        assert isinstance(executor, SingleThreadedExecutor)
-        spin_once_safely(executor, node)  # returns, though nothing happens
-    finally:
-        node.destroy_node()
-        rclpy.try_shutdown(context=context)
-
-
 def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
     """A /clock before 1970 raises in rclpy's own callback."""
     context = Context()
     rclpy.init(context=context)
     node = Node("clockwork", context=context, parameter_overrides=[Parameter("use_sim_time", value=True)])
-    executor = new_executor(node)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
     publisher = node.create_publisher(Clock, "/clock", 10)
     try:
         until = time.perf_counter() + 20.0
@@ -334,7 +318,8 @@ def node_in_this_process(tmp_path, made, planner):
     node = PlannerNode(
         PlanningCore(made, time.perf_counter, engine=Engine(made, time.perf_counter, planner)), context=context
     )
-    executor = new_executor(node)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
     spinning = threading.Thread(target=spin, args=(executor,), daemon=True)
     spinning.start()
     try:
