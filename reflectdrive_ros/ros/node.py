@@ -348,8 +348,8 @@ def main(args: list[str] | None = None) -> int:
         start_ros(given)
         node = start_node()
         gc.freeze()  # objects of the start-up are not scanned again
-        # rclpy's EventsExecutor takes a fifth of the time per message, but hangs (7.1.6): without a timeout, and where its
-        # own process publishes what it subscribes to
+        # rclpy's EventsExecutor takes a fifth of the time per message, but hangs (7.1.6): without a timeout, and where
+        # its own process publishes what it subscribes to
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         driving = True
