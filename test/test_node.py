@@ -14,7 +14,7 @@ from builtin_interfaces.msg import Time
 from messages import CAMERAS, camera_info, jpeg, odometry, predicted_objects, raw
 from node_car import ERROR, EVERYTHING, LATCHED, OK, WARN, Car, car, patient, planned, stopped
 from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
@@ -28,7 +28,7 @@ from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs, topics
 from reflectdrive_ros.ros.elevation import FLAT_GROUND
-from reflectdrive_ros.ros.node import PlannerNode, new_executor, spin_once_safely
+from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
 
@@ -256,7 +256,8 @@ def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
     context = Context()
     rclpy.init(context=context)
     node = Node("clockwork", context=context, parameter_overrides=[Parameter("use_sim_time", value=True)])
-    executor = new_executor(node)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
     publisher = node.create_publisher(Clock, "/clock", 10)
     try:
         until = time.perf_counter() + 20.0
@@ -317,7 +318,8 @@ def node_in_this_process(tmp_path, made, planner):
     node = PlannerNode(
         PlanningCore(made, time.perf_counter, engine=Engine(made, time.perf_counter, planner)), context=context
     )
-    executor = new_executor(node)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
     spinning = threading.Thread(target=spin, args=(executor,), daemon=True)
     spinning.start()
     try:

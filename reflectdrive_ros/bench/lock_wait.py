@@ -2,11 +2,11 @@
 
     waits_ms = lock_waits_ms(config, messages, 5.0)
 
-OpenCV releases the lock while it decodes. Whoever holds it at the end is asked to give it up after `SWITCH_INTERVAL_S`,
-and does so between two bytecodes: one long call into C delays it. Here one thread plans from a recording's images
-without pause, as many as it can; another decodes an image every few milliseconds. What is neither its processor time
-nor time in which it queued for a processor is time that it slept until the lock was free. On a machine with other load
-that includes the time for which the lock's holder queued.
+OpenCV releases the lock while it decodes. The thread that holds it at the end is asked to give it up after
+`SWITCH_INTERVAL_S`, and does so between two bytecodes: one long call into C delays it. Here one thread plans from a
+recording's images without pause, as many as it can; another decodes an image every few milliseconds. What is neither
+its processor time nor time in which it queued for a processor is time that it slept until the lock was free. On a
+machine with other load that includes the time for which the lock's holder queued.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
-
-from rclpy.serialization import serialize_message
 
 from ..config import Config
 from ..ros import image_decoding, outputs
@@ -70,5 +68,5 @@ def _plan_without_pause(core: PlanningCore, messages: dict[str, list[Any]], stop
             message = choices[count % len(choices)]
             if hasattr(message, "header"):
                 message.header.stamp = outputs.time_message(now_ns)
-            core.receive(key, serialize_message(message), now_ns)
+            core.put(key, message, now_ns)
         core.step(now_ns)

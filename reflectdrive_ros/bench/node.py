@@ -95,15 +95,14 @@ def upscale_to_full_hd(message: Any) -> Any:
 
 
 def node_config(args: argparse.Namespace) -> Config:
-    return override_dotted(
-        Config(),
-        {
-            "planner": args.planner,
-            "cameras.compressed": not args.raw,
-            "inputs.objects_type": "predicted" if args.objects else "none",
-            "speed_limit_mps": 13.9,
-        },
-    )
+    settings = {
+        "planner": args.planner,
+        "cameras.compressed": not args.raw,
+        "inputs.objects_type": "predicted" if args.objects else "none",
+        "speed_limit_mps": 13.9,
+    }
+    config: Config = override_dotted(Config(), settings)
+    return config
 
 
 def inputs_sent(messages: dict[str, list[Any]], args: argparse.Namespace) -> list[str]:

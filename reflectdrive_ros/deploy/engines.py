@@ -78,7 +78,7 @@ def try_build(card: GraphCard, clock: Callable[[], float]) -> Iterator[BuiltEngi
     trt = import_library(RTX_MODULE)
     for name in engine_graphs(card):
         begun = clock()
-        plan, _ = _plan(trt, card.files[name], b"", trt.ComputeCapability.__members__[TARGET])
+        plan, _ = _plan(trt, card.files[name], b"", getattr(trt.ComputeCapability, TARGET))
         yield BuiltEngine(name, card.files[name], clock() - begun, len(plan))
 
 

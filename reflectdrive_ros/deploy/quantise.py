@@ -256,6 +256,8 @@ def _insert_node(
     node = ir.node(kind, inputs, attributes, name=name)
     (output,) = node.outputs
     output.name, output.shape = name, inputs[0].shape
-    output.dtype = inputs[2].dtype if kind == "QuantizeLinear" else ir.DataType.FLOAT
+    zero_point = inputs[2].dtype
+    assert zero_point is not None
+    output.dtype = zero_point if kind == "QuantizeLinear" else ir.DataType.FLOAT
     graph.insert_before(before, node)
     return output

@@ -24,7 +24,7 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
 from rclpy.exceptions import ParameterException
-from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node, SubscriptionEventCallbacks  # of qos_event in Humble
 from rclpy.qos import QoSCompatibility, qos_check_compatible
@@ -50,7 +50,6 @@ MISMATCH_PERIOD_S = 3.0
 ARRIVALS_KEPT = 256
 DOMAINS = 233  # ROS domain ids that the port numbers of DDS allow
 SWITCH_INTERVAL_S = 0.001
-SPIN_TIMEOUT_S = 0.1  # without one, the executor in C++ does not return when a timer is due
 STAMP_END = 12  # of a serialised message with a header: what follows its stamp
 
 
@@ -264,26 +263,10 @@ class FaultNode(Node):
         self._publisher.publish(outputs.diagnostics([self._status], now_ns, self.get_fully_qualified_name()))
 
 
-def new_executor(node: Node) -> Executor:
-    """An executor of one thread with this node.
-
-    rclpy's usual one lists in Python what it waits for, 0.4 ms before each callback. The one in C++ takes 0.08 ms;
-    Humble lacks it.
-    """
-    try:
-        from rclpy.experimental import EventsExecutor
-    except ImportError:
-        executor: Executor = SingleThreadedExecutor(context=node.context)
-    else:
-        executor = EventsExecutor(context=node.context)
-    executor.add_node(node)
-    return executor
-
-
-def spin_once_safely(executor: Executor, node: Node) -> None:
+def spin_once_safely(executor: SingleThreadedExecutor, node: Node) -> None:
     """`spin_once` that logs exceptions instead of raising them, such as those of a malformed /clock message."""
     try:
-        executor.spin_once(timeout_sec=SPIN_TIMEOUT_S)
+        executor.spin_once()
     except ExternalShutdownException:
         raise
     except Exception as fault:
@@ -365,10 +348,13 @@ def main(args: list[str] | None = None) -> int:
         start_ros(given)
         node = start_node()
         gc.freeze()  # objects of the start-up are not scanned again
-        executor = new_executor(node)
+        # rclpy's EventsExecutor takes a fifth of the time per message, but hangs (7.1.6): without a timeout, and where
+        # its own process publishes what it subscribes to
+        executor = SingleThreadedExecutor()
+        executor.add_node(node)
         driving = True
         while not ending and node.context.ok():
-            spin_once_safely(executor, node)
+            spin_once_safely(executor, node)  # the watchdog's timer limits each wait
     except (ConfigError, ModelFileError, ParameterException) as fault:
         sys.stderr.write(f"reflectdrive: {fault}\n")
         return 2

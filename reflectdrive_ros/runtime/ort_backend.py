@@ -45,8 +45,8 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 T = TypeVar("T")
 ERROR_SEVERITY = 3  # of ONNX Runtime's levels: errors
 DISABLED_OPTIMIZERS = ["SkipLayerNormFusion"]  # fusions that are slower on a CPU than their parts
-# these come before the search for integer products and hide some: the first merges the QuantizeLinear of products with
-# a common input, the second takes a product with its bias
+# these precede the search for integer products and hide some of them: the first merges the QuantizeLinear of products
+# with a common input, the second takes a product with its bias
 DISABLED_FOR_INT8 = ["CommonSubexpressionElimination", "MatMulAddFusion"]
 # graphs whose operators use several threads, because there is one prompt only
 MULTITHREADED_GRAPHS = ("prefill", "prefill_goal")
