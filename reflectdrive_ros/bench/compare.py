@@ -1,8 +1,8 @@
 """`reflectdrive bench compare OLD.json NEW.json`: which times of two measurements differ by more than noise.
 
 Machines differ, and one machine differs from minute to minute. A time whose bound was measured in the same run is
-therefore compared as a multiple of it. Noise is the spread between the quartiles of both measurements, relative to their
-medians and added as independent errors; where a file has no quartiles ASSUMED_NOISE stands for it.
+therefore compared as a multiple of it. Noise is the spread between the quartiles of both measurements, relative to
+their medians and added as independent errors; where a file has no quartiles ASSUMED_NOISE stands for it.
 """
 
 from __future__ import annotations
