@@ -253,7 +253,8 @@ def _judge(numbers: Numbers) -> str:
     row = next(iter(numbers["planners"].values()))
     return (
         f"### Judge `{numbers['judge']}`\n\n{maps}; objects given, limits of at most "
-        f"{3.6 * numbers['max_limit_mps']:.0f} km/h; {row['drives']} drives a planner, {row['seconds']:.0f} s in all.\n\n"
+        f"{3.6 * numbers['max_limit_mps']:.0f} km/h; {row['drives']} drives a planner, {row['seconds']:.0f} s in all."
+        "\n\n"
     )
 
 
