@@ -215,7 +215,7 @@ def _iterate_drives(
     workers: int | None = None,
 ) -> Iterator[tuple[Job, DriveResult | str]]:
     """Results in order of completion, or the reason of a failure: SUMO may crash its process."""
-    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s, where=where or worlds.generated())
+    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s, where=where)
     for outcome in map_restartable(jobs, work, workers or os.cpu_count() or 1, lambda place, count: None):
         yield outcome.task, outcome.reason if outcome.result is None else outcome.result
 
@@ -227,7 +227,7 @@ def _run_drive(
     drivers: Mapping[str, Driver],
     config: Config,
     duration_s: float,
-    where: Worlds,
+    where: Worlds | None = None,
 ) -> DriveResult:
     name, seed = job
     return drive(
