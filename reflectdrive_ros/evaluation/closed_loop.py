@@ -231,7 +231,11 @@ def _run_drive(
 ) -> DriveResult:
     name, seed = job
     return drive(
-        where.options(seed), drivers[name].planner, config, duration_s, random_weights=drivers[name].random_weights
+        (where or worlds.generated()).options(seed),
+        drivers[name].planner,
+        config,
+        duration_s,
+        random_weights=drivers[name].random_weights,
     )
 
 
