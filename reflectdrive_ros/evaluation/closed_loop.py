@@ -214,7 +214,7 @@ def _iterate_drives(
     workers: Workers,
 ) -> Iterator[tuple[Job, DriveResult | str]]:
     """Results in order of completion, or the reason of a failure: SUMO may crash its process."""
-    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s, where=where or worlds.generated())
+    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s, where=where)
     for outcome in map_restartable(jobs, work, workers):
         yield outcome.task, outcome.reason if outcome.result is None else outcome.result
 
@@ -226,11 +226,15 @@ def _run_drive(
     drivers: Mapping[str, Driver],
     config: Config,
     duration_s: float,
-    where: Worlds,
+    where: Worlds | None = None,
 ) -> DriveResult:
     name, seed = job
     return drive(
-        where.options(seed), drivers[name].planner, config, duration_s, random_weights=drivers[name].random_weights
+        (where or worlds.generated()).options(seed),
+        drivers[name].planner,
+        config,
+        duration_s,
+        random_weights=drivers[name].random_weights,
     )
 
 
