@@ -34,7 +34,8 @@ from .provenance import program_sha256
 
 LOCAL = "local"
 CONNECT_S = 20.0  # for the head of a cluster to answer
-POLL_S = 0.5  # between two readings of the progress of tasks, and between two reports of a task
+POLL_S = 0.5  # between two readings of the progress of tasks
+REPORT_S = 2.0  # between two reports of a task: 500 a second from 1,000 tasks
 WINDOW = 2000  # tasks that Ray knows at a time: its autoscaler sees the demand, `ray.wait` stays short
 NODE_LOSSES = 10  # times that a task is tried again because its node or Ray worker was lost
 LIBRARIES = ("numpy", "opencv-python-headless", "scipy", "shapely", "eclipse-sumo", "onnxruntime", "torch")
@@ -43,6 +44,8 @@ ENVIRONMENT = (*THREADS, "NPY_DISABLE_CPU_FEATURES", "OPENBLAS_CORETYPE")  # inh
 # Nothing is sent. Workers of a Ray that is started here have the priority of a local pool; Ray's own is the lowest.
 DEFAULTS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 OnProgress = Callable[[int, Any], None]
+
+_connected = ""  # the address of the cluster that this process is connected to
 
 
 class ClusterError(UserError):
@@ -122,7 +125,8 @@ class ClusterPool:
 
 
 def connect(cluster: Cluster) -> Any:
-    """The module `ray`, connected to a cluster, once per process; it disconnects when the process exits."""
+    """The module `ray`, connected to a cluster, until `disconnect` or the end of the process."""
+    global _connected
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
@@ -130,7 +134,7 @@ def connect(cluster: Cluster) -> Any:
         import ray.util.scheduling_strategies
     except ImportError:
         raise ClusterError("Ray is not installed, --cluster needs it: pip install 'reflectdrive[cluster]'") from None
-    if ray.is_initialized():
+    if ray.is_initialized() and _connected == cluster.address:
         return ray
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     options: dict[str, Any] = {"address": cluster.address}
@@ -140,6 +144,7 @@ def connect(cluster: Cluster) -> Any:
         options = {"address": LOCAL, "num_cpus": count, "include_dashboard": False}
     else:
         _check_answers(cluster.address)
+    ray.shutdown()  # of another cluster
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as fault:  # another Ray or Python, no place for its files, 30 s over on a loaded machine; no base
@@ -150,6 +155,7 @@ def connect(cluster: Cluster) -> Any:
         with suppress(ValueError):  # not the main thread
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+    _connected = cluster.address
     return ray
 
 
@@ -212,7 +218,7 @@ def _run(parcel: Sequence[Any], caller: _Caller, inbox: Any, index: int, task: A
 
     def on_progress(place: int, value: Any) -> None:
         nonlocal reported_s
-        if inbox is not None and (value == 0 or time.monotonic() - reported_s >= POLL_S):
+        if inbox is not None and (value == 0 or time.monotonic() - reported_s >= REPORT_S):
             reported_s = time.monotonic()
             inbox.add.remote(index, value)
 

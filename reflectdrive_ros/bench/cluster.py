@@ -1,8 +1,8 @@
 """`reflectdrive bench cluster`: a Ray cluster on this machine against the local pool, on the same closed-loop drives.
 
-Both run the drives of `route_follower` in the same towns, alternately, with 1, 2, .. workers; results must be equal.
+Both run the drives of `route_follower` in the same towns, alternately; results must be equal.
 Wall time is that of this machine with its other load. CPU time is that of all processes of a run, from /proc, with
-those that Ray keeps for itself; the start of Ray and of its workers, once per command, is a row of its own.
+those that Ray keeps for itself; the start of Ray and of its workers, once per command, is not in them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,12 +34,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--workers",
-        type=arguments.process_count(),
-        nargs="+",
-        default=[1, 2, 4],
-        metavar="N",
-        help="numbers of workers",
+        "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes, and cores of the cluster"
     )
     parser.add_argument("--seeds", type=arguments.positive_int(10_000), default=8, metavar="N", help="drives in a run")
     parser.add_argument(
@@ -61,31 +57,31 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
             raise UserError(f"a drive failed: {next(iter(driven.failures.values()))}")
         return {one.seed: (one.log, one.scores.tolist()) for one in driven.results}
 
-    rows: dict[int, dict[str, Any]] = {}
-    found: list[Any] = []
-    turns = [(count, turn) for count in args.workers for turn in range(args.repeats)]
-    for count, turn in track_progress(turns, "driving", errors):
-        started = None
-        if turn == 0:
-            cluster.disconnect()
-            started = measured(lambda: cluster.connect(Cluster(f"{LOCAL}:{count}")))[1]  # noqa: B023
-            rows[count] = {"start": started, "local": [], "ray": []}
-        for kind, workers in (("local", count), ("ray", Cluster(f"{LOCAL}:{count}"))):
-            result, spent = measured(lambda: drive(workers))  # noqa: B023
-            rows[count][kind].append(spent)
-            found.append(result)
-    cluster.disconnect()
-    same = all(str(each) == str(found[0]) for each in found)
+    here = Cluster(f"{LOCAL}:{args.workers}")
+    runs: dict[str, list[dict[str, float]]] = {"local": [], "ray": []}
+    found: list[str] = []
+    try:
+        _, started = measured(lambda: cluster.connect(here))
+        for _ in track_progress(range(args.repeats), "driving", errors):
+            for kind, workers in (("local", args.workers), ("ray", here)):
+                result, spent = measured(partial(drive, workers))
+                runs[kind].append(spent)
+                found.append(str(result))
+    finally:
+        cluster.disconnect()
     numbers = {
         "drives": args.seeds,
         "duration_s": args.duration,
         "repeats": args.repeats,
-        "equal_results": same,
-        "workers": {str(count): summary(row) for count, row in rows.items()},
+        "workers": args.workers,
+        "equal_results": len(set(found)) == 1,
+        "start": started,
+        **medians(runs),
+        "runs": runs,
     }
     write_numbers(args.json, numbers)
     console.print(table(numbers))
-    return 0 if same else 1
+    return 0 if numbers["equal_results"] else 1
 
 
 def measured(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
@@ -115,29 +111,24 @@ def family_cpu_s() -> float:
     return total / TICKS_PER_S
 
 
-def summary(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Medians over the repeats; `more_percent` is that of Ray over the local pool."""
-    medians = {
-        kind: {name: round(median(one[name] for one in row[kind]), 3) for name in ("wall_s", "cpu_s")}
-        for kind in ("local", "ray")
+def medians(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
+    """Medians over the runs; `more_percent` is that of Ray over the local pool."""
+    middle = {
+        kind: {name: round(median(one[name] for one in some), 3) for name in ("wall_s", "cpu_s")}
+        for kind, some in runs.items()
     }
-    more = {
-        name: round(100.0 * (medians["ray"][name] / medians["local"][name] - 1.0), 1) for name in ("wall_s", "cpu_s")
-    }
-    runs = {f"{kind}_runs": row[kind] for kind in ("local", "ray")}
-    return {**medians, "more_percent": more, "start": row["start"], **runs}
+    more = {name: round(100.0 * (middle["ray"][name] / middle["local"][name] - 1.0), 1) for name in middle["ray"]}
+    return {**middle, "more_percent": more}
 
 
 def table(numbers: Mapping[str, Any]) -> Table:
     title = (
-        f"{numbers['drives']} drives of {numbers['duration_s']:g} s, medians of {numbers['repeats']}; results are "
-        f"{'equal' if numbers['equal_results'] else 'NOT equal'}"
+        f"{numbers['drives']} drives of {numbers['duration_s']:g} s, {numbers['workers']} workers, medians of "
+        f"{numbers['repeats']}; results are {'equal' if numbers['equal_results'] else 'NOT equal'}"
     )
-    rows = []
-    for count, row in numbers["workers"].items():
-        cells = [f"{row[kind][name]:.1f}" for name in ("cpu_s", "wall_s") for kind in ("local", "ray")]
-        more = [f"{row['more_percent'][name]:+.1f}" for name in ("cpu_s", "wall_s")]
-        start = f"{row['start']['cpu_s']:.1f}"
-        rows.append((count, cells[0], cells[1], more[0], cells[2], cells[3], more[1], start))
-    headings = ("workers", "CPU s local", "CPU s Ray", "%", "wall s local", "wall s Ray", "%", "start of Ray CPU s")
-    return make_table(headings, rows, title)
+    rows = [
+        (label, *(f"{numbers[kind][name]:.1f}" for kind in ("local", "ray")), f"{numbers['more_percent'][name]:+.1f}")
+        for label, name in (("CPU s", "cpu_s"), ("wall s", "wall_s"))
+    ]
+    start = f"start of Ray: {numbers['start']['cpu_s']:.1f} CPU s, {numbers['start']['wall_s']:.1f} s"
+    return make_table(("", "local pool", "Ray", "%"), rows, title, caption=start)

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -45,6 +46,7 @@ HARD_SHARD = 75  # of SHARD made for it
 HARD_FAMILY = "high_lateral_acceleration"  # all of it counts as hard
 SETS_FOLDER_VARIABLE = "REFLECTDRIVE_SCENES"  # variable that names the folder of all sets
 SCRATCH = ".scratch-"
+REMOTE_INDEX_S = 10.0  # between two indices on shared storage: that of a large set has megabytes
 
 
 class ShardSource(Protocol):
@@ -206,6 +208,7 @@ def _complete(
     on_progress(index.scenes)
     if not tasks:  # a larger set was begun here, and this much of it is whole
         return index
+    written_s = time.monotonic()
     with closing(parallel.map_restartable(tasks, work, workers, progress)) as outcomes:  # its workers end with it
         for outcome in outcomes:
             name, _, asked = outcome.task
@@ -219,8 +222,11 @@ def _complete(
                     made = shards.write_shard(folder, name, made, asked=asked, made_by=wanted.made_by)
                 notes = sorted([*index.shards, made], key=lambda note: note.file)
                 index = replace(index, shards=tuple(notes), missing=missing)
-            shards.write_index(folder, index)
+            if not is_remote(folder) or time.monotonic() - written_s >= REMOTE_INDEX_S:
+                shards.write_index(folder, index)
+                written_s = time.monotonic()
             on_progress(index.scenes + sum(underway))
+    shards.write_index(folder, index)
     return index
 
 
