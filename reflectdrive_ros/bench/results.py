@@ -116,8 +116,11 @@ def families(files: Mapping[str, Numbers]) -> str:
     for stem, numbers in _scored_files(files, "test").items():
         drivers = {_row_name(stem, "test", name): row["families"] for name, row in numbers["drivers"].items()}
         names = sorted({family for row in drivers.values() for family in row})
-        rows = [(family, *(_format(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
-        table = _table(("family", *(f"`{name}`" for name in drivers)), rows)
+        rows = [
+            (f"`{name}`", *(_format(row.get(family, {}).get("pdms")) for family in names))
+            for name, row in drivers.items()
+        ]
+        table = _table(("driver", *names), rows)
         parts.append(f"{table}\n{_sources({stem: numbers})}")
     return "## By family\n\nPDMS on `test`.\n\n" + "\n".join(parts) if parts else ""
 
