@@ -7,13 +7,14 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-avx2 test-cluster doctor lint audit format bench clean train
+.PHONY: help setup demo test test-long test-avx2 test-tensorrt test-cluster doctor lint audit format bench clean train
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
 	@echo "make test       the tests (minutes)"
 	@echo "make test-long  the tests that take long too: builds from scratch, both message layouts"
 	@echo "make test-avx2  the tests as on a processor without AVX-512"
+	@echo "make test-tensorrt  NVIDIA's parser and builder on all exported graphs, without a GPU (fetches 95 MB from NVIDIA)"
 	@echo "make doctor     what is installed, what is missing, what to do"
 	@echo "make lint       ruff and mypy"
 	@echo "make audit      is what is installed what was chosen, and is any of it known to be vulnerable"
@@ -22,6 +23,7 @@ help:
 	@echo "make train      the small network from scratch, supervised and by reward, in five hours on two cores"
 	@echo "make test-cluster  two nodes of Ray on this machine, one killed, and shared storage"
 	@echo "make test-faults, make fuzz, make soak   faults, a million odd inputs, an hour of driving"
+	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
 	@echo "make results    the measurements behind docs/results.md, an hour"
 	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
 	@echo "make clean      remove .venv and everything built"
@@ -50,6 +52,12 @@ AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SP
 
 test-avx2: setup
 	@cd "$(ROOT)" && env $(AVX2) $(BIN)/python -m pytest $(ARGS)
+
+# beside the virtual environment's packages: the library is proprietary, and only these tests use it
+RTX := .venv/tensorrt-rtx
+test-tensorrt: setup
+	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --require-hashes --target $(RTX) -r tools/requirements-tensorrt.lock
+	@cd "$(ROOT)" && PYTHONPATH=$(RTX) $(BIN)/python -m pytest -m "long or not long" --timeout 1800 test/test_tensorrt_builder.py $(ARGS)
 
 test-cluster: setup
 	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 test/test_cluster.py test/test_storage.py $(ARGS)
@@ -88,6 +96,27 @@ train: setup
 		--val $(RECIPE)/val --out $(RECIPE)/rl --init-from $(RECIPE)/goals --minutes 75 $(RL_ARGS)
 	@cd "$(ROOT)" && $(BIN)/reflectdrive eval --scenes test --planner reflectdrive2 --privilege route \
 		--model $(RECIPE)/rl/weights.safetensors --json $(RECIPE)/eval-test.json
+
+# --- docs/dataset.md: the shipped network on a real recording of 8 s, before and after fine-tuning ---------------------
+.PHONY: recording
+REAL := out/recording
+FRAMES := --tick 0.1 --topic objects=
+
+recording: setup
+	@cd "$(ROOT)" && mkdir -p $(REAL) && printf 'drive,start,end\npandaset_002,7.35,9\n' > $(REAL)/last.csv && \
+		printf 'drive,start,end\npandaset_002,0,3.35\n' > $(REAL)/first.csv
+	@cd "$(ROOT)" && { test -d $(REAL)/pandaset_002 || $(RUN) make-bag pandaset_002 $(REAL)/pandaset_002; }
+	@cd "$(ROOT)" && $(RUN) dataset $(REAL)/pandaset_002 --out $(REAL)/learn $(FRAMES) --overrides $(REAL)/last.csv
+	@cd "$(ROOT)" && $(RUN) dataset $(REAL)/pandaset_002 --out $(REAL)/held_out $(FRAMES) --overrides $(REAL)/first.csv
+	@cd "$(ROOT)" && $(RUN) scenes --scenes train --first 300000 --count 300 --out $(REAL)/world
+	@cd "$(ROOT)" && $(RUN) train sft config/train/recording.yaml --train $(REAL)/learn $(REAL)/world --weights 0.5 0.5 \
+		--init-from $(SMALL) --out $(REAL)/run
+	@cd "$(ROOT)" && $(RUN) eval --scenes $(REAL)/held_out --planner constant_velocity route_follower reflectdrive2 \
+		--privilege words route --json $(NUMBERS)/recording-shipped.json
+	@cd "$(ROOT)" && $(RUN) eval --scenes $(REAL)/held_out --planner reflectdrive2 --privilege words route \
+		--model $(REAL)/run/weights.safetensors --json $(NUMBERS)/recording-tuned.json
+	@cd "$(ROOT)" && $(RUN) bench plans --scenes $(REAL)/held_out --privilege words \
+		--model $(SMALL)/weights.safetensors $(REAL)/run/weights.safetensors --out docs/recording.jpg
 
 # --- docs/results.md: one command a table, an hour in all on two cores -------------------------------------------------
 .PHONY: results

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "engine": ("cli.engine", "TensorRT engines of such graphs, built on the machine that drives with them"),
     "import": ("cli.import_", "public checkpoints of other planners as weights of this package"),
     "score": ("cli.score", "PDM score of given trajectories in given scenes"),
+    "serve": ("cli.serve", "a planner as a server for simulators: AlpaSim's driver contract (gRPC)"),
     "doctor": ("cli.doctor", "what is installed, what is missing, what to do"),
 }
 BENCHES: dict[str, tuple[str, str]] = {
@@ -41,10 +42,15 @@ BENCHES: dict[str, tuple[str, str]] = {
     "decoding": ("bench.decoding", "the effect of each part of ReflectDrive-2's decoding"),
     "reflection": ("bench.reflection", "the effect of guidance and reflection on the plans of reflexdiffusion"),
     "inputs": ("bench.inputs", "which of its inputs a planner uses: each is withheld or exchanged"),
+    "plans": (
+        "bench.plans",
+        "an image of the plans of several networks and the driven path, drawn into those of scenes",
+    ),
     "editing": ("bench.editing", "the effect of AutoEdit and of the plan value, by training"),
     "rollouts": ("training.rollout_bench", "the time of each part of a step of train rl"),
     "repair": ("bench.repair", "effect and cost of goals, repair, its iterations and its search radius"),
     "forecast": ("bench.forecast", "error of the forecast of agents against their logged paths, and its time"),
+    "compare": ("bench.compare", "which times of two measurements differ by more than noise"),
     "results": ("bench.results", "writes docs/results.md from the measured JSON files"),
     "cluster": ("bench.cluster", "a Ray cluster on this machine against the local pool"),
     "node": ("bench.node", "what the node adds to the planner's time, frames lost, memory"),
@@ -55,6 +61,7 @@ EXTRAS = {
     **dict.fromkeys(("onnx", "onnxscript", "onnx_ir", "ml_dtypes"), "export"),
     "onnxruntime": "ort",
     "webdataset": "sim",
+    **dict.fromkeys(("carla_driver_interface", "grpc"), "egodriver"),
 }
 
 

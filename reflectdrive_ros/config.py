@@ -169,7 +169,10 @@ class GuardConfig:
 
     safe_horizon_s: float = setting(3.0, "a plan must not collide within this time", 0.5, 10.0)
     clearance_m: float = setting(
-        0.3, "gap to objects that a plan must keep; where it is smaller already it must not shrink", 0.0, 2.0
+        0.3,
+        "gap to objects that a plan must keep; where it is smaller already it may shrink to 0.15 m, not further",
+        0.0,
+        2.0,
     )
     max_speed_mps: float = setting(40.0, "largest speed of a plan", 0.5, 80.0)
     max_acceleration_mps2: float = setting(5.0, "largest acceleration of a plan", 0.5, 15.0)

@@ -106,10 +106,11 @@ def check_array(owner: str, name: str, value: Any, shape: tuple[int | None, ...]
     if whole and array.dtype.kind not in "iu" and array.size:
         raise ValueError(f"{owner}.{name} holds {array.dtype}, expected whole numbers")
     array = array.astype(dtype, copy=False)
-    expected = ", ".join("any" if size is None else str(size) for size in shape)
-    if array.ndim != len(shape) or any(
-        want is not None and have != want for have, want in zip(array.shape, shape, strict=True)
+    if array.shape != shape and (
+        array.ndim != len(shape)
+        or any(want is not None and have != want for have, want in zip(array.shape, shape, strict=True))
     ):
+        expected = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"{owner}.{name} has shape {array.shape}, expected ({expected})")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{owner}.{name} holds NaN or infinity")

@@ -7,6 +7,7 @@ so `compose(map_from_ego, ego_from_x)` is `map_from_x`: the inner names cancel.
 from __future__ import annotations
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from .domain import Array
 
@@ -115,28 +116,27 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
 
     Returns arc length (N,) along the polyline, clamped to its ends, and signed lateral offset (N,), left positive.
     """
-    line = np.asarray(polyline, float)[:, :2]
-    p = np.asarray(points, float)
-    start_x, start_y = line[:-1].T
-    step_x, step_y = line[1:, 0] - start_x, line[1:, 1] - start_y
-    length2 = np.maximum(step_x**2 + step_y**2, 1e-18)
-    dx, dy = p[:, :1] - start_x, p[:, 1:2] - start_y  # (N, L - 1)
-    share = dx * (step_x / length2)
-    share += dy * (step_y / length2)
-    np.maximum(share, 0.0, out=share)
-    np.minimum(share, 1.0, out=share)
-    gap2 = (dx - share * step_x) ** 2
-    gap2 += (dy - share * step_y) ** 2
-    nearest = np.argmin(gap2, axis=1)
-    rows = np.arange(len(p))
-    along = arc_lengths(line)[nearest] + share[rows, nearest] * np.sqrt(length2[nearest])
-    if length2.min() > 1e-12:
-        ahead_x, ahead_y = step_x[nearest], step_y[nearest]
-    else:  # a repeated point has no step
-        heading = headings_along(line)[nearest]
-        ahead_x, ahead_y = np.cos(heading), np.sin(heading)
-    side = ahead_x * dy[rows, nearest] - ahead_y * dx[rows, nearest]
-    return along, np.copysign(np.sqrt(gap2[rows, nearest]), side)
+    line, places = np.asarray(polyline, float)[:, :2], np.asarray(points, float)
+    at = arc_lengths(line)
+    nearest, share, away = np.empty(len(places), np.int64), np.empty(len(places)), np.empty(len(places))
+    kernels.nearest_places(line, at, places, nearest, share, away)
+    begins, ends = line[nearest], line[nearest + 1]
+    ahead = ends - begins
+    repeated = (ahead**2).sum(axis=1) <= 1e-12
+    if repeated.any():  # a repeated point has no step
+        heading = headings_along(line)[nearest[repeated]]
+        ahead[repeated] = _side_by_side(np.cos(heading), np.sin(heading))
+    offset = places - begins
+    side = ahead[:, 0] * offset[:, 1] - ahead[:, 1] * offset[:, 0]
+    return at[nearest] + share * (at[nearest + 1] - at[nearest]), np.copysign(away, side)
+
+
+def farther_than(polyline: Array, points: Array, distance_m: float) -> Array:
+    """(..) bool, whether points (.., 2) are further than a distance from a polyline (L >= 2, 2+)."""
+    line, places = np.asarray(polyline, float)[:, :2], np.asarray(points, float)
+    farther = np.empty(places.shape[:-1], bool)
+    kernels.farther_than(line, arc_lengths(line), places.reshape(-1, 2), distance_m, farther.reshape(-1))
+    return farther
 
 
 def sample(polyline: Array, along: Array) -> Array:
@@ -187,16 +187,24 @@ def box_separation(poses_a: Array, sizes_a: Array, poses_b: Array, sizes_b: Arra
 
     It never exceeds the true distance, so a positive value is a safe clearance.
     """
+    return np.asarray(np.maximum(*box_gaps(poses_a, sizes_a, poses_b, sizes_b)))
+
+
+def box_gaps(poses_a: Array, sizes_a: Array, poses_b: Array, sizes_b: Array) -> tuple[Array, Array]:
+    """Larger gap in metres along the two axes of boxes a, and along those of boxes b; negative where they overlap."""
     a, b = np.asarray(poses_a, float), np.asarray(poses_b, float)
     half_a, half_b = 0.5 * np.asarray(sizes_a, float), 0.5 * np.asarray(sizes_b, float)
     turn = b[..., 2] - a[..., 2]
     cos, sin = np.abs(np.cos(turn)), np.abs(np.sin(turn))
     between = b[..., :2] - a[..., :2]
     in_a, in_b = np.abs(rotate(between, -a[..., 2])), np.abs(rotate(between, -b[..., 2]))
-    gaps = (
-        in_a[..., 0] - half_a[..., 0] - half_b[..., 0] * cos - half_b[..., 1] * sin,
-        in_a[..., 1] - half_a[..., 1] - half_b[..., 0] * sin - half_b[..., 1] * cos,
-        in_b[..., 0] - half_b[..., 0] - half_a[..., 0] * cos - half_a[..., 1] * sin,
-        in_b[..., 1] - half_b[..., 1] - half_a[..., 0] * sin - half_a[..., 1] * cos,
+    return (
+        np.maximum(
+            in_a[..., 0] - half_a[..., 0] - half_b[..., 0] * cos - half_b[..., 1] * sin,
+            in_a[..., 1] - half_a[..., 1] - half_b[..., 0] * sin - half_b[..., 1] * cos,
+        ),
+        np.maximum(
+            in_b[..., 0] - half_b[..., 0] - half_a[..., 0] * cos - half_a[..., 1] * sin,
+            in_b[..., 1] - half_b[..., 1] - half_a[..., 0] * sin - half_a[..., 1] * cos,
+        ),
     )
-    return np.asarray(np.maximum(np.maximum(gaps[0], gaps[1]), np.maximum(gaps[2], gaps[3])))

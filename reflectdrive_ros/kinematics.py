@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
+import reflectdrive_kernels as kernels
 
 from . import geometry
 from .domain import Agents, Array, Forecast, ForecastSource, Plan, Trajectory
@@ -54,19 +54,9 @@ def resample(trajectory: Trajectory, times_s: Array) -> Array:
         raise ValueError(f"times_s spans {times_s.min():.2f}..{times_s.max():.2f} s, the plan 0..{horizon:.2f} s")
     poses = with_origin(trajectory.poses)
     knots_s = np.concatenate([[0.0], trajectory.times_s])
-    step = np.diff(poses[:, :2], axis=0)
-    along = np.concatenate([[0.0], np.cumsum(np.hypot(step[:, 0], step[:, 1]))])
-    kept = [0]  # compared with the last one kept, so that creeping counts as moving
-    for knot in range(1, len(along)):
-        if along[knot] - along[kept[-1]] > SAME_PLACE_M:
-            kept.append(knot)
-    if len(kept) < 2:
-        return np.repeat(poses[:1], len(times_s), axis=0)
-    path_along, path, heading = along[kept], poses[kept], np.unwrap(poses[:, 2])[kept]
-    distance = np.clip(PchipInterpolator(knots_s, along)(np.clip(times_s, 0.0, horizon)), 0.0, path_along[-1])
-    tangents = np.gradient(path[:, :2], path_along, axis=0)
-    xy = CubicHermiteSpline(path_along, path[:, :2], tangents)(distance)
-    return np.concatenate([xy, geometry.wrap(np.interp(distance, path_along, heading))[:, None]], axis=1)
+    found = np.empty((len(times_s), 3))
+    kernels.resample(poses, knots_s, times_s, SAME_PLACE_M, found)
+    return found
 
 
 def carry_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory | None:

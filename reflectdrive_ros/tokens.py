@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
-from . import geometry
 from .domain import Array
 
 
@@ -293,33 +293,8 @@ def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE)
         raise ValueError(f"poses_from_points got points of shape {points.shape}, expected (.., T, 2)")
     if not np.isfinite(points).all():
         raise ValueError("poses_from_points got NaN or infinity")
-    count = points.shape[-2]
-    step = np.diff(points, axis=-2, prepend=np.zeros_like(points[..., :1, :]))
-    length = np.hypot(step[..., 0], step[..., 1])
-    direction = _directions(step, length)
-
-    certainty = 0.5 * (length / ROUNDING_M) ** 2  # 1 / rad^2 of a measured direction
-    certainty[..., 0] /= FIRST_NOISE**2
-    stiffness = 1.0 / ((CURVATURE_PER_M * length) ** 2 + STANDING_RAD**2)  # of a turn within one step
-    turn = np.eye(count) - np.eye(count, k=-1)
-    mean = 0.5 * (np.eye(count) + np.eye(count, k=-1))
-    reach = np.maximum(length, SHORTEST_M)
-    bend = np.diff(turn / reach[..., None], axis=-2)  # (.., T - 1, T) change of curvature from step to step
-    slowness = 2.0 / (curvature_change**2 * (reach[..., 1:] + reach[..., :-1]))
-
-    normal = mean.T @ (certainty[..., None] * mean) + turn.T @ (stiffness[..., None] * turn)
-    normal = normal + np.swapaxes(bend, -1, -2) @ (slowness[..., None] * bend)
-    heading = np.linalg.solve(normal, mean.T @ (certainty * direction)[..., None])
-    return np.concatenate([points, geometry.wrap(heading)], axis=-1)
-
-
-def _directions(step: Array, length: Array) -> Array:
-    """(.., T) directions of steps (.., T, 2), unwrapped; one that points backwards is reversed."""
-    direction = np.arctan2(step[..., 1], step[..., 0])
-    facing = np.zeros(direction.shape[:-1])
-    for k in range(direction.shape[-1]):
-        turn = geometry.wrap(direction[..., k] - facing)
-        turn = np.where(np.abs(turn) > 0.5 * np.pi, turn - np.copysign(np.pi, turn), turn)
-        direction[..., k] = facing + turn
-        facing = np.where(length[..., k] > DIRECTION_M, direction[..., k], facing)
-    return direction
+    plans = points.reshape(-1, *points.shape[-2:])
+    headings = np.empty(plans.shape[:2])
+    prior = (ROUNDING_M, CURVATURE_PER_M, curvature_change, STANDING_RAD, FIRST_NOISE, SHORTEST_M, DIRECTION_M)
+    kernels.headings_of_points(plans, *prior, headings)
+    return np.concatenate([points, headings.reshape(*points.shape[:-1], 1)], axis=-1)

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from autoware_internal_planning_msgs.msg import CandidateTrajectories
 from messages import ns
+from rclpy.serialization import deserialize_message
 from scenes import Clock
 from test_control import driven
 from test_inputs import instant, latched, small
@@ -44,7 +46,10 @@ def test_every_plan_has_the_stamp_of_the_odometry_so_that_no_candidate_is_old(so
     report, settings = SENT[source](), small()
     assert report.source is source
     message = outputs.trajectory(report.plan, settings)
-    candidates = outputs.candidates(report.plan, message.points, Signal.OFF, settings)
+    points = outputs.plan_points(report.plan, settings)
+    candidates = deserialize_message(
+        outputs.candidates(report.plan, points, Signal.OFF, settings), CandidateTrajectories
+    )
     stamps = {convert.stamp_ns(each.header) for each in (message, *candidates.candidate_trajectories)}
     assert stamps == {ns(1.1)}
 

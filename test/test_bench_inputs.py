@@ -26,9 +26,13 @@ def weights(tmp_path_factory):
 
 def test_every_input_has_a_row_with_paired_differences(weights, tmp_path, capsys):
     scenes, out = make_set(tmp_path / "val", "val", 6, per_shard=3), tmp_path / "inputs.json"
-    words = ["bench", "inputs", "--model", weights, "--scenes", scenes, "--limit", "5", "--json", out]
+    words = ["bench", "inputs", "--model", weights, "--scenes", scenes, "--limit", "5", "--json", out, "--card"]
     assert main([str(word) for word in words]) == 0
     content = json.loads(out.read_text())
+    card = json.loads((weights.parent / "card.json").read_text())
+    assert card["evaluations"]["val"]["variants"] == content["variants"]
+    assert card["evaluations"]["val"]["paired_commands"] == content["paired_commands"]
+    train_state.load_network(weights.parent)  # still a card of these weights
     assert content["scenes"] == 5
     rows = content["variants"]
     assert set(rows) == {"all inputs", "other images", "black images", "no route", "no words"}
@@ -38,6 +42,21 @@ def test_every_input_has_a_row_with_paired_differences(weights, tmp_path, capsys
         assert row["difference_95"][0] <= row["difference"] <= row["difference_95"][1]
     assert rows["no route"]["moved_m"] > 0.0
     assert "no route" in capsys.readouterr().out
+
+
+def test_without_map_or_objects_there_is_no_pdms_but_a_distance_to_the_driven_path():
+    scene = inputs.SceneResult(
+        {inputs.ALL: float("nan")}, {inputs.ALL: np.zeros(2)}, None, {inputs.ALL: np.arange(1.0, 9.0)}
+    )
+    row = inputs.summarise([scene])["variants"][inputs.ALL]
+    assert row["pdms"] is row["difference_95"] is None
+    assert row["displacement"]["ade_m"]["3"] == 3.5
+    assert row["displacement"]["fde_m"]["4"] == 8.0
+
+
+def test_a_card_is_written_for_weights_only(tmp_path, capsys):
+    assert main(["bench", "inputs", "--scenes", str(tmp_path), "--card"]) == 2
+    assert "give --model RUN/weights.safetensors" in capsys.readouterr().err
 
 
 def test_a_variant_changes_one_input_and_keeps_the_others():
@@ -70,7 +89,8 @@ def test_paired_commands_differ_in_command_and_words_only():
 def test_the_summary_counts_scenes_whose_plan_follows_the_command():
     ends = {inputs.ALL: np.zeros(2)}
     found = [
-        inputs.SceneResult({inputs.ALL: 1.0}, ends, paired) for paired in ((3.0, -3.0), (0.2, 0.0), (-1.0, 1.0), None)
+        inputs.SceneResult({inputs.ALL: 1.0}, ends, paired, {inputs.ALL: np.ones(8)})
+        for paired in ((3.0, -3.0), (0.2, 0.0), (-1.0, 1.0), None)
     ]
     paired = inputs.summarise(found)["paired_commands"]
     assert paired["scenes"] == 3

@@ -19,6 +19,7 @@ from reflectdrive_ros.config import Config
 from reflectdrive_ros.data import frame_index, shards
 from reflectdrive_ros.demo.recordings import open_recording
 from reflectdrive_ros.features.images import model_inputs
+from reflectdrive_ros.replay import dataset as dataset_module
 from reflectdrive_ros.replay.bag_topics import map_topics
 from reflectdrive_ros.replay.dataset import assign_splits
 from reflectdrive_ros.replay.engine import due_steps
@@ -313,6 +314,78 @@ def test_a_set_of_a_newer_version_is_refused(bag, dataset, tmp_path, capsys):
 def test_a_set_of_the_proving_ground_is_not_overwritten(bag, tmp_path, capsys):
     shutil.copytree(DATA / "scenes_val", tmp_path / "set")
     assert "holds another set of scenes" in refusal(capsys, bag, "--out", tmp_path / "set")
+
+
+def indexed(tmp_path, change):
+    """Problem sentence, rows and notice of a changed recording, indexed in this process."""
+    short_bag(tmp_path / "a", "pandaset_002", change, seconds=7.0)
+    job = dataset_module.Job(tmp_path / "a", "a", tmp_path, "")
+    (tmp_path / dataset_module.FRAMES).mkdir()
+    options = dataset_module.DatasetOptions()
+    problem = dataset_module._run_job(job, lambda _: None, options=options, config=Config(), image_size=(288, 162))
+    header, rows = dataset_module.read_index(job) or ({"notice": ""}, [])
+    return problem, rows, header["notice"]
+
+
+def changed_info(**values):
+    def change(topic, message):
+        if topic.endswith("front/camera_info"):
+            for name, value in values.items():
+                setattr(message, name, value)
+        return [(topic, message)]
+
+    return change
+
+
+def test_a_missing_camera_info_is_named(tmp_path):
+    def change(topic, message):
+        return [] if topic.endswith("front/camera_info") else [(topic, message)]
+
+    problem, _, _ = indexed(tmp_path, change)
+    assert "no topic of type sensor_msgs/msg/CameraInfo is named after camera 'front'" in problem
+
+
+def test_an_unknown_distortion_model_is_refused_with_those_that_are_known(tmp_path):
+    problem, rows, _ = indexed(tmp_path, changed_info(distortion_model="thin_prism", d=[0.1] * 5))
+    assert problem == ""
+    assert not any(row.valid for row in rows)
+    sentence = dataset_module.no_frame_sentence(tmp_path / "a", rows)
+    assert "distortion model 'thin_prism', expected one of plumb_bob, rational_polynomial, equidistant" in sentence
+
+
+def test_a_fisheye_beyond_180_degrees_is_used_up_to_them_with_a_notice(tmp_path):
+    k = [150.0, 0.0, 320.0, 0.0, 150.0, 180.0, 0.0, 0.0, 1.0]
+    _, rows, notice = indexed(tmp_path, changed_info(distortion_model="equidistant", d=[0.0] * 4, k=k))
+    assert any(row.valid for row in rows)
+    assert "what its fisheye sees beyond 90 degrees from its axis is not used" in notice
+
+
+LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); import runpy, sys; "
+
+
+def test_a_full_disk_ends_with_one_sentence_and_leaves_nothing_half_written(bag, tmp_path):
+    """A limit on the size of files takes the place of a full disk: the shard's 1.3 MB cannot be written."""
+    command = [sys.executable, "-c", LIMITED + "sys.exit(runpy.run_module('reflectdrive_ros', run_name='__main__'))"]
+    words = ["dataset", str(bag), "--out", str(tmp_path / "set")]
+    found = subprocess.run(
+        [*command, *words], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert found.returncode == 2
+    (line,) = found.stderr.strip().splitlines()
+    assert "cannot be written" in line
+    assert not list((tmp_path / "set").glob("*.tar"))
+    assert not shards.index_of(tmp_path / "set").shards
+
+
+def test_a_finer_tick_gives_more_scenes_of_the_same_drive(bag, dataset, tmp_path):
+    assert run(["dataset", str(bag), "--out", str(tmp_path / "set"), "--tick", "0.25"]) == 0
+    coarse, fine = (
+        list(shards.read(each, images=False, on_damage=pytest.fail)) for each in (dataset, tmp_path / "set")
+    )
+    assert len(fine) > 1.5 * len(coarse)
+    stamps = {scene.ego.stamp_ns for scene in fine}
+    assert {scene.ego.stamp_ns for scene in coarse} <= stamps
+    assert all(scene.notes["place"] for scene in fine)
 
 
 def test_splits_are_by_drive_and_places_of_val_are_left_out_of_train(dataset):

@@ -227,6 +227,8 @@ def test_a_planner_that_has_learned_drives_the_world_by_full_and_lite_steps(tmp_
     done, numbers = demonstrated(tmp_path, *words, *(word for pair in settings for word in ("--setting", pair)))
     assert done.returncode == 0, done.stderr
     assert numbers["steps"]["full"] > 0
-    assert numbers["full_step_reason"]
+    assert numbers["steps"]["lite"] > 0
+    # diagnostics come every 0.15 s, plans faster: those of a drive of 2 s may all be of lite steps
+    assert sum(numbers["full_step_reason"].values()) <= numbers["plans"]
     assert numbers["planner"] == "reflectdrive2"
     assert "full" in done.stdout

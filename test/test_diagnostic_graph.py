@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from diagnostic_msgs.msg import DiagnosticArray
 from messages import ns
+from rclpy.serialization import deserialize_message
 from scenes import Clock, config
 from test_inputs import instant, latched
 
@@ -43,7 +45,8 @@ def level(unit, levels):
 
 
 def levels_of(core, now_s):
-    message = outputs.diagnostics(core.statuses(ns(now_s)), ns(now_s), NODE_NAME)
+    content = outputs.diagnostics(core.statuses(ns(now_s)), ns(now_s), NODE_NAME)
+    message = deserialize_message(content, DiagnosticArray)
     return {status.name: Level(status.level[0]) for status in message.status}
 
 

@@ -221,8 +221,11 @@ def test_between_cells_the_likely_distance_is_exact_beside_a_straight_edge_and_t
     x, y = rng.uniform(4.0, 16.0, (2, 2000))
     across = np.abs(np.cos(tilt) * (y - 10.0) - np.sin(tilt) * (x - 10.0))
     inside = across > 0.3  # in the middle the nearer edge changes
-    likely = drivable.likely_in_grid(lookup, x, y)
+    points, here = np.stack([x - 10.0, y - 10.0], axis=-1), np.zeros((1, 2))
+    poses = np.pad(points, ((0, 0), (0, 1)))
+    likely = drivable.likely_box_distances(lookup, poses, here)
     np.testing.assert_allclose(likely[inside], 3.0 - across[inside], atol=0.01)
-    bound = drivable.clearances_in_grid(lookup, x, y)
+    bound = drivable.clearances(lookup, points)
+    np.testing.assert_allclose(drivable.box_clearances(lookup, poses, here), bound, atol=1e-6)
     assert (bound <= 3.0 - across).all()
     assert np.mean(3.0 - across - bound) > 0.01

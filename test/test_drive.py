@@ -175,6 +175,7 @@ def command(*words):
     parser.add_argument("--planner", nargs="+")
     parser.add_argument("--config")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--workers", type=int)
     parser.add_argument("--random-weights", action="store_true")
     cli_args.add_model_arguments(parser)
     cli_args.add_settings_argument(parser)

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from autoware_internal_planning_msgs.msg import CandidateTrajectories
 from messages import acceleration, ns, odometry, route
+from rclpy.serialization import deserialize_message
 from scenes import config, ego
 from test_lanelet_map import MAP, settings
 from transforms3d.euler import euler2quat
@@ -223,7 +225,8 @@ def test_every_published_pose_has_height_and_pitch():
     )
     points = outputs.plan_points(plan, config(), surface)
     message = outputs.trajectory(plan, config(), points)
-    sent = outputs.candidates(plan, message.points, Signal.OFF, config(), surface=surface)
+    content = outputs.candidates(plan, points, Signal.OFF, config(), surface=surface)
+    sent = deserialize_message(content, CandidateTrajectories)
     ribbon, text = outputs.markers(StepReport(plan, Verdict.OK, PlanSource.PLANNER), message, config()).markers
     lines = [message.points, *(candidate.points for candidate in sent.candidate_trajectories)]
     for poses in [[point.pose for point in line] for line in lines] + [[p.pose for p in outputs.path(message).poses]]:

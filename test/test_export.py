@@ -295,6 +295,19 @@ def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sente
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+def test_onnx_runtime_reports_nothing_to_its_maker(tmp_path):
+    """From 1.29 on it would keep an identifier of the machine and a database of its runs, and send them."""
+    program = "import reflectdrive_ros.runtime.ort_backend, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    said = {"CI", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"}  # where it is silent anyway, or told to be
+    environment = {name: value for name, value in os.environ.items() if name not in said}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, check=True, env={**environment, "HOME": str(tmp_path)}
+    )
+    assert done.stdout == "1\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_graph_with_another_hash_is_refused(copy):
     with (copy / "step.onnx").open("ab") as file:
         file.write(b"!")

@@ -29,6 +29,7 @@ FLOORS = {
     "evaluation": 4,
     "ros": 4,
     "demo": 5,
+    "egodriver": 5,
     "replay": 5,
     "bench": 6,
     "cli": 7,
@@ -74,6 +75,8 @@ ONLY_IN = {
     "traci": ("sim",),
     "webdataset": ("data",),
     "ray": ("cluster",),
+    "carla_driver_interface": ("egodriver", "cli.serve"),
+    "grpc": ("egodriver",),
 }
 
 

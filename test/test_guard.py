@@ -91,6 +91,70 @@ def test_the_gap_to_be_kept_is_no_more_than_there_is(x, y, heading, clearance_m)
     assert (geometry.boxes_overlap(here, ego_size, other, kept) == touching).all()
 
 
+def creeping_plans():
+    """Plans that creep at one of a few speeds along an arc for 0.2 to 1 s, then stand."""
+    times = 0.1 * np.arange(1, 41)
+    for speed in (1.0, 0.5, 0.2, 0.1, 0.06):
+        for curvature in (0.0, -0.15, 0.15):
+            for until in (0.2, 1.0):
+                yield kinematics.arc(curvature, speed * np.minimum(times, until))
+
+
+def gap_to(pose, other):
+    vehicle, here = config().vehicle, safety.box_centres(pose, config().vehicle)
+    return float(
+        geometry.box_separation(here, np.array([vehicle.length_m, vehicle.width_m]), other.poses[0], other.sizes[0])
+    )
+
+
+FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (FRONT_M + 2.25 + 0.6, 0.0, 0.0, 0.0),  # ahead
+        (FRONT_M + 2.25 + 0.28, 0.0, 0.0, 0.0),  # ahead, nearer than the clearance already
+        (FRONT_M + 2.25 + 0.9, 0.5, 0.6, 0.0),  # ahead, turned: corner before corner
+        (2.0, 2.3, 0.0, 0.0),  # beside
+        (3.0, 3.1, -0.3, 0.0),  # beside, turned
+    ],
+)
+def test_plan_after_plan_the_worst_that_the_guard_lets_through_leaves_a_gap(row):
+    """Ten plans a second, each the one that gets nearest to the box of all that the guard accepts."""
+    box, at, gaps = cars(row), np.zeros(3), []
+    for _ in range(120):
+        seen = cars((*geometry.compose(geometry.invert(at), box.poses[0]), 0.0))
+        known = SafetyContext(observation(speed=0.0, agents=seen), config())
+        accepted = [
+            poses
+            for poses in creeping_plans()
+            if not safety.unsafe_reason(Trajectory(poses, 0.1), known)
+            and gap_to(poses[0], seen) < gap_to(np.zeros(3), seen)
+        ]
+        if not accepted:
+            break
+        at = geometry.compose(at, min((poses[0] for poses in accepted), key=lambda pose: gap_to(pose, seen)))
+        gaps.append(gap_to(at, box))
+    else:
+        pytest.fail("the car never came to rest")
+    assert 0.15 - 1e-3 <= min(gaps) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("row", "way"),
+    [
+        ((0.5, 2.2, 0.0, 0.0), kinematics.arc(0.0, 0.1 * np.arange(1, 41))),  # along a wall
+        ((3.5, 2.2, 0.0, 0.0), kinematics.arc(-0.1, 0.05 * np.arange(1, 41) ** 1.2)),  # away from it
+        ((-3.5, 0.0, 0.0, 0.0), kinematics.arc(0.0, 0.2 * np.arange(1, 41))),  # away from a car behind
+    ],
+)
+def test_a_standing_car_gets_away_from_what_is_very_near(row, way):
+    scene = observation(speed=0.0, agents=cars(row))
+    assert 0.0 < gap_to(np.zeros(3), scene.agents) < 0.15
+    assert safety.unsafe_reason(Trajectory(way, 0.1), SafetyContext(scene, config())) == ""
+
+
 def test_contact_while_standing_is_not_the_plans_doing():
     standing = Plan(SECOND_NS, np.zeros(3), Trajectory(np.zeros((80, 3)), 0.1))
     scene = observation(speed=0.0, agents=cars((12.0, 0.0, np.pi, 6.0)))

@@ -111,7 +111,8 @@ def test_the_image_with_ros_holds_all_that_cmake_and_setuptools_install():
     copied = {Path(word).name for text in of(ROOT / "docker/Dockerfile", "COPY") for word in text.split()[:-1]}
     cmake = (ROOT / "CMakeLists.txt").read_text()
     (installed,) = re.findall(r"install\(DIRECTORY ([\w ]+) DESTINATION", cmake)
-    assert {*installed.split(), "msg", "reflectdrive_ros", "package.xml", "CMakeLists.txt", "setup.cfg"} <= copied
+    whole = {*installed.split(), "msg", "src", "reflectdrive_ros", "package.xml", "CMakeLists.txt", "setup.cfg"}
+    assert whole <= copied
 
 
 def test_the_image_with_ros_starts_the_planners_launch_file():

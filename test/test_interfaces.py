@@ -111,7 +111,8 @@ def test_built_messages_have_the_fields_in_their_order(full):
 CONVERT = """
 import json, sys
 import numpy as np
-from autoware_internal_planning_msgs.msg import CandidateTrajectory
+from autoware_internal_planning_msgs.msg import CandidateTrajectories, CandidateTrajectory
+from rclpy.serialization import deserialize_message
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.ros import outputs
@@ -120,8 +121,8 @@ from reflectdrive_ros.ros.inputs.control import Signal
 poses = np.stack([np.arange(1.0, 9.0), np.zeros(8), np.zeros(8)], axis=1)
 plan = Plan(1_000_000_000, np.zeros(3), Trajectory(poses, 0.5), candidates=(Trajectory(poses, 0.5),))
 config = Config()
-best = outputs.trajectory(plan, config).points
-message = outputs.candidates(plan, best, Signal.LEFT, config)
+content = outputs.candidates(plan, outputs.plan_points(plan, config), Signal.LEFT, config)
+message = deserialize_message(content, CandidateTrajectories)
 json.dump({
     "from": sys.modules["autoware_internal_planning_msgs"].__file__,
     "fields": list(CandidateTrajectory.get_fields_and_field_types()),

@@ -11,12 +11,18 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from autoware_planning_msgs.msg import Trajectory as AutowareTrajectory
+from diagnostic_msgs.msg import DiagnosticArray
 from messages import CAMERAS, SECOND_NS, acceleration, camera_info, jpeg, odometry, predicted_objects, route, tf_static
+from nav_msgs.msg import Odometry
+from rclpy.node import Node
+from rclpy.serialization import deserialize_message
 from reflectdrive.msg import GoalHypotheses, PlannerDebug, PlannerStatus
 from scenes import config
 
@@ -24,7 +30,7 @@ from reflectdrive_ros import pages
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import Config, VehicleConfig
 from reflectdrive_ros.demo import live, live_view
-from reflectdrive_ros.demo.live_topics import CameraJpeg, Listener, LiveState, camera_name
+from reflectdrive_ros.demo.live_topics import OTHER, CameraJpeg, Listener, LiveState, camera_name
 from reflectdrive_ros.demo.world_node import new_context
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.replay.node import Harness
@@ -70,6 +76,17 @@ def test_the_plan_is_shown_from_where_the_ego_stood_at_its_stamp():
     assert shown["dt"] == pytest.approx(0.1)
     np.testing.assert_allclose(np.array(shown["points"])[:, 0], 49.75 + poses[:, 0], atol=1e-3)
     np.testing.assert_allclose(np.array(shown["points"])[:, 3], 5.0, atol=1e-3)
+
+
+def test_a_trajectory_of_another_node_is_shown_while_it_is_fresh():
+    plan = Plan(round(9.9 * SECOND_NS), np.array([49.5, 0.0, 0.0]), Trajectory(np.full((80, 3), 1.0), 0.1))
+    made = {OTHER + "/planning/trajectory": outputs.trajectory(plan, Config())}
+    (shown,) = as_json(heard(**made))["others"]
+    assert shown["topic"] == "/planning/trajectory"
+    assert shown["points"][0][:2] == [50.5, 1.0]
+    late = heard(**made)
+    later = replace(late, poses=(*late.poses, (round(11.5 * SECOND_NS), np.zeros(3))))
+    assert as_json(later)["others"] == []
 
 
 def test_tokens_and_candidates_come_from_the_debug_message():
@@ -170,7 +187,7 @@ def test_diagnostics_shown_are_those_of_the_planner_that_is_shown():
     try:
         for node in ("/left/reflectdrive", "/right/reflectdrive", NODE_NAME, "lidar_driver"):
             line = InputStatus("planner", Level.OK, f"said by {node}", {})
-            hear(outputs.diagnostics([line], 0, node))
+            hear(deserialize_message(outputs.diagnostics([line], 0, node), DiagnosticArray))
         assert as_json(listener.heard())["diagnostics"] == [["planner", 0, "said by /left/reflectdrive"]]
     finally:
         listener.destroy_node()
@@ -309,6 +326,43 @@ def test_a_stamp_that_is_none_is_not_found_and_the_connection_stays(capfd):
         for stamp in wrong:
             assert answer(port, b"/camera/front/" + stamp) == [404, 404], stamp
     assert capfd.readouterr().err == ""
+
+
+SENT = ((PlannerStatus, "status"), (AutowareTrajectory, "trajectory"))
+
+
+@pytest.mark.dds
+def test_of_two_planners_the_one_that_is_asked_for_is_shown_and_the_others_trajectory_beside_it():
+    """Shadow mode: the car follows another node."""
+    context = new_context()
+    nodes = [Node("reflectdrive", namespace=name, context=context) for name in ("/first", "/shadow")]
+    senders = [
+        (
+            each.create_publisher(PlannerStatus, "~/output/status", 1),
+            each.create_publisher(AutowareTrajectory, "~/output/trajectory", 1),
+        )
+        for each in nodes
+    ]
+    places = nodes[0].create_publisher(Odometry, "/odometry", 1)
+    nodes[1].create_subscription(Odometry, "/odometry", lambda _: None, 1)
+    plan = Plan(10 * SECOND_NS, np.zeros(3), Trajectory(np.zeros((80, 3)), 0.1))
+    try:
+        with live.serve(0, VehicleConfig(), node="/shadow/reflectdrive") as page:
+
+            def sent(state):
+                places.publish(odometry(10.0))
+                for status, trajectory in senders:
+                    status.publish(PlannerStatus())
+                    trajectory.publish(outputs.trajectory(plan, Config()))
+                return state["plan"] and state["others"]
+
+            state = until(page, sent)
+        assert state["planner"] == "/shadow/reflectdrive"
+        assert [other["topic"] for other in state["others"]] == ["/first/reflectdrive/output/trajectory"]
+    finally:
+        for each in nodes:
+            each.destroy_node()
+        context.try_shutdown()
 
 
 @pytest.mark.dds

@@ -258,10 +258,36 @@ def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
         reader.linear.weight.zero_()
         reader.linear.bias.fill_(-30.0)  # nothing anywhere
     tokens = torch.zeros(1, len(reader.weights), tiny_net().config.transformer.width)
-    assert reader.loss(tokens, distances, taken) < 1e-6
+    known_all = torch.ones(1, 2, dtype=torch.bool)
+    assert reader.loss(tokens, distances, taken, known_all) < 1e-6
     everywhere = torch.full_like(distances, -10)
-    assert reader.loss(tokens, everywhere, taken) > 5.0
+    assert reader.loss(tokens, everywhere, taken, known_all) > 5.0
     assert wanted.shape == known.shape == reader.weights.shape
+
+
+def test_a_scene_without_a_map_has_no_loss_of_the_road_and_one_without_objects_none_of_occupancy():
+    net, rng = tiny_net(), torch.Generator().manual_seed(0)
+    batch = a_batch(net)
+    tokens = torch.randn(2, net.config.cameras * net.config.instants * 50, net.config.transformer.width, generator=rng)
+    for head in (bev_head.BevHead(net.config.transformer.width, rng), ground_head.GroundHead(net.config, rng)):
+        some = tokens if isinstance(head, bev_head.BevHead) else tokens[:, : len(head.weights)]
+
+        def loss(road, users, head=head, some=some):
+            known = torch.tensor([[road, users]]).expand(2, 2)
+            return head.loss(some, batch.distances, batch.occupancy, known).item()
+
+        assert loss(False, False) == 0.0
+        assert loss(True, True) == pytest.approx(loss(True, False) + loss(False, True), rel=1e-5)
+        assert loss(True, False) > 0.0
+
+
+def test_the_decoder_alone_learns_where_the_vision_encoder_is_frozen():
+    net = tiny_net()
+    losses = Losses(net, LossConfig(), torch.Generator().manual_seed(0), "decoder")
+    losses(a_batch(net))["loss"].backward()
+    assert all(each.grad is None for each in net.vision.parameters())
+    assert net.projector is not None
+    assert any(each.grad is not None and each.grad.abs().max() > 0.0 for each in net.projector.parameters())
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------
@@ -281,7 +307,7 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
     parts = np.stack([worth > 0.0, worth > 0.3, worth > 0.5, np.ones_like(worth), worth], -1).astype(np.float32)
     told = goals, worth, parts, np.array([[0, 2], [0, 1]])
-    about = np.arange(2), np.zeros(2, bool), np.ones(2, bool)
+    about = np.arange(2), np.zeros(2, bool), np.ones(2, bool), np.ones((2, 2), bool)
     tensors = (clean.astype(np.int64), np.concatenate(actions, 1).astype(np.int64), distances, taken, *told, *about)
     return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
 

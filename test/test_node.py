@@ -11,7 +11,7 @@ import pytest
 import rclpy
 from autoware_vehicle_msgs.msg import TurnIndicatorsCommand, TurnIndicatorsReport
 from builtin_interfaces.msg import Time
-from messages import CAMERAS, jpeg, odometry, predicted_objects, raw
+from messages import CAMERAS, camera_info, jpeg, odometry, predicted_objects, raw
 from node_car import ERROR, EVERYTHING, LATCHED, OK, WARN, Car, car, patient, planned, stopped
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -361,6 +361,20 @@ def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwar
             assert stamps == sorted(stamps)
     finally:
         harness.close()
+
+
+def test_a_camera_info_that_says_nothing_new_is_not_read_again(tmp_path):
+    """Drivers send one with every image; another calibration counts at once."""
+    with node_in_this_process(tmp_path, patient(), constant_velocity.plan) as node:
+        store, channel = node._store_callback("info:front", False), node._core.inputs._infos["front"]
+        for width, stamp_ns, read in ((64, 1, 1), (64, 2, 1), (80, 3, 2), (80, 4, 2)):
+            message = camera_info("front", width)
+            message.header.stamp = outputs.time_message(stamp_ns)
+            store(serialize_message(message))
+            assert channel.received == read
+        for _ in range(2):  # one that cannot be read is counted each time
+            store(b"\0\1\0\0 no camera_info")
+        assert channel.refused == 2
 
 
 def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):

@@ -1,5 +1,6 @@
 """The node's process: the settings it takes or refuses at its start, what it tells of itself, and how it ends."""
 
+import ast
 import os
 import signal
 import subprocess
@@ -28,6 +29,14 @@ def run_node(*words, timeout=60, **environment):
     command = [sys.executable, "-m", "reflectdrive_ros.ros.node", *words]
     together = {**os.environ, **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=together)
+
+
+def test_the_node_starts_without_libraries_that_it_does_not_use():
+    """Each takes up to a second to import."""
+    program = "import sys, reflectdrive_ros.ros.node; print({name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    heavy = {"torch", "scipy", "transformers", "rosbags", "rich", "libsumo", "onnx", "lanelet2", "matplotlib"}
+    assert heavy & set(ast.literal_eval(done.stdout)) == set()
 
 
 @pytest.mark.parametrize(

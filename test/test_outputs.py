@@ -2,10 +2,18 @@
 
 import numpy as np
 import pytest
-from autoware_internal_planning_msgs.msg import PlanningFactorArray
+from autoware_internal_planning_msgs.msg import (
+    CandidateTrajectories,
+    CandidateTrajectory,
+    GeneratorInfo,
+    PlanningFactorArray,
+)
 from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.serialization import deserialize_message, serialize_message
 from scenes import SECOND_NS, config
+from std_msgs.msg import String
+from unique_identifier_msgs.msg import UUID
 
 from reflectdrive_ros.domain import FactorKind, Plan, PlanningFactor, PlanSource, StepReport, Trajectory, Verdict
 from reflectdrive_ros.kinematics import arc, braking_distances
@@ -22,6 +30,19 @@ def stopping_plan(dt=0.1, count=80, **more):
     poses = np.zeros((count, 3))
     poses[:, 0] = braking_distances(5.0, 2.5, dt * np.arange(1, count + 1))
     return Plan(7 * SECOND_NS + 25, HERE, Trajectory(poses, dt), **more)
+
+
+def as_received(message):
+    return deserialize_message(serialize_message(message), type(message))
+
+
+def sent_candidates(plan, signal, settings, node=NODE_NAME):
+    content = outputs.candidates(plan, outputs.plan_points(plan, settings), signal, settings, node)
+    return deserialize_message(content, CandidateTrajectories)
+
+
+def sent_diagnostics(statuses, now_ns, node):
+    return deserialize_message(outputs.diagnostics(statuses, now_ns, node), DiagnosticArray)
 
 
 def test_a_plan_becomes_autoware_points_in_the_map():
@@ -49,6 +70,40 @@ def test_the_bytes_that_are_sent_are_the_message(frame, dt):
     assert sent.header.frame_id == frame
     assert len(sent.points) == len(outputs.trajectory(plan, settings).points)
     np.testing.assert_array_equal(outputs.points_from_message(sent), points)
+
+
+@pytest.mark.parametrize("frame", ["map", "maps", "earth", "a_long_frame_name"])
+@pytest.mark.parametrize("rivals", [0, 1, 2])
+def test_the_bytes_of_candidates_are_their_message(frame, rivals):
+    """As rclpy serialises the message objects, for each padding."""
+    settings = config(output__map_frame=frame)
+    ways = [Trajectory(arc(0.02 * number, 0.4 * np.arange(1, 17)), 0.1) for number in range(1 + rivals)]
+    plan = Plan(7 * SECOND_NS + 25, HERE, ways[0], candidates=tuple(ways[1:]))
+    message = CandidateTrajectories()
+    for slot, way in enumerate(ways):
+        identity = UUID(uuid=np.frombuffer(outputs.slot_uuid("ReflectDrive", slot), np.uint8))
+        points = outputs.trajectory(Plan(plan.stamp_ns, HERE, way), settings).points
+        head = outputs.header(plan.stamp_ns, frame)
+        made = CandidateTrajectory(header=head, generator_id=identity, points=points)
+        if outputs.HAS_TURN_INDICATOR:
+            made.turn_indicators_command = outputs.turn_indicators(Signal.LEFT, plan.stamp_ns)
+        message.candidate_trajectories.append(made)
+        message.generator_info.append(
+            GeneratorInfo(generator_id=identity, generator_name=String(data=f"ReflectDrive_{slot}"))
+        )
+    assert sent_candidates(plan, Signal.LEFT, settings) == as_received(message)
+
+
+@pytest.mark.parametrize("text", ["", "a", "abc", "\u00e4 \u20ac", "nothing received yet"])
+def test_the_bytes_of_diagnostics_are_their_message(text):
+    lines = [InputStatus("planner", Level.STALE, text, {"a": text, text: "bcd"}), InputStatus(text, Level.OK, "", {})]
+    message = DiagnosticArray(header=outputs.header(3, ""))
+    for line in lines:
+        values = [KeyValue(key=key, value=value) for key, value in line.values.items()]
+        name, level = f"reflectdrive: {line.name}", bytes([line.level])
+        made = DiagnosticStatus(level=level, name=name, message=line.message, hardware_id="reflectdrive", values=values)
+        message.status.append(made)
+    assert sent_diagnostics(lines, 3, "reflectdrive") == as_received(message)
 
 
 def test_a_stop_is_the_last_pose_repeated_at_speed_zero():
@@ -80,8 +135,7 @@ def test_each_slot_keeps_its_uuid_from_cycle_to_cycle():
     cycles = []
     for _ in range(2):
         plan = stopping_plan(candidates=rivals)
-        points = outputs.trajectory(plan, settings).points
-        cycles.append(outputs.candidates(plan, points, Signal.LEFT, settings))
+        cycles.append(sent_candidates(plan, Signal.LEFT, settings))
     first, second = (
         [bytes(candidate.generator_id.uuid) for candidate in cycle.candidate_trajectories] for cycle in cycles
     )
@@ -94,11 +148,10 @@ def test_each_slot_keeps_its_uuid_from_cycle_to_cycle():
 def test_nodes_in_different_namespaces_have_no_name_in_common():
     nodes = [NODE_NAME, "/reflectdrive", "/left/reflectdrive", "/right/reflectdrive", "/right/car_reflectdrive"]
     plan, line = stopping_plan(), InputStatus("planner", Level.OK, "", {})
-    points = outputs.trajectory(plan, config()).points
-    sent = [outputs.candidates(plan, points, Signal.OFF, config(), node) for node in nodes]
+    sent = [sent_candidates(plan, Signal.OFF, config(), node) for node in nodes]
     generators = [message.generator_info[0].generator_name.data for message in sent]
     identities = {bytes(message.generator_info[0].generator_id.uuid) for message in sent}
-    statuses = [outputs.diagnostics([line], 0, node).status[0] for node in nodes]
+    statuses = [sent_diagnostics([line], 0, node).status[0] for node in nodes]
     names, hardware = [status.name for status in statuses], [status.hardware_id for status in statuses]
     assert len(set(generators)) == len(identities) == len(set(names)) == len(set(hardware)) == len(nodes)
     assert (generators[0], names[0], hardware[0]) == ("ReflectDrive_0", "reflectdrive: planner", "reflectdrive")
@@ -109,7 +162,7 @@ def test_nodes_in_different_namespaces_have_no_name_in_common():
 @pytest.mark.skipif(not outputs.HAS_TURN_INDICATOR, reason="this CandidateTrajectory has no turn indicators")
 def test_every_candidate_carries_the_turn_signal():
     plan = stopping_plan()
-    message = outputs.candidates(plan, outputs.trajectory(plan, config()).points, Signal.RIGHT, config())
+    message = sent_candidates(plan, Signal.RIGHT, config())
     command = message.candidate_trajectories[0].turn_indicators_command
     assert command.command == command.ENABLE_RIGHT
     assert command.stamp.sec == 7
@@ -135,7 +188,7 @@ def test_status_tells_verdict_source_and_reason():
 
 def test_diagnostics_name_node_and_input():
     line = InputStatus("image front", Level.ERROR, "nothing received yet", {"age_s": "nan"})
-    message = outputs.diagnostics([line], 3 * SECOND_NS, "reflectdrive")
+    message = sent_diagnostics([line], 3 * SECOND_NS, "reflectdrive")
     assert message.status[0].name == "reflectdrive: image front"
     assert message.status[0].level == message.status[0].ERROR
     assert message.status[0].values[0].key == "age_s"

@@ -38,6 +38,7 @@ PYTHON = {
 # extras of setup.cfg: training, export, the proving ground; the node itself needs none of them
 OPTIONAL = {"torch", "torchvision", "onnx", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
 OPTIONAL |= {"libsumo", "sumolib", "traci", "webdataset", "ml_dtypes", "onnx_ir", "onnxscript", "triton"}
+OPTIONAL |= {"carla_driver_interface", "grpc", "navsim"}
 
 
 def imported():
@@ -63,7 +64,7 @@ def test_the_manifest_is_format_3_and_ament_cmake():
 
 
 def test_everything_imported_is_a_dependency():
-    for name in sorted(imported() - OPTIONAL - {"reflectdrive"}):
+    for name in sorted(imported() - OPTIONAL - {"reflectdrive", "reflectdrive_kernels"}):
         key = PYTHON[name][0] if name in PYTHON else name
         assert key in DEPENDENCIES, f"the package imports {name}; package.xml needs <exec_depend>{key}</exec_depend>"
 

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
@@ -31,9 +32,8 @@ from reflectdrive_ros.model.card import CALIBRATION_PREFIX, CARD, GraphCard, req
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network
-from reflectdrive_ros.runtime.ort_backend import CalibrationNetwork, OrtNetwork
+from reflectdrive_ros.runtime.ort_backend import DISABLED_FOR_INT8, CalibrationNetwork, OrtNetwork
 from reflectdrive_ros.runtime.trt.backend import TrtNetwork
-from reflectdrive_ros.runtime.trt.engine_cache import EngineError
 
 GRAPHS = required_graphs("token", ("edit", "goals"))
 HEADS = [high - low + 1 for low, high in network().config.layout.id_ranges]  # columns of their weights
@@ -78,6 +78,12 @@ def pairs(exact, spreads, tmp_path_factory):
         write_quantised(exact, folder, precision, spreads, told, PASSED)
         found[precision] = GraphCard.read(folder / CARD)
     return found
+
+
+def quantised_products(card, name):
+    """Products of weights behind a DequantizeLinear."""
+    products = nodes(card, name, "MatMul")
+    return [node for node in products if (of := node.inputs[1].producer()) and of.op_type == "DequantizeLinear"]
 
 
 def nodes(card, name, kind):
@@ -152,16 +158,15 @@ def test_heads_and_what_is_behind_them_stay_in_float32(pairs, name):
         heads = [weights for weights in kinds if weights.shape is not None and weights.shape[-1] in HEADS]
         assert heads or name in ("vision_encoder", "prefill")  # which end before them
         assert not any(value.producer() and value.producer().op_type == "DequantizeLinear" for value in heads)
-    layers = len(nodes(pairs["fp8"], name, "MatMul")) - len(nodes(pairs["int8"], name, "MatMul"))
-    assert layers > 5
-    assert len(nodes(pairs["int8"], name, "MatMulIntegerToFloat")) == layers
+    found = [len(quantised_products(pairs[precision], name)) for precision in ("int8", "fp8")]
+    assert 5 < found[0] <= found[1]
 
 
 def test_weights_of_int8_have_7_bits_so_that_no_processor_overflows(pairs):
-    assert quantise.ACTIVATION_STEPS * quantise.WEIGHT_STEPS * 2 < 2**15
+    assert (2 * quantise.ACTIVATION_STEPS + 1) * quantise.WEIGHT_STEPS * 2 < 2**15
     for name in GRAPHS:
-        for node in nodes(pairs["int8"], name, "MatMulIntegerToFloat"):
-            weights = node.inputs[1].const_value.numpy()
+        for node in quantised_products(pairs["int8"], name):
+            weights = node.inputs[1].producer().inputs[0].const_value.numpy()
             assert weights.dtype == np.int8
             assert (np.abs(weights).max(0) == quantise.WEIGHT_STEPS).all()
 
@@ -169,22 +174,38 @@ def test_weights_of_int8_have_7_bits_so_that_no_processor_overflows(pairs):
 def test_values_with_few_large_ones_stay_in_float32(exact, spreads, tmp_path):
     wide = {name: {key: ActivationRange(-90.0, 90.0, 1.0) for key in rows} for name, rows in spreads.items()}
     write_quantised(exact, tmp_path, "int8", wide)
-    assert nodes(GraphCard.read(tmp_path / CARD), "step", "MatMulIntegerToFloat") == []
+    assert quantised_products(GraphCard.read(tmp_path / CARD), "step") == []
+    narrow = ActivationRange(-1.0, 11.0, 1.0)
+    assert not narrow.too_wide
+    assert replace(narrow, high=13.0).too_wide  # though the range itself is 14: steps reach as far below zero
 
 
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_fp8_is_what_tensorrt_takes(pairs, name):
+def test_quantised_graphs_are_what_tensorrt_takes(pairs, name, precision):
     """Its parser wants constant, positive scales and tells the type by the zero point, which is zero."""
-    assert unknown_to_tensorrt(pairs["fp8"].files[name]) == []
-    found = nodes(pairs["fp8"], name, "QuantizeLinear") + nodes(pairs["fp8"], name, "DequantizeLinear")
+    assert unknown_to_tensorrt(pairs[precision].files[name]) == []
+    found = nodes(pairs[precision], name, "QuantizeLinear") + nodes(pairs[precision], name, "DequantizeLinear")
     assert found
     for node in found:
         scale, zero = (value.const_value.numpy() for value in node.inputs[1:])
         assert scale.dtype == np.float32
-        assert scale.shape == zero.shape == ()
-        assert scale > 0
-        assert zero.dtype == ml_dtypes.float8_e4m3fn
-        assert zero == 0
+        assert scale.shape == zero.shape
+        assert scale.ndim == 0 or (precision == "int8" and node.inputs[0].is_initializer())
+        assert (scale > 0).all()
+        assert zero.dtype == quantise.FORMATS[precision].dtype
+        assert not zero.astype(np.float32).any()
+
+
+def test_onnx_runtime_multiplies_int8_as_integers(pairs, tmp_path):
+    """Its optimiser turns each quantised product into one operator on bytes."""
+    for name in GRAPHS:
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / f"{name}.onnx")
+        file = str(pairs["int8"].files[name])
+        ort.InferenceSession(file, options, ["CPUExecutionProvider"], disabled_optimizers=DISABLED_FOR_INT8)
+        kinds = [node.op_type for node in ir.load(tmp_path / f"{name}.onnx").graph.all_nodes()]
+        assert kinds.count("MatMulIntegerToFloat") == len(quantised_products(pairs["int8"], name))
 
 
 def test_a_quantised_pair_is_smaller_and_tells_its_precision(pairs):
@@ -200,18 +221,13 @@ def test_a_quantised_pair_is_smaller_and_tells_its_precision(pairs):
 # --- on TensorRT -----------------------------------------------------------------------------------------------------
 
 
-def test_engines_of_fp8_write_what_onnx_runtime_writes(pairs, trt, tmp_path):  # noqa: F811
-    list(trt_build.build(pairs["fp8"], "cuda", tmp_path, Clock()))
-    engines = TrtNetwork(pairs["fp8"], "cuda", tmp_path)
-    assert "Fake Thor, fp8," in engines.backend_description
-    rows = [decoded(of, scene(2))[1] for of in (engines, OrtNetwork(pairs["fp8"]))]
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_engines_in_8_bits_write_what_onnx_runtime_writes(pairs, trt, tmp_path, precision):  # noqa: F811
+    list(trt_build.build(pairs[precision], "cuda", tmp_path, Clock()))
+    engines = TrtNetwork(pairs[precision], "cuda", tmp_path)
+    assert f"Fake Thor, {precision}," in engines.backend_description
+    rows = [decoded(of, scene(2))[1] for of in (engines, OrtNetwork(pairs[precision]))]
     np.testing.assert_array_equal(*rows)
-
-
-def test_int8_is_no_engine(pairs, trt, tmp_path):  # noqa: F811
-    with pytest.raises(EngineError, match="is in int8, by an operator of ONNX Runtime: export with --precision fp8"):
-        list(trt_build.build(pairs["int8"], "cuda", tmp_path, Clock()))
-    assert trt.builds == 0
 
 
 # --- the gate --------------------------------------------------------------------------------------------------------
@@ -303,7 +319,6 @@ def test_options_that_do_not_go_together_are_one_sentence(tiny_model, sets, tmp_
         (["--precision", "int8"], "--precision int8 needs two scene sets with images"),
         (["--precision", "fp8", "--gate", sets[3]], "--precision fp8 needs two scene sets"),
         (["--precision", "fp8", "--gate", sets[3], "--calibrate", sets[3]], "--precision fp8 needs two scene sets"),
-        (["--precision", "int8", "--tensorrt", *sets], "--precision int8 is for CPUs: build engines of fp8 or bf16"),
         (["--calibrate", sets[1]], "--calibrate is for --precision int8 and fp8: leave it out"),
         (["--gate", sets[3]], "--gate compares other precisions with fp32"),
         (["--precision", "bf16", "--gate", str(tmp_path)], "holds no set of scenes"),

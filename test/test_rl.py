@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import hand_scenes
@@ -250,6 +251,7 @@ def batch_of(net, scenes=2):
         rows=torch.arange(scenes),
         mirrored=torch.zeros(scenes, dtype=torch.bool),
         with_route=torch.ones(scenes, dtype=torch.bool),
+        known=torch.ones(scenes, 2, dtype=torch.bool),
         masked=1,
     )
 
@@ -344,6 +346,21 @@ def test_edits_that_alone_are_rewarded_are_learnt_with_credit_for_the_rollout_an
     assert np.mean(by_rollout[:5]) < 0.3
     assert np.mean(by_rollout[-5:]) > 0.9
     assert np.mean(by_drafts[-5:]) < 0.2
+
+
+def test_with_credit_for_edits_the_rollouts_of_a_goal_differ_by_edits_of_the_plan_that_the_car_drafts():
+    net = tiny_net(layout=whole_layout(11))
+    _, found = sampled(net, replace(SMALL, credit="edits"))
+    drafted = found.states[:, : rollouts.draft_rounds_of(net.config.layout) + 1]
+    by_goal = torch.unflatten(drafted, 2, (SMALL.goals, SMALL.drafts))
+    assert by_goal.equal(by_goal[..., :1, :].expand_as(by_goal))
+    ends = torch.unflatten(found.plans, 1, (SMALL.goals, SMALL.drafts))
+    assert (ends != ends[:, :, :1]).any()
+    first = torch.unflatten(found.states[:, 0], 1, (SMALL.goals, SMALL.drafts))[:, :, 0]
+    logits = partial(net.decode, keys_values=net.encode(net.prompt(*tiny_inputs(net, 2))))
+    with torch.no_grad():
+        greedy = rollout.rollout(logits, first, net.config.layout, decoding_rounds(14, 3, 0), EditRules())
+    assert by_goal[:, -1, :, 0].equal(greedy[-1].actions)
 
 
 def test_the_decision_goes_to_the_goal_whose_plans_are_rewarded():
@@ -598,7 +615,7 @@ def test_without_goals_a_token_is_found_by_its_reward():
     net = tiny_net(layout=POSES)
     config = replace(WITHOUT_GOAL, anchor=0.0, temperature=1.0, drafts=16, kept=16)
     weights_of = LossConfig(goal=0.0, sap=0.0, field=0.0, aux_perception=0.0)
-    losses = RlLosses(net, weights_of, config, RULES, torch.Generator().manual_seed(0), fixed_prompt=True)
+    losses = RlLosses(net, weights_of, config, RULES, torch.Generator().manual_seed(0), trained="actions")
     trained = {name for name, each in net.named_parameters() if each.requires_grad}
     assert not any(name.startswith(("vision", "embed_tokens", "x_embedding")) for name in trained)
     optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=0.03)
@@ -628,7 +645,8 @@ def of_inputs(net, inputs):
         *inputs, still, masked,
         torch.zeros(scenes, 301, 235, dtype=torch.int8), torch.zeros(scenes, 4, 1, 1, dtype=torch.bool),
         torch.zeros(scenes, 0, 2, dtype=torch.int64), torch.zeros(scenes, 0), torch.zeros(scenes, 0, 5), nothing,
-        torch.arange(scenes), torch.zeros(scenes, dtype=torch.bool), torch.ones(scenes, dtype=torch.bool), 1,
+        torch.arange(scenes), torch.zeros(scenes, dtype=torch.bool), torch.ones(scenes, dtype=torch.bool),
+        torch.ones(scenes, 2, dtype=torch.bool), 1,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reflectdrive_kernels as kernels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -89,7 +90,9 @@ def test_a_batch_equals_its_single_runs(poses, speed):
 @settings(max_examples=60)
 def test_the_curvature_fit_is_the_least_squares_solution(turns, distances):
     """Against the official form: unknown curvature rates, a dense normal matrix."""
-    fitted = simulate._curvatures(turns, distances)
+    fitted = np.empty(turns.T.shape)
+    kernels.fit_curvatures(turns.T, distances.T, fitted)
+    fitted = fitted.T
     integrate = np.tril(np.full((STEPS, STEPS), DT_S), -1)[:, : STEPS - 1]
     model = np.concatenate([np.ones((STEPS, 1)), integrate], axis=1)
     penalty = np.diag([1e-10] + [1e-2] * (STEPS - 1))

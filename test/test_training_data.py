@@ -10,6 +10,7 @@ from tiny_net import tiny_net
 from tiny_training import SCENES, SHAPE, equal, make_set, prepare, scenes_ready, source, two_sets  # noqa: F401 (fixtures)
 
 from reflectdrive_ros.data import cache, shards
+from reflectdrive_ros.data.shards import SetError
 from reflectdrive_ros.domain import Command
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint
@@ -260,3 +261,26 @@ def test_routes_are_mirrored_with_their_scene_missing_now_and_then_and_else_a_li
     np.testing.assert_array_equal(beside[known][:, 0], told[known][:, 0])
     off_m = CODEBOOK.bin_m * np.abs(beside[known][:, 1] - told[known][:, 1])
     assert 0.05 < off_m.mean() < 2.0
+
+
+def test_scenario_tags_weigh_the_scenes_of_each_set_and_keep_the_weights_of_the_sets(scenes):
+    tag = scenes.tags[0].decode()
+    rest = scenes.tags != scenes.tags[0]
+    mixed = cache.merge([scenes, scenes], [3.0, 1.0], {tag: 4.0})
+    half = len(scenes)
+    assert mixed.shares[:half].sum() == pytest.approx(0.75)
+    assert mixed.shares[:half][~rest][0] == pytest.approx(4.0 * mixed.shares[:half][rest][0])
+    with pytest.raises(SetError, match="all scenes of a set have weight 0"):
+        cache.merge([scenes], [1.0], dict.fromkeys((each.decode() for each in scenes.tags), 0.0))
+    unknown = replace(scenes, tags=np.full(half, b"", "S10"))
+    with pytest.raises(SetError, match="without scenario tags"):
+        cache.merge([unknown], [1.0], {tag: 2.0})
+
+
+def test_noise_of_a_camera_changes_a_share_of_the_scenes_only():
+    clean = np.full((6, 36, 64, 3), 100, np.uint8)
+    made = data.noisy(clean, np.random.default_rng(1))
+    assert made.shape == clean.shape
+    assert abs(made.mean() - 100.0) < 1.0
+    assert made.std() > 0.1
+    assert np.array_equal(made, data.noisy(clean, np.random.default_rng(1)))

@@ -7,11 +7,11 @@ import pytest
 import shapely
 from messages import ns, odometry, predicted_objects
 from scenes import cars, ego
-from test_default_planner import SCENES
+from test_default_planner import GRAPHS, SCENES
 from test_lanelet_map import drive, driven_ids, line_of, route_message, settings
 from test_tracks import MAPPED
 
-from reflectdrive_ros import geometry, planning
+from reflectdrive_ros import geometry, kinematics, planning
 from reflectdrive_ros.agent_history import GAP_MAX_S, AgentHistoryBuffer
 from reflectdrive_ros.bench import parity
 from reflectdrive_ros.cli.eval import Console
@@ -19,10 +19,15 @@ from reflectdrive_ros.config import Config
 from reflectdrive_ros.data import real_tracks, scene_lanes
 from reflectdrive_ros.data.scene import NOW
 from reflectdrive_ros.domain import AgentHistory, LightState, Observation
+from reflectdrive_ros.evaluation import driving_scores
 from reflectdrive_ros.evaluation.privilege import PRIVILEGES, observe
 from reflectdrive_ros.lanes import LANE_RADIUS_M, LANES_MAX, ROUTE_LANES_MAX, SEGMENT_M, Lane, LaneSegments
+from reflectdrive_ros.planning import get_planner
+from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.ros.inputs import snapshot
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.runtime.ort_backend import OrtNetwork
+from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.sim import local_map
 from reflectdrive_ros.sim.world import World, WorldOptions
 
@@ -262,6 +267,35 @@ def test_who_is_told_less_gets_none_of_it(stored):
     assert told == {"words": [], "route": ["route_lanes"], "objects": list(VECTORS), "logged": list(VECTORS)}
     reds = next(scene for scene in stored if scene.vectors["route_lanes"].lights.any())
     assert not observe(reds, "route", with_vectors=True).route_lanes.lights.any()
+
+
+def test_who_is_told_the_objects_is_told_red_lights_whether_or_not_it_reads_lanes(stored):
+    """A token planner's context then has the closed lines, so that its plans, its repair and the guard heed them."""
+    closed = 0
+    for scene in stored:
+        seen, unaware = (observe(scene, name, with_drivable=False) for name in ("objects", "route"))
+        assert given(seen) == ["traffic_lights", "stop_lines"]
+        assert given(unaware) == []
+        assert (seen.traffic_lights.states == LightState.RED).all()
+        assert len(seen.stop_lines.ends) == len(scene.vectors["stop_lines"].ends)
+        assert not len(SafetyContext(unaware, Config()).limits.closed_lines)
+        closed += len(SafetyContext(seen, Config()).limits.closed_lines)
+    assert closed
+
+
+def test_the_default_planner_stops_before_a_red_light_that_it_is_told_of(stored):
+    network = OrtNetwork.from_file(GRAPHS["fp32"], 1)
+    stopped = 0
+    for scene in stored:
+        seen = observe(scene, "objects")
+        limits = SafetyContext(seen, Config()).limits
+        if not len(limits.closed_lines):
+            continue
+        plan = driving_scores.plan_once(get_planner(Config()), seen, PlannerContext(Config(), network))
+        path = kinematics.with_origin(plan.trajectory.poses)[None]
+        assert limits.first_crossings(path)[0] == path.shape[1], scene.name
+        stopped += 1
+    assert stopped
 
 
 def test_without_being_asked_nobody_makes_any(stored, driven):

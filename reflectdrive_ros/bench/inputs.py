@@ -16,12 +16,16 @@ Paired commands: in scenes that turn left or right, without a route, the plan is
 once with right (words mirrored with it). `left less right` is the mean lateral distance at 4 s between the two;
 `follows` the share of scenes where the left plan ends at least FOLLOWS_M further left.
 
-Intervals are 95 % bootstrap intervals over scenes.
+Intervals are 95 % bootstrap intervals over scenes. Each variant also has its distance to the driven path
+(`evaluation.displacement`); PDMS is over scenes with map and objects, and absent without any.
+
+`--card` also writes the numbers into the card beside the weights of --model, under `evaluations` and the set's name.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,17 +39,20 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import HelpFormatter, command, make_table
-from ..config import Config
+from ..config import Config, ConfigError
 from ..data import sets, shards
 from ..data.cache import mirror_words
 from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
+from ..documents import DocumentError, read_json
 from ..domain import Array, Command, Observation
-from ..evaluation import driving_scores, open_loop, privilege
+from ..evaluation import displacement, driving_scores, open_loop, privilege
+from ..files import write_atomic
+from ..model.card import CARD
 from ..parallel import Workers
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
 from ..planning.planner import PlannerContext
-from ..provenance import write_numbers
+from ..provenance import provenance, write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_network
 from .shard_results import plan_shards
@@ -60,9 +67,10 @@ OBJECTS_KNOWN = ("objects", "logged")
 class SceneResult:
     """One scene: PDMS and end of the plan of each variant, and the ends by paired command."""
 
-    pdms: dict[str, float]
+    pdms: dict[str, float]  # NaN where the scene lacks map or objects
     ends: dict[str, Array]  # (2,) m at 4 s
     paired: tuple[float, float] | None  # m to the left at 4 s with the command left, and right; None: no turn
+    distances: dict[str, Array]  # (8,) m to the driven path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,12 +85,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_workers_arguments(parser, "--workers", 2, "processes")
     cli_args.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
+    parser.add_argument(
+        "--card", action="store_true", help="also write them into the card beside the weights of --model"
+    )
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if there is nothing to plan for."""
     config = cli_args.configuration(args)
+    if args.card and not config.model.file.endswith(".safetensors"):
+        raise ConfigError("--card writes into the card of weights: give --model RUN/weights.safetensors")
     check_network(config, cli_args.network_for(config, args.planner, random_weights=False))
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     found = measure(folder, config, args.privilege, args.limit, args.workers, errors)
@@ -95,6 +108,8 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         **numbers,
     }
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [args.planner]))
+    if args.card:
+        write_on_card(Path(config.model.file).parent / CARD, folder.resolve().name, {**content, **provenance()})
     console.print(_table(f"{args.planner} ({args.privilege}), set '{content['set']}', {len(found)} scenes", numbers))
     if numbers["paired_commands"] is not None:
         paired = numbers["paired_commands"]
@@ -150,13 +165,17 @@ def plan_scene(scene: DrivingScene, other: DrivingScene, config: Config, privile
         for name, each in variants(observation, other.observation(), privilege_name, vectors).items()
     }
     rows = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), plans, config.scoring)
-    pdms = {name: row[driving_scores.MEASURES.index("pdms")] for name, row in rows.items()}
+    pdms = {
+        name: row[driving_scores.MEASURES.index("pdms")] if scene.has_objects else float("nan")
+        for name, row in rows.items()
+    }
+    distances = {name: displacement.distances(plan, scene.expert) for name, plan in plans.items()}
     paired = None
     if observation.command in TURNS:
         unrouted = without_route(observation)
         left, right = (float(plan_of(with_command(unrouted, turn), config)[-1, 1]) for turn in TURNS)
         paired = left, right
-    return SceneResult(pdms, {name: plan[-1, :2] for name, plan in plans.items()}, paired)
+    return SceneResult(pdms, {name: plan[-1, :2] for name, plan in plans.items()}, paired, distances)
 
 
 def plan_of(observation: Observation, config: Config) -> Array:
@@ -197,16 +216,18 @@ def with_command(observation: Observation, turn: Command) -> Observation:
 
 
 def summarise(found: list[SceneResult]) -> dict[str, Any]:
-    """Rows by variant in percent and metres, and the paired commands; None where no scene turns."""
+    """Rows by variant in percent and metres, and the paired commands; None where no scene turns, and without PDMS."""
     rows = {}
-    whole = np.array([scene.pdms[ALL] for scene in found])
+    scored = [scene for scene in found if np.isfinite(scene.pdms[ALL])]
+    whole = np.array([scene.pdms[ALL] for scene in scored])
     for name in found[0].pdms:
-        pdms = np.array([scene.pdms[name] for scene in found])
+        pdms = np.array([scene.pdms[name] for scene in scored])
         moved_m = np.array([np.hypot(*(scene.ends[name] - scene.ends[ALL])) for scene in found])
         rows[name] = {
-            "pdms": round(100.0 * float(pdms.mean()), 3),
-            "difference": round(100.0 * float((pdms - whole).mean()), 3),
-            "difference_95": open_loop.bootstrap_interval(pdms - whole),
+            "pdms": round(100.0 * float(pdms.mean()), 3) if scored else None,
+            "difference": round(100.0 * float((pdms - whole).mean()), 3) if scored else None,
+            "difference_95": open_loop.bootstrap_interval(pdms - whole) if scored else None,
+            "displacement": displacement.summarise(np.array([scene.distances[name] for scene in found])),
             "moved_m": round(float(moved_m.mean()), 3),
         }
     paired = np.array([scene.paired for scene in found if scene.paired is not None])
@@ -225,14 +246,30 @@ def summarise(found: list[SceneResult]) -> dict[str, Any]:
     }
 
 
+def write_on_card(path: Path, name: str, content: dict[str, Any]) -> None:
+    """Adds the numbers to a card of weights, under `evaluations` and a name. Raises ConfigError for a file that is no
+    card, OSError."""
+    try:
+        card = read_json(path)
+        if not isinstance(card, dict) or "sha256" not in card:
+            raise DocumentError("is no card of weights")
+    except DocumentError as fault:
+        raise ConfigError(f"{path} {fault}: train or export again") from None
+    card["evaluations"] = {**card.get("evaluations", {}), name: content}
+    write_atomic(path, (json.dumps(card, indent=2) + "\n").encode())
+
+
 def _table(title: str, numbers: dict[str, Any]) -> Table:
     cells = [
         (
             name,
-            f"{row['pdms']:.1f}",
-            "" if name == ALL else open_loop.format_difference(row["difference"], row["difference_95"]),
+            "-" if row["pdms"] is None else f"{row['pdms']:.1f}",
+            ""
+            if name == ALL or row["pdms"] is None
+            else open_loop.format_difference(row["difference"], row["difference_95"]),
+            f"{row['displacement']['ade_m']['3']:.2f}",
             "" if name == ALL else f"{row['moved_m']:.2f}",
         )
         for name, row in numbers["variants"].items()
     ]
-    return make_table(("inputs", "PDMS", "less all inputs (95 %)", "plan moves at 4 s, m"), cells, title)
+    return make_table(("inputs", "PDMS", "less all inputs (95 %)", "ADE 3 s, m", "plan moves at 4 s, m"), cells, title)

@@ -3,12 +3,14 @@
 This process sends the recording's images at 10 Hz over DDS to the node in its own process. Overhead is the time from
 the front image's arrival to the trajectory's publication, minus the planner's time. The node measures it with its own
 clock, so it does not depend on the punctuality of this process. The bound is the decoding time of the three images on
-one thread, which every node that uses images needs.
+one thread, which every node that uses images needs. `cpu_ms_per_plan` is the processor time of all threads of the node,
+and `lock_wait_ms_..` what `bench.lock_wait` measures: how long decoding waits for the interpreter.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from statistics import median
@@ -29,9 +31,11 @@ from ..replay.node import Harness
 from ..ros import image_decoding, outputs
 from ..ros.processes import running_node
 from ..ros.topics import message_class
+from .lock_wait import lock_waits_ms
 
 PERIOD_S = 0.1
 WARM_UP_S = 3.0
+PROBED_S = 10.0  # of `bench.lock_wait`
 SETTLE_S = 0.5  # time for the last outputs and diagnostics to arrive
 RAW_SIZE = (1920, 1080)
 KEY_BY_SUFFIX = {
@@ -57,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     messages = messages_by_key(args.recording, args.raw)
     runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
-    numbers = figures(runs, messages, args)
+    sent = {key: messages[key] for key in inputs_sent(messages, args)}
+    waits_ms = [] if args.raw else lock_waits_ms(node_config(args), sent, PROBED_S)
+    numbers = figures(runs, messages, args, waits_ms)
     write_numbers(args.json, numbers)
     console.print(table(numbers))
 
@@ -88,18 +94,24 @@ def upscale_to_full_hd(message: Any) -> Any:
     return made
 
 
+def node_config(args: argparse.Namespace) -> Config:
+    settings = {
+        "planner": args.planner,
+        "cameras.compressed": not args.raw,
+        "inputs.objects_type": "predicted" if args.objects else "none",
+        "speed_limit_mps": 13.9,
+    }
+    config: Config = override_dotted(Config(), settings)
+    return config
+
+
+def inputs_sent(messages: dict[str, list[Any]], args: argparse.Namespace) -> list[str]:
+    return [key for key in messages if key != "objects" or args.objects]
+
+
 def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Console, number: int) -> dict[str, Any]:
     """One run of the node: overheads, frames sent and answered, memory."""
-    config = override_dotted(
-        Config(),
-        {
-            "planner": args.planner,
-            "cameras.compressed": not args.raw,
-            "inputs.objects_type": "predicted" if args.objects else "none",
-            "speed_limit_mps": 13.9,
-        },
-    )
-    keys = [key for key in messages if key != "objects" or args.objects]
+    config, keys = node_config(args), inputs_sent(messages, args)
     with TemporaryDirectory() as folder:
         log = Path(folder) / "node.log"
         harness = Harness(config, keys, heard=("trajectory", "status", "diagnostics"))
@@ -112,8 +124,10 @@ def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Co
                 time.sleep(SETTLE_S)
                 before = len(harness.received["status"]), images_received(harness)
                 title = f"run {number + 1} of {args.runs}"
+                used_s = processor_s(process.pid)
                 memory = send(args.seconds, messages, harness, process.pid, errors, title)
                 time.sleep(SETTLE_S)
+                used_s = processor_s(process.pid) - used_s
         finally:
             harness.close()
     statuses = [message for _, message in harness.received["status"]][before[0] :]
@@ -125,6 +139,7 @@ def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Co
         "frames_sent": frames,
         "plans": len(planned),
         "images_lost": frames * len(config.cameras.names) - arrived,
+        "cpu_ms_per_plan": 1e3 * used_s / max(len(planned), 1),
         "memory_mb": memory,
     }
 
@@ -174,7 +189,15 @@ def resident_mb(pid: int) -> float:
     return float("nan")
 
 
-def figures(runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: argparse.Namespace) -> dict[str, Any]:
+def processor_s(pid: int) -> float:
+    """Processor time of all threads of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def figures(
+    runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: argparse.Namespace, waits_ms: list[float]
+) -> dict[str, Any]:
     """Medians over the runs, and the bounds."""
     p50 = [float(np.percentile(r["overhead_ms"], 50)) for r in runs]
     p99 = [float(np.percentile(r["overhead_ms"], 99)) for r in runs]
@@ -186,6 +209,8 @@ def figures(runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: ar
         "overhead_ms_p50_runs": p50,
         "overhead_ms_p99_runs": p99,
         "bound_decode_ms": decode_ms(images),
+        "cpu_ms_per_plan": median(r["cpu_ms_per_plan"] for r in runs),
+        **{f"lock_wait_ms_p{p}": float(np.percentile(waits_ms, p)) for p in (50, 99, 100) if waits_ms},
         "bytes_per_instant": sum(len(image.data) for image in images),
         "frames_sent": [r["frames_sent"] for r in runs],
         "plans": [r["plans"] for r in runs],
@@ -223,6 +248,12 @@ def table(numbers: dict[str, Any]) -> Table:
     rows = {
         "overhead p50": f"{numbers['overhead_ms_p50']:.2f} ms (bound: {numbers['bound_decode_ms']:.2f} ms to decode)",
         "overhead p99": f"{numbers['overhead_ms_p99']:.2f} ms",
+        "processor time": f"{numbers['cpu_ms_per_plan']:.1f} ms for each plan",
+        **(
+            {"decoding waits": "for the interpreter, p50, p99, most: {:.2f}, {:.2f}, {:.2f} ms".format(*waits)}
+            if (waits := [numbers[key] for key in numbers if key.startswith("lock_wait_ms")])
+            else {}
+        ),
         "plans of frames": ", ".join(f"{p}/{f}" for p, f in zip(numbers["plans"], numbers["frames_sent"], strict=True)),
         "images lost": ", ".join(map(str, numbers["images_lost"])),
         "memory": ", ".join(

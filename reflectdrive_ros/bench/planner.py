@@ -44,10 +44,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from .. import arguments
-from ..command import command, make_table, track_progress
+from ..command import command, track_progress
 from ..config import Config, ConfigError
 from ..domain import Array
 from ..features.images import WORDS, ModelInputs
@@ -70,6 +69,7 @@ from ..runtime.torch_denoiser import TorchDenoiser
 from . import denoiser
 from . import gpu as bench_gpu
 from .parity import full_rounds, lite_rounds, run_step
+from .planner_tables import tables
 from .roofline import Cost, bound_ms, costs
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         numbers = figures(args, places, net, eager, card, folder, errors)
     gpu = "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"]
     write_numbers(args.json, numbers, gpu, model)
-    for shown in tables(numbers):
+    for shown in tables(numbers, MAX_GOALS):
         console.print(shown)
 
 
@@ -495,53 +495,3 @@ def cold_start_s(card: GraphCard, backend: str, device: str, threads: int) -> fl
     file = card.path.resolve()
     words = [sys.executable, "-c", COLD_START_SCRIPT, str(file), sha256_of(file), backend, device, "", str(threads)]
     return median(float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) for _ in range(3))
-
-
-def tables(numbers: Mapping[str, Any]) -> list[Table]:
-    rows = []
-    for kind in ("full", "lite"):
-        values = [numbers[f"{kind}_ms_{what}"] for what in ("p50", "p99")]
-        values += [numbers[f"{kind}_cpu_ms_p50"], numbers[f"roofline_{kind}_ms"]]
-        if kind == "lite":
-            values += [numbers.get("eager_lite_ms_p50"), numbers.get("times_faster_than_eager_lite")]
-        rows.append((kind, *("" if value is None else f"{value:.1f}" for value in values)))
-    for goals, ending in ((MAX_GOALS, ""), (1, "_one_goal")):
-        values = [numbers[f"eager_full_ms_p50{ending}"], numbers.get(f"times_faster_than_eager{ending}")]
-        values_shown = ("" if value is None else f"{value:.1f}" for value in values)
-        ms = f"{numbers['full_by_goals_ms_p50'][str(goals)]:.1f}"
-        rows.append((f"full, {goals} of {goals} edited", ms, "", "", "", *values_shown))
-    waits = "sleep while they wait" if numbers["eager_threads"] == "passive" else "spin while they wait"
-    ceilings = "no bound: torch finds no GPU and runs on the CPU; "
-    if numbers["copy_gb_per_s"] is not None:
-        ceilings = f"copy {numbers['copy_gb_per_s']:.1f} GB/s, "
-        ceilings += f"matrices {numbers['matmul_gflop_per_s']:.0f} GFLOP/s in float32; "
-    caption = (
-        f"{ceilings}reuse of keys and values makes a full step {numbers['own_reuse_times_faster']:.1f} times faster, "
-        f"{numbers['own_reuse_times_faster_one_goal']:.1f} times with one goal, than encoding the scene in each pass; "
-        f"eager torch {numbers['sharing_times_faster']:.1f} times on {MAX_GOALS} goals than encoding it in each pass "
-        f"for each goal, {numbers['reuse_times_faster']:.1f} times than in each pass for all; "
-        f"{numbers['reuse_times_faster_one_goal']:.1f} times on one goal"
-        + (
-            f"; the feature cache saves  {numbers['ring_times_faster']:.2f} times"
-            if "ring_times_faster" in numbers
-            else ""
-        )
-    )
-    columns = {**numbers["parts_ms_p50"], "drafts": numbers["draft_ms_p50"], "edits": numbers["edit_ms_p50"]}
-    columns |= {"host": numbers["host_ms_p50"]}
-    columns |= {f"update of {goals}": value for goals, value in numbers["update_ms_p50"].items()}
-    columns |= {f"{goals} goals": value for goals, value in numbers["full_by_goals_ms_p50"].items()}
-    cells = [f"{value:.2f}" for value in columns.values()]
-    parts = make_table(tuple(columns), [cells], "parts of a full step, ms", texts=0)
-    if "cold_start_s" in numbers:
-        caption += f"; {numbers['cold_start_s']:.1f} s from a fresh process to a network that was tried"
-    caption += f"; eager torch's threads {waits}"
-    if isinstance(numbers["gpu"], str):
-        caption += f"; GPU {numbers['gpu']}"
-    title = (
-        f"{numbers['config']}, {numbers['parameters'] / 1e6:.1f} M parameters, {numbers['backend_description']}; "
-        f"{numbers['steps']} steps"
-    )
-    headings = ("step", "ms p50", "p99", "CPU ms", "bound ms", "eager ms", "eager / this")
-    shown = [make_table(headings, rows, title, caption), parts]
-    return shown if isinstance(numbers["gpu"], str) else [*shown, bench_gpu.table(numbers["gpu"])]

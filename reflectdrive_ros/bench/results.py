@@ -116,8 +116,11 @@ def families(files: Mapping[str, Numbers]) -> str:
     for stem, numbers in _scored_files(files, "test").items():
         drivers = {_row_name(stem, "test", name): row["families"] for name, row in numbers["drivers"].items()}
         names = sorted({family for row in drivers.values() for family in row})
-        rows = [(family, *(_format(row.get(family, {}).get("pdms")) for row in drivers.values())) for family in names]
-        table = _table(("family", *(f"`{name}`" for name in drivers)), rows)
+        rows = [
+            (f"`{name}`", *(_format(row.get(family, {}).get("pdms")) for family in names))
+            for name, row in drivers.items()
+        ]
+        table = _table(("driver", *names), rows)
         parts.append(f"{table}\n{_sources({stem: numbers})}")
     return "## By family\n\nPDMS on `test`.\n\n" + "\n".join(parts) if parts else ""
 
@@ -228,7 +231,7 @@ CLOSED = {
 def closed_loop(files: Mapping[str, Numbers]) -> str:
     text = "Milliseconds are processor time of whole steps, scores and checks included."
     parts = [f"{text}{''.join(_alternating(files))}\n"]
-    for stem, numbers in files.items():
+    for stem, numbers in sorted(files.items(), key=lambda item: "judge" in item[1]):  # generated towns first
         if "route_completion" not in numbers:
             continue
         rows = [
@@ -241,8 +244,21 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
             for planner, row in numbers["planners"].items()
         ]
         table = _table(("planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-        parts.append(f"{table}\n{_sources({stem: numbers})}")
+        parts.append(f"{_judge(numbers)}{table}\n{_sources({stem: numbers})}")
     return "## Closed loop\n\n" + "\n".join(parts) if len(parts) > 1 else ""
+
+
+def _judge(numbers: Numbers) -> str:
+    """A heading where the drives were in the towns of a judge: none was drawn by the generator or chose a setting."""
+    if "judge" not in numbers:
+        return ""
+    maps = ", ".join(f"`{name}`" for name in numbers["map_sha256"])
+    row = next(iter(numbers["planners"].values()))
+    return (
+        f"### Judge `{numbers['judge']}`\n\n{maps}; objects given, limits of at most "
+        f"{3.6 * numbers['max_limit_mps']:.0f} km/h; {row['drives']} drives a planner, {row['seconds']:.0f} s in all."
+        "\n\n"
+    )
 
 
 def _alternating(files: Mapping[str, Numbers]) -> Iterator[str]:

@@ -1,8 +1,11 @@
 """`reflectdrive dataset BAG .. --out DIR`: scene sets from recordings, for training and evaluation.
 
-Each bag is read twice: first every tick of 0.5 s is indexed, with the reasons why it makes no scene, then the scenes
-are written. The planner's inputs in a scene are those that the node makes of the same bag, to the last bit; nothing
-received later than the frame is in them. A bag without a route gets its driven path as the route, flagged as hindsight.
+With `--from navsim` BAG is the folder of NAVSIM's logs, which the devkit's own loader reads (docs/navsim.md).
+
+Each bag is read twice: first every tick (0.5 s, `--tick`) is indexed, with the reasons why it makes no scene, then the
+scenes are written. The planner's inputs in a scene are those that the node makes of the same bag, to the last bit;
+nothing received later than the frame is in them. A bag without a route gets its driven path as the route, flagged as
+hindsight.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments
@@ -26,6 +30,7 @@ from ..command import command, make_table
 from ..config import Config, override_dotted
 from ..data import frame_index
 from ..errors import UserError
+from ..evaluation import navsim_sets
 from ..files import lock_folder, read_limited, shown
 from ..planning import LEARNED
 from ..provenance import write_numbers
@@ -55,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rosbag2 folder or file (mcap or sqlite3), or folder of bags",
     )
     parser.add_argument("--out", type=arguments.location, required=True, metavar="DIR", help="folder of the set")
+    parser.add_argument("--from", dest="source", choices=("bags", "navsim"), default="bags", help="what BAG is")
+    navsim = parser.add_argument_group("of --from navsim")
+    navsim.add_argument("--sensor-blobs", type=Path, metavar="DIR", help="images: sensor_blobs/SPLIT of OpenScene")
+    navsim.add_argument("--metric-cache", type=Path, metavar="DIR", help="metric cache of the split, for map and score")
+    navsim.add_argument("--scene-filter", type=Path, metavar="FILE", help="of the devkit: scene_filter/navtrain.yaml")
     parser.add_argument("--map", type=Path, metavar="FILE", help="Lanelet2 map (.osm) of bags that hold none")
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
     parser.add_argument("--planner", help="planner whose inputs are stored, instead of the configured one")
@@ -77,6 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of the drives that go to DIR/val, the others to DIR/train; 0: one set in DIR",
     )
     parser.add_argument(
+        "--tick", type=arguments.duration(0.05, 60.0), default=0.5, metavar="S", help="time between two scenes"
+    )
+    parser.add_argument(
         "--overrides",
         type=Path,
         metavar="FILE",
@@ -96,21 +109,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 if a bag is left out; 2 with one sentence on stderr if no set can be made."""
     config = cli_args.configuration(args)
+    begun = time.perf_counter()
+    if args.source == "navsim":
+        made = navsim_dataset(args, config, errors)
+        return finish(args, made, time.perf_counter() - begun, console, errors)
     if args.map is not None:
         config = override_dotted(config, {"inputs.lanelet_map": str(args.map)})
     options = DatasetOptions(
         topic=tuple(args.topic),
         route=args.route,
         limits=FrameLimits(**{entry.name: getattr(args, entry.name) for entry in fields(FrameLimits)}),
+        tick_s=args.tick,
         overrides=None if args.overrides is None else read_overrides(args.overrides),
     )
-    begun = time.perf_counter()
     with lock_folder(args.out):
         made = make_dataset(
             args.bags, args.out, options, config, network_image_size(config), args.val_share, args.jobs, errors
         )
-        wall_s = time.perf_counter() - begun
-        write_report(args.out, made)
+    return finish(args, made, time.perf_counter() - begun, console, errors)
+
+
+def finish(args: argparse.Namespace, made: Dataset, wall_s: float, console: Console, errors: Console) -> int:
+    """Writes and shows the result; the exit code."""
+    write_report(args.out, made)
     counted = {**numbers(made), "wall_s": round(wall_s, 2)}
     write_numbers(args.json, counted)
     console.print(table(counted))
@@ -120,6 +141,23 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     for sentence in made.failures.values():
         errors.print(f"left out: {sentence}")
     return 1 if made.failures else 0
+
+
+def navsim_dataset(args: argparse.Namespace, config: Config, errors: Console) -> Dataset:
+    """The set of NAVSIM's scenes. Raises UserError."""
+    if len(args.bags) != 1 or args.sensor_blobs is None:
+        raise UserError("--from navsim takes one folder of logs, and --sensor-blobs DIR with its images")
+    source = navsim_sets.NavsimSource(args.bags[0], args.sensor_blobs, args.metric_cache, args.scene_filter)
+    with lock_folder(args.out), Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        bar = progress.add_task("reading logs", total=None)
+        rows, index = navsim_sets.make_set(
+            source,
+            args.out,
+            network_image_size(config),
+            args.jobs,
+            lambda done, logs: progress.update(bar, completed=done, total=logs),
+        )
+    return Dataset(rows, {"": index}, {}, {}, navsim_sets.FRAME_S)
 
 
 def network_image_size(config: Config) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ..command import command, make_table
 from ..config import DecodingConfig, ModelConfig, override
-from ..deploy.engines import build
+from ..deploy.engines import BuiltEngine, build, try_build
 from ..model.card import GraphCard
 from ..provenance import write_numbers
 from ..runtime.model_file import model_config
@@ -35,11 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="build nothing: check that engines exist and pass the self-check"
     )
+    parser.add_argument(
+        "--without-gpu", action="store_true", help="keep nothing: check that NVIDIA's builder takes the graphs"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    if args.without_gpu:
+        numbers = check_builder(args.card, errors)
+        write_numbers(args.json, numbers)
+        console.print(table(numbers))
+        console.print(f"TensorRT for RTX takes all graphs of {numbers['card']}; nothing ran on a GPU")
+        return
     numbers = build_and_check(args.card, args.device, args.folder, not args.check, errors)
     write_numbers(args.json, numbers)
     show(numbers, console)
@@ -54,7 +63,7 @@ def build_and_check(card: str, device: str, folder: Path | None, build_them: boo
     rows = []
     if build_them:
         with errors.status("building engines; this takes minutes"):
-            rows = [{**asdict(row), "file": str(row.file)} for row in build(graphs, device, folder, time.perf_counter)]
+            rows = [_row(engine) for engine in build(graphs, device, folder, time.perf_counter)]
     built_in = graphs.decoding() if graphs.kind == "token" else {}
     network = load_network(model, override(DecodingConfig(), built_in))
     backend_description = getattr(network, "backend_description", "")
@@ -64,6 +73,18 @@ def build_and_check(card: str, device: str, folder: Path | None, build_them: boo
         "engines": rows,
         "backend_description": backend_description,
     }
+
+
+def check_builder(card: str, errors: Console) -> dict[str, Any]:
+    """The command's numbers with --without-gpu. Raises UserError, OSError."""
+    graphs = GraphCard.read(model_config(card, None).file)
+    with errors.status("building engines"):
+        rows = [_row(engine) for engine in try_build(graphs, time.perf_counter)]
+    return {"card": card, "precision": graphs.precision, "engines": rows}
+
+
+def _row(engine: BuiltEngine) -> dict[str, Any]:
+    return {**asdict(engine), "file": str(engine.file)}
 
 
 def show(numbers: dict[str, Any], console: Console) -> None:
@@ -76,5 +97,5 @@ def table(numbers: dict[str, Any]) -> Table:
     rows = []
     for row in numbers["engines"]:
         took = f"{row['seconds']:.0f} s" if row["seconds"] else "was there"
-        rows.append((row["file"], f"{Path(row['file']).stat().st_size / 1e6:.1f}", took))
+        rows.append((row["file"], f"{row['size'] / 1e6:.1f}", took))
     return make_table(("engine", "MB", "built in"), rows)

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=(*PRECISIONS.values(), *QUANTISED),
         default="fp32",
-        help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs",
+        help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs and TensorRT",
     )
     parser.add_argument(
         "--guidance",
@@ -196,8 +196,6 @@ def check_options(args: argparse.Namespace) -> None:
                 f"--precision {args.precision} needs two scene sets with images: --calibrate DIR, for the activation "
                 "ranges, and --gate DIR, to compare the driving score with float32"
             )
-        if args.precision == "int8" and args.tensorrt:
-            raise ConfigError("--precision int8 is for CPUs: build engines of fp8 or bf16")
     elif args.calibrate is not None:
         raise ConfigError(f"--calibrate is for --precision {' and '.join(QUANTISED)}: leave it out")
     elif args.gate is not None and args.precision == "fp32":

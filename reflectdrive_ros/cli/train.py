@@ -27,7 +27,7 @@ from .. import arguments
 from ..cluster import Cluster
 from ..command import HelpFormatter, command
 from ..config import ConfigError, override_dotted
-from ..data import cache, real_tracks, shards
+from ..data import cache, shards
 from ..data.cache import CachedSet, Shape, build_cache
 from ..files import lock_folder
 from ..model.token.moe import RefineConfig as ExpertConfig
@@ -52,7 +52,7 @@ from ..training import (
     vector_data,
 )
 from ..training import goal_scores as goal_scores_of
-from ..training.data import shape_of
+from ..training.data import shape_of, unknown_sentences
 from ..training.diffusion import DiffusionJob
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
@@ -65,20 +65,23 @@ from ..training.train_state import Progress as Done
 from ..training.train_state import StateError
 from ..training.vector_data import VectorSet
 from ..vector_spec import VectorSpec
+from .train_arguments import RECORDED, add_run_arguments, set_weights, tag_weights, tracks_folder
 
 AnyConfig = TypeVar("AnyConfig", TrainConfig, DiffusionTrainConfig)
-RECORDED = real_tracks.NAME  # recorded traffic, in place of a folder of scenes; real_tracks:DIR is that of a folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     sft_parser = kinds.add_parser("sft", help="supervised: the expert's plan, drafts and edits", description=__doc__)
-    _add_run_arguments(sft_parser, several="training sets")
+    add_run_arguments(sft_parser, several="training sets")
     sft_parser.add_argument(
         "--init-from",
         type=Path,
         metavar="DIR",
         help="run, or folder of weights as models/reflectdrive2_small, that initialises this one, as far as it fits",
+    )
+    sft_parser.add_argument(
+        "--tag", action="append", default=[], metavar="NAME=W", help="relative frequency of a scenario tag, else 1"
     )
     sft_parser.add_argument(
         "--language-weights",
@@ -108,13 +111,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     ):
         run_parser = kinds.add_parser(name, help=title, description=description)
-        _add_run_arguments(run_parser)
+        add_run_arguments(run_parser)
         run_parser.add_argument("--init-from", type=Path, metavar="DIR", required=True, help=begun_from)
         run_parser.set_defaults(defaults=defaults, language_weights=None, vision_weights=None)
     diffusion_parser = kinds.add_parser(
         "diffusion", help="the denoiser of reflexdiffusion, on lanes and agents", description=diffusion.__doc__
     )
-    _add_run_arguments(diffusion_parser, several="training sets; or real_tracks, real_tracks:DIR")
+    add_run_arguments(diffusion_parser, several="training sets; or real_tracks, real_tracks:DIR")
     diffusion_parser.add_argument(
         "--init-from", type=Path, metavar="DIR", help="run, or folder of weights, that initialises this one"
     )
@@ -132,36 +135,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mean_parser.set_defaults(run=average.run)
 
 
-def _add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> None:
-    """`several` describes --train where it takes several sets."""
-    parser.formatter_class = HelpFormatter
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
-    if several:
-        parser.add_argument("--train", nargs="+", required=True, metavar="DIR", help=several)
-        parser.add_argument(
-            "--weights",
-            type=arguments.Range(1e-6, 1e6, "a weight"),
-            nargs="+",
-            metavar="W",
-            help="relative frequency of the scenes of each set of --train (default: equal)",
-        )
-    else:
-        parser.add_argument("--train", nargs=1, required=True, metavar="DIR", help="training set")
-        parser.set_defaults(weights=None)
-    parser.add_argument("--val", type=arguments.location, metavar="DIR", help="validation set")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument(
-        "--steps", type=arguments.positive_int(10**9), metavar="N", help="instead of the configured length"
-    )
-    length.add_argument(
-        "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, in minutes"
-    )
-    parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
-    cli_args.add_settings_argument(parser)
-    arguments.add_workers_arguments(parser, "--workers", 2, "processes that read scenes and score plans")
-
-
 @command(lambda args: _resumption(args.out), "{}: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; that of the signal when stopped; 2 with one sentence on stderr when it cannot begin or go on."""
@@ -176,7 +149,7 @@ def run_with_network(
     """As `run`, of a network of any measures."""
     _continues(args.out, config, columns_of(config))
     folders = [location(name) for name in args.train]
-    _weights(args)
+    set_weights(args)
     for folder in filter(None, (*folders, args.val)):  # before preparing, which takes hours
         shards.index_of(folder)
     if len(folders) > 1 and config.loss.goal_score > 0.0:
@@ -255,7 +228,7 @@ def _run_alone(
     errors: Console,
 ) -> int:
     """As `run_with_network`, while no other process trains into the folder."""
-    shape, folders, weights = shape_of(network), [location(name) for name in args.train], _weights(args)
+    shape, folders, weights = shape_of(network), [location(name) for name in args.train], set_weights(args)
     left_out: list[str] = []
 
     def on_damage(sentence: str) -> None:
@@ -264,7 +237,10 @@ def _run_alone(
 
     with fabric.rank_zero_first(), _preparing(errors) as progress:
         found = [build_cache(folder, shape, args.workers, on_damage, progress) for folder in folders]
-    scenes = found[0] if len(found) == 1 else cache.merge(found, weights)
+    tags = tag_weights(args)
+    scenes = cache.merge(found, weights, tags) if len(found) > 1 or tags else found[0]
+    for sentence in unknown_sentences(scenes):
+        errors.print(sentence)
     if len(scenes) < config.data.batch:
         raise ConfigError(f"{folders[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
     checkpointing = config.checkpointing
@@ -280,6 +256,8 @@ def _run_alone(
         for folder, each, weight in zip(folders, found, weights, strict=True)
     ]
     about = {"train": described if len(found) > 1 else {**_set(folders[0]), "used": len(scenes)}, **provenance()}
+    if tags:
+        about["tags"] = tags
     if init_from is not None:
         about["init_from"] = init_from
     if pretrained_paths.any_given:
@@ -347,7 +325,7 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
         args, override_dotted(settings.read(args.config, args.defaults), cli_args.settings_of(args.settings))
     )
     _continues(args.out, config, diffusion.COLUMNS)
-    weights = _weights(args)
+    weights = set_weights(args)
     for folder in filter(None, (*(each for each in args.train if tracks_folder(each) is None), args.val)):
         shards.index_of(location(str(folder)))
     if args.hold_out and all(tracks_folder(each) is None for each in args.train):
@@ -386,22 +364,6 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
         with defer_signals() as request, log as report:
             done = diffusion.train(job, fabric, report, lambda: request.number is not None)
     return _finish(args, fabric, request.number, done, console)
-
-
-def _weights(args: argparse.Namespace) -> list[float]:
-    """The weight of each set of --train."""
-    weights = args.weights or [1.0] * len(args.train)
-    if len(weights) != len(args.train):
-        raise ConfigError(f"--weights has {len(weights)} numbers for {len(args.train)} sets: give one per --train")
-    return weights
-
-
-def tracks_folder(name: str) -> Path | None:
-    """The folder of recordings that a value of --train names; None where it is a folder of scenes."""
-    recorded, colon, folder = name.partition(":")
-    if recorded != RECORDED:
-        return None
-    return Path(folder) if colon else real_tracks.default_folder()
 
 
 def _training_set(

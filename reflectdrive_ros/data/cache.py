@@ -43,6 +43,7 @@ FORMAT = 7
 FILES = {"images": "pictures.npy", "distances": "distances.npy"}  # arrays that are mapped from the disk
 NAME_DTYPE = "S100"  # `codec.NAME`
 FORMER_ARRAYS = {"taken": "occupancy"}  # names in caches that an earlier version wrote
+ADDED_ARRAYS = {"known": np.array([True, True]), "tags": np.array(b"", NAME_DTYPE)}  # of a scene in earlier caches
 MIRRORED_COMMANDS = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
 MIRRORED_WORDS = {"left": "right", "right": "left"}
 
@@ -102,6 +103,8 @@ class CachedSet:
     occupancy: Array  # (N, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     location: Array  # (N, 2) shard, row
     names: Array  # (N,) bytes, of the scenes
+    known: Array  # (N, 2) bool, whether the road and whether other agents are known
+    tags: Array  # (N,) bytes, scenario tags; empty in caches of an earlier version
     notes: tuple[ShardNote, ...]  # of the shards, in the order of `location`
     key: str  # of the scenes and of the stored arrays
     shares: Array | None = None  # (N,) probability of each scene in a batch; None: each once per epoch
@@ -110,12 +113,17 @@ class CachedSet:
         return len(self.text)
 
 
-def merge(sets: Sequence[CachedSet], weights: Sequence[float]) -> CachedSet:
-    """Sets of one shape as one, each drawn with a share that is proportional to its weight."""
+def merge(sets: Sequence[CachedSet], weights: Sequence[float], tags: Mapping[str, float] | None = None) -> CachedSet:
+    """Sets of one shape as one, each drawn with a share that is proportional to its weight.
+
+    `tags`: relative frequency of the scenes of a set by their scenario tag, 1 for others. Raises SetError for a set
+    without tags, or where no scene is left.
+    """
     firsts = np.cumsum([0, *(len(each.images) for each in sets[:-1])]).tolist()
-    shares = [weight / sum(weights) / len(each) for each, weight in zip(sets, weights, strict=True)]
-    together = ("text", "text_mirrored", "ego", "route", "expert", "occupancy", "names")
+    shares = [weight / sum(weights) * tag_shares(each, tags or {}) for each, weight in zip(sets, weights, strict=True)]
+    together = ("text", "text_mirrored", "ego", "route", "expert", "occupancy", "names", "known", "tags")
     keys = "".join(each.key + str(weight) for each, weight in zip(sets, weights, strict=True))
+    keys += "".join(f"{tag}={weight}" for tag, weight in sorted((tags or {}).items()))
     return CachedSet(
         images=tuple(shard for each in sets for shard in each.images),
         distances=tuple(shard for each in sets for shard in each.distances),
@@ -125,8 +133,19 @@ def merge(sets: Sequence[CachedSet], weights: Sequence[float]) -> CachedSet:
         ),
         notes=tuple(note for each in sets for note in each.notes),
         key=hashlib.sha256(keys.encode()).hexdigest(),
-        shares=np.repeat(shares, [len(each) for each in sets]),
+        shares=np.concatenate(shares),
     )
+
+
+def tag_shares(scenes: CachedSet, tags: Mapping[str, float]) -> Array:
+    """(N,) probabilities of the scenes of a set by their scenario tags. Raises SetError as `merge`."""
+    if tags and (scenes.tags == b"").any():
+        raise SetError("the set was prepared by an earlier version, without scenario tags: remove its .prepared folder")
+    found = np.array([tags.get(tag.decode(), 1.0) for tag in scenes.tags.tolist()])
+    if not found.sum() > 0.0:
+        known = ", ".join(sorted({tag.decode() for tag in scenes.tags.tolist()}))
+        raise SetError(f"all scenes of a set have weight 0 by their tags: it has {known}")
+    return np.asarray(found / found.sum())
 
 
 def build_cache(
@@ -225,6 +244,8 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
             "expert": scene.expert,
             "occupancy": occupancy.occupancy(scene),
             "names": np.array(scene.name.encode(), NAME_DTYPE),
+            "known": np.array([scene.has_map, scene.has_objects]),
+            "tags": np.array(scene.family.encode(), NAME_DTYPE),
         }
         for name, value in made.items():
             rows.setdefault(name, []).append(value)
@@ -251,6 +272,9 @@ def _open_cache(home: Path, notes: Sequence[ShardNote], shape: Shape) -> CachedS
         for name, values in read_stored(cache_file(home, note, "rest.npz")).items():
             rest.setdefault(FORMER_ARRAYS.get(name, name), []).append(values)
         count = len(rest["text"][-1])
+        for name, values in ADDED_ARRAYS.items():
+            if len(rest.get(name, ())) <= number:
+                rest.setdefault(name, []).append(np.full((count, *values.shape), values))
         images.append(np.load(cache_file(home, note, FILES["images"]), mmap_mode="r", allow_pickle=False))
         distances.append(np.load(cache_file(home, note, FILES["distances"]), mmap_mode="r", allow_pickle=False))
         location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))

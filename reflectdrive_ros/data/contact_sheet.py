@@ -69,21 +69,39 @@ def newest_images(scene: DrivingScene) -> tuple[CameraFrame, ...]:
 
 def draw_camera(frame: CameraFrame, path: Array, height_px: int) -> Array:
     """(height_px, W, 3) uint8 RGB: the image with a path (T, 3) of the ego frame on flat ground, from the rear axle."""
+    image = camera_image(frame, height_px)
+    draw_path(image, frame, path, EXPERT)
+    return image
+
+
+def camera_image(frame: CameraFrame, height_px: int) -> Array:
+    """(height_px, W, 3) uint8 RGB."""
     height, width = frame.pixels.shape[:2]
-    scale = height_px / height
-    image = cv2.resize(frame.pixels, (round(width * scale), height_px), interpolation=cv2.INTER_LINEAR)
+    size = round(width * height_px / height), height_px
+    return np.asarray(cv2.resize(frame.pixels, size, interpolation=cv2.INTER_LINEAR))
+
+
+def draw_path(image: Array, frame: CameraFrame, path: Array, colour: tuple[int, int, int], every: int = 0) -> None:
+    """Draws a path (T, 3) of the ego frame on flat ground, from the rear axle, into an image of `camera_image`; with
+    `every` also a dot at each so many points."""
     line = np.concatenate([np.zeros((1, 2)), path[:, :2]])
     share = np.linspace(0.0, len(line) - 1.0, PATH_POINTS)
-    x, y = (np.interp(share, np.arange(len(line)), line[:, axis]) for axis in (0, 1))
-    ground = np.stack([x, y, np.zeros_like(x), np.ones_like(x)])
-    points = (frame.camera_from_ego @ ground)[:3]
-    seen = points[2] > NEAREST_M
-    pixels = frame.pixels_from_camera @ points[:, seen]
-    if pixels.shape[1] >= 2:
-        at = scale * (pixels[:2] / pixels[2]).T
-        at = np.rint(np.clip(at, -10.0 * width, 10.0 * width) * (1 << SUBPIXEL_BITS)).astype(np.int32)
-        cv2.polylines(image, [at], False, EXPERT, 2, cv2.LINE_AA, SUBPIXEL_BITS)
-    return image
+    dense = np.stack([np.interp(share, np.arange(len(line)), line[:, axis]) for axis in (0, 1)], axis=-1)
+    at = _ground_pixels(image, frame, dense)
+    if len(at) >= 2:
+        cv2.polylines(image, [at], False, colour, 2, cv2.LINE_AA, SUBPIXEL_BITS)
+    for point in _ground_pixels(image, frame, path[every - 1 :: every, :2]) if every else ():
+        cv2.circle(image, point.tolist(), 4 << SUBPIXEL_BITS, colour, -1, cv2.LINE_AA, SUBPIXEL_BITS)
+
+
+def _ground_pixels(image: Array, frame: CameraFrame, points: Array) -> Array:
+    """(N, 2) int32 fixed-point pixels of those of the ground points (V, 2) that are ahead of the camera."""
+    scale, width = image.shape[0] / frame.pixels.shape[0], frame.pixels.shape[1]
+    ground = np.column_stack([points, np.zeros(len(points)), np.ones(len(points))])
+    seen = (ground @ frame.camera_from_ego.T)[:, :3]
+    pixels = seen[seen[:, 2] > NEAREST_M] @ frame.pixels_from_camera.T
+    at = scale * pixels[:, :2] / pixels[:, 2:]
+    return np.asarray(np.rint(np.clip(at, -10.0 * width, 10.0 * width) * (1 << SUBPIXEL_BITS)).astype(np.int32))
 
 
 def draw_bev(scene: DrivingScene) -> Array:

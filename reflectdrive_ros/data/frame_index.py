@@ -1,4 +1,4 @@
-"""Index of the frames of recorded drives: one row per tick of 0.5 s, with the reasons why a tick became no scene.
+"""Index of the frames of recorded drives: one row per tick, with the reasons why a tick became no scene.
 
 A file of JSON lines: first a header with `format` and what the rows depend on, then one object per row.
 
@@ -20,7 +20,6 @@ from .shards import SetError
 
 FORMAT = 1
 INDEX_BYTES = 1 << 30  # of the largest file; a row has 0.4 kB
-TICK_S = 0.5
 
 # name of a reason -> what is counted under it
 REASONS: Mapping[str, str] = {
@@ -35,6 +34,7 @@ REASONS: Mapping[str, str] = {
     "standing": "the car stands for long, and still does 4 s ahead",
     "manual_override": "the interval file marks a part of the 4 s ahead",
     "off_lane": "the car is too far from the lanes of the map",
+    "runs_red_light": "the driven path crosses the stop line of a light that is red then",
     "future_collides": "the driven path overlaps an object within 4 s",
     "future_off_road": "the driven path leaves the road of the map within 4 s",
     "place_of_val": "a drive of the validation set passes the same place",
@@ -46,7 +46,7 @@ class FrameRow:
     """One tick of a drive."""
 
     drive: str
-    tick: int  # number of 0.5 s since the bag's start
+    tick: int  # number of ticks since the bag's start
     stamp_ns: int  # of the odometry; of reception where there is none
     valid: bool
     reasons: tuple[str, ...]  # of REASONS; empty if valid

@@ -24,6 +24,8 @@ from ..domain import (
     EgoState,
     ForecastSource,
     Observation,
+    StopLines,
+    TrafficLights,
     check_array,
 )
 from ..kinematics import forecast
@@ -148,18 +150,32 @@ class DrivingScene:
     @cached_property
     def vectors(self) -> Mapping[str, Any]:
         """The lanes, history, lights and stop lines of an Observation by their names; some milliseconds."""
-        segments, (lights, traffic_lights, stop_lines) = lane_segments(self.areas), red_now(self.areas, self.red_lights)
+        segments, by_lane = lane_segments(self.areas), self._red_now[0]
         here, on_route = np.zeros(3), np.flatnonzero(self.areas.lane_on_route).tolist()
         return {
-            "lanes": segments.near(here, lights),
-            "route_lanes": segments.along(self.route, on_route, here, lights),
+            "lanes": segments.near(here, by_lane),
+            "route_lanes": segments.along(self.route, on_route, here, by_lane),
             "history": self.history,
-            "traffic_lights": traffic_lights,
-            "stop_lines": stop_lines,
+            **self.lights,
         }
 
-    def observation(self, *, drivable: DrivableGrid | None = None, vectors: bool = False) -> Observation:
-        """The planner's observation; with `vectors` also lanes, history, lights and stop lines."""
+    @property
+    def lights(self) -> Mapping[str, Any]:
+        """The lights and stop lines of an Observation by their names; without a map they are unknown."""
+        if not self.has_map:
+            return {}
+        _, traffic_lights, stop_lines = self._red_now
+        return {"traffic_lights": traffic_lights, "stop_lines": stop_lines}
+
+    @cached_property
+    def _red_now(self) -> tuple[dict[int, int], TrafficLights, StopLines]:
+        return red_now(self.areas, self.red_lights)
+
+    def observation(
+        self, *, drivable: DrivableGrid | None = None, lights: bool = False, vectors: bool = False
+    ) -> Observation:
+        """The planner's observation; with `lights` also lights and stop lines, with `vectors` also these, lanes and
+        history."""
         return Observation(
             stamp_ns=self.ego.stamp_ns,
             ego=self.ego,
@@ -170,7 +186,7 @@ class DrivingScene:
             agents=with_motion(self.agents, self.history) if self.has_objects else None,
             drivable=drivable,
             instruction=self.instruction,
-            **(self.vectors if vectors else {}),
+            **(self.vectors if vectors else self.lights if lights else {}),
         )
 
     def scored(self, source: ForecastSource = ForecastSource.LOGGED, vehicle: VehicleConfig | None = None) -> Scene:

@@ -14,7 +14,7 @@ import io
 import json
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -147,6 +147,16 @@ class ShardContent:
             families[scene.family] += 1
             networks[scene.network] = scene.network_hash
         return ShardContent(tuple(samples), families, networks)
+
+
+def concat(parts: Sequence[ShardContent]) -> ShardContent:
+    """Several contents as one, in their order."""
+    families: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.families.items():
+            families[name] = families.get(name, 0) + count
+    networks = {name: digest for part in parts for name, digest in part.networks.items()}
+    return ShardContent(tuple(sample for part in parts for sample in part.samples), families, networks)
 
 
 def write_shard(folder: Path, name: str, load: ShardContent, *, asked: int, made_by: Mapping[str, Any]) -> ShardNote:

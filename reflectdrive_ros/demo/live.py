@@ -105,13 +105,14 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(port: int, vehicle: VehicleConfig, layout: TokenLayout | None = None) -> Iterator[LiveServer]:
+def serve(port: int, vehicle: VehicleConfig, layout: TokenLayout | None = None, node: str = "") -> Iterator[LiveServer]:
     """Serves the page while the block runs; listener, server and threads end with it. Raises PortError.
 
-    `layout`: of the planner's tokens, by default that of the shipped models.
+    `layout`: of the planner's tokens, by default that of the shipped models. `node`: full name of the planner's node,
+    by default the first one by name.
     """
     context = new_context()
-    listener = Listener(context)
+    listener = Listener(context, node)
     with spin_in_background(listener, context=context):
         page = LiveServer(port, listener, vehicle, layout or TokenLayout())
         thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.1}, name="page", daemon=True)
@@ -127,9 +128,12 @@ def serve(port: int, vehicle: VehicleConfig, layout: TokenLayout | None = None) 
 def main(args: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="live", description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--port", type=arguments.PORT, default=PORT, help="of the page")
+    parser.add_argument(
+        "--node", default="", metavar="NAME", help="full name of the planner's node (default: the first one by name)"
+    )
     parsed = parser.parse_args(sys.argv[1:] if args is None else args)
     try:
-        with raise_on_signal(), serve(parsed.port, VehicleConfig()) as page:
+        with raise_on_signal(), serve(parsed.port, VehicleConfig(), node=parsed.node) as page:
             sys.stdout.write(f"{page.url} shows the running planner; Ctrl-C ends\n")
             sys.stdout.flush()
             threading.Event().wait()

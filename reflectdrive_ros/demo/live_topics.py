@@ -1,7 +1,8 @@
 """Subscribes to the topics of a running planner node: its inputs and its outputs. Topic names are discovered.
 
 The planner is the node that publishes a PlannerStatus. The ROS graph gives its subscriptions under their remapped
-names, so that the page also works with a node on a vehicle.
+names, so that the page also works with a node on a vehicle. Trajectories of other nodes are heard too: in shadow mode,
+those that the car follows.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ IMAGES_KEPT = 8  # of each camera, so that a page can fetch the image of its sta
 POSES_KEPT = 300
 HISTORY_KEPT = 600  # plans; a minute
 STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
+TRAJECTORY_TYPE = "autoware_planning_msgs/msg/Trajectory"
+OTHER = "other:"  # begins the key of another node's trajectory; its topic follows
 OUTPUT_KEYS = {"trajectory", "status", "debug", "goals", "diagnostics"}
 OUTPUTS = {topic.type: topic for topic in topics.OUTPUTS if topic.key in OUTPUT_KEYS}
 INPUTS = {
@@ -76,9 +79,11 @@ class LiveState:
 
 
 class Listener(Node):
-    def __init__(self, context: Context | None = None) -> None:
+    def __init__(self, context: Context | None = None, node: str = "") -> None:
+        """`node`: full name of the planner's node; empty: the first one by name."""
         super().__init__("reflectdrive_live", context=context)
         self._lock = threading.Lock()
+        self._wanted = node
         self._planner = ""
         self._heard_topics: set[str] = set()
         self._newest: dict[str, Any] = {}
@@ -98,17 +103,19 @@ class Listener(Node):
 
     def _look(self) -> None:
         """Find the planner, and subscribe to its topics that are not subscribed yet."""
+        named = self.get_topic_names_and_types()
         found = [
             (info.node_namespace, info.node_name)
-            for name, types in self.get_topic_names_and_types()
+            for name, types in named
             if STATUS_TYPE in types
             for info in self.get_publishers_info_by_topic(name)
+            if self._wanted in ("", full_name(info.node_namespace, info.node_name))
         ]
         if not found:
             self._planner = ""
             return
         namespace, name = min(found)
-        self._planner = f"{namespace.rstrip('/')}/{name}"
+        self._planner = full_name(namespace, name)
         try:
             given = self.get_subscriber_names_and_types_by_node(name, namespace)
             said = self.get_publisher_names_and_types_by_node(name, namespace)
@@ -123,6 +130,10 @@ class Listener(Node):
             for kind in types:
                 if kind in OUTPUTS:
                     self._listen(topic, kind, OUTPUTS[kind].key, OUTPUTS[kind].qos)
+        own = {topic for topic, _ in said}
+        for topic, types in named:
+            if TRAJECTORY_TYPE in types and topic not in own and self.count_publishers(topic):
+                self._listen(topic, TRAJECTORY_TYPE, OTHER + topic, Qos.NEWEST)
 
     def _listen(self, topic: str, kind: str, key: str, qos: Qos) -> None:
         if topic in self._heard_topics:
@@ -205,6 +216,10 @@ class Listener(Node):
         """Version, and rings (V, 2) in the map."""
         with self._lock:
             return self._road_version, list(self._road)
+
+
+def full_name(namespace: str, name: str) -> str:
+    return f"{namespace.rstrip('/')}/{name}"
 
 
 def _to_jpeg(message: Any) -> CameraJpeg:

@@ -17,9 +17,10 @@ from ..planning.corrections import correction_rows, draft_and_corrections
 from ..ros import convert, outputs
 from ..ros.convert import BadMessage
 from ..tokens import TokenLayout
-from .live_topics import LiveState
+from .live_topics import OTHER, LiveState
 
 ROUTE_SHOWN_M = 150.0
+OTHERS_AGE_MAX_S = 1.0  # older trajectories of other nodes are not shown
 AGENTS_MAX, EXTENT_MAX_M = 200, 60.0
 
 
@@ -42,6 +43,7 @@ def state(heard: LiveState, vehicle: VehicleConfig, layout: TokenLayout) -> dict
         "plans_hz": round(heard.plans_hz, 1),
         "instruction": getattr(newest.get("instruction"), "data", ""),
         "plan": plan(newest.get("trajectory"), heard.poses),
+        "others": others(heard),
         "status": None if status is None else status_line(status),
         "candidates": candidates(newest.get("debug")),
         "tokens": tokens(newest.get("debug")),
@@ -105,6 +107,16 @@ def plan(message: Any, poses: tuple[tuple[int, Array], ...]) -> dict[str, Any] |
         "points": round_list(table, 3),
         "dt": first.sec + 1e-9 * first.nanosec,
     }
+
+
+def others(heard: LiveState) -> list[dict[str, Any]]:
+    """The trajectories of other nodes, each with its topic, as `plan`."""
+    found = []
+    for key, message in sorted(heard.newest.items()):
+        shown = plan(message, heard.poses) if key.startswith(OTHER) else None
+        if shown is not None and heard.poses[-1][0] * 1e-9 - shown["stamp"] <= OTHERS_AGE_MAX_S:
+            found.append({"topic": key.removeprefix(OTHER), **shown})
+    return found
 
 
 def status_line(message: Any) -> dict[str, Any]:

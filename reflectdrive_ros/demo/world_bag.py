@@ -28,7 +28,12 @@ TICK_S = 0.1
 def add_world_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--seed", type=arguments.SEED, default=6, help="of the town, its traffic and its appearance")
     parser.add_argument("--town", default="", help="name of a generated town (default: from the seed)")
-    parser.add_argument("--map", type=Path, metavar="FILE", help="drive in this Lanelet2 map (.osm) instead")
+    parser.add_argument(
+        "--map",
+        type=Path,
+        metavar="FILE",
+        help="drive in this map instead: Lanelet2 (.osm) or OpenDRIVE (.xodr, .xodr.gz)",
+    )
 
 
 @contextmanager
@@ -37,7 +42,7 @@ def open_world(args: argparse.Namespace, config: Config) -> Iterator[World]:
     world_messages.check_inputs(config.inputs)
     from ..sim.world import World, WorldOptions  # SUMO is needed from here on, not before
 
-    with World(WorldOptions(seed=args.seed, town=args.town, osm=args.map), config.vehicle) as world:
+    with World(WorldOptions(seed=args.seed, town=args.town, map_file=args.map), config.vehicle) as world:
         yield world
 
 

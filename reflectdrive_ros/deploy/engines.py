@@ -4,6 +4,11 @@
 
 The command `reflectdrive engine` does this before driving. TensorRT's timing cache of this GPU is stored beside the
 engines, which shortens the next build.
+
+    for row in try_build(card, time.perf_counter):     # on a machine without a GPU
+
+shows whether NVIDIA's parser and builder take the graphs. TensorRT ends the process where there is no driver; TensorRT
+for RTX builds for another machine's GPU. It has no target for Thor (SM110): SM120 is the nearest.
 """
 
 from __future__ import annotations
@@ -16,28 +21,33 @@ from typing import Any
 from ..model.card import GraphCard
 from ..runtime.trt import engine_cache
 from ..runtime.trt.backend import (
+    RTX_MODULE,
     TrtLogger,
     engine_folder,
     engine_graphs,
     engine_key,
     fixed_size,
+    import_library,
     import_tensorrt,
     machine_of,
     open_device,
+    version_of,
 )
 from ..runtime.trt.engine_cache import EngineError
 
+TARGET = "SM120"  # of `try_build`: compute capability of the Blackwell GPUs of workstations
 WORKSPACE_BYTES = 2 << 30  # of device memory that one layer may ask for while it runs
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "could not be allocated", "insufficient workspace")
 
 
 @dataclass(frozen=True)
 class BuiltEngine:
-    """An engine on disk."""
+    """An engine that was built."""
 
     graph: str
-    file: Path
+    file: Path  # the engine, or of `try_build` the graph
     seconds: float  # that it took; 0 for one that fitted already
+    size: int  # of the engine, bytes
 
 
 def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
@@ -57,13 +67,26 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
             plan, timed = _plan(trt, card.files[name], engine_cache.load_timing(timing))
             engine_cache.store(place, key, plan)
             engine_cache.store_timing(timing, timed)
-            yield BuiltEngine(name, file, clock() - begun)
+            yield BuiltEngine(name, file, clock() - begun, len(plan))
         else:
-            yield BuiltEngine(name, file, 0.0)
+            yield BuiltEngine(name, file, 0.0, file.stat().st_size)
 
 
-def _plan(trt: Any, file: Path, timing: bytes) -> tuple[bytes, bytes]:
-    """An engine of one graph, and what has been timed by now. Raises EngineError."""
+def try_build(card: GraphCard, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
+    """One row per graph that TensorRT for RTX parses and builds; nothing is kept. Raises EngineError."""
+    fixed_size(card)
+    trt = import_library(RTX_MODULE)
+    for name in engine_graphs(card):
+        begun = clock()
+        plan, _ = _plan(trt, card.files[name], b"", getattr(trt.ComputeCapability, TARGET))
+        yield BuiltEngine(name, card.files[name], clock() - begun, len(plan))
+
+
+def _plan(trt: Any, file: Path, timing: bytes, target: Any = None) -> tuple[bytes, bytes]:
+    """An engine of one graph, and what has been timed by now. Raises EngineError.
+
+    target: compute capability that TensorRT for RTX builds for; None: this machine's GPU.
+    """
     logger = TrtLogger.of(trt)
     builder = logger.create(lambda: trt.Builder(logger.sink), "builder")
     # required by TensorRT 10, implied by 11; its number is another in each
@@ -71,8 +94,11 @@ def _plan(trt: Any, file: Path, timing: bytes) -> tuple[bytes, bytes]:
     parser = trt.OnnxParser(network, logger.sink)
     if not parser.parse_from_file(str(file)):
         why = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors)) or logger.take_errors()
-        raise EngineError(f"TensorRT {trt.__version__} cannot read {file}: {' '.join(why.split())}")
+        raise EngineError(f"TensorRT {version_of(trt)} cannot read {file}: {' '.join(why.split())}")
     config = builder.create_builder_config()
+    if target is not None:
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(target, 0)
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
     config.clear_flag(trt.BuilderFlag.TF32)  # float32 in the graph is float32: ten bits fewer move tokens
     cache = config.create_timing_cache(timing)
@@ -87,5 +113,5 @@ def _plan(trt: Any, file: Path, timing: bytes) -> tuple[bytes, bytes]:
             raise EngineError(
                 f"out of memory while an engine of {file} was built, close other programs that use the GPU: {why}"
             )
-        raise EngineError(f"TensorRT {trt.__version__} cannot build an engine of {file}: {why}")
+        raise EngineError(f"TensorRT {version_of(trt)} cannot build an engine of {file}: {why}")
     return bytes(plan), bytes(config.get_timing_cache().serialize())

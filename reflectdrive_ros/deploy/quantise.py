@@ -1,4 +1,4 @@
-"""Post-training quantisation of exported ONNX graphs to int8 (CPU) or fp8 (TensorRT).
+"""Post-training quantisation of exported ONNX graphs to int8 or fp8.
 
     write_calibration_graphs(card, folder)                           # graphs that output their activation ranges
     card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: measured ranges
@@ -7,20 +7,19 @@ Only products of activations with a weight matrix are quantised, and only those 
 ids by the largest of many close values. Attention products, softmax, norms and sums stay in float32. Inputs and outputs
 of the graphs are unchanged.
 
-Scales are constants from calibration: with dynamic scales the result of an action sequence would depend on the others
-of its call, and goals are distributed over threads.
+Quantisation is explicit, as TensorRT's strongly typed networks require it: QuantizeLinear and DequantizeLinear around
+each product. It is symmetric: zero points are zero, because TensorRT has no others. Scales are constants from
+calibration: with dynamic scales the result of an action sequence would depend on the others of its call, and goals are
+distributed over threads.
 
-int8 is for ONNX Runtime, by its own operator, which TensorRT does not have. Activations have 255 steps between their
-smallest and largest calibrated value. A product whose range is 40 or more times the root mean square stays in float32
-(the second half of a gated layer in the shipped network; all others have at most 25 times), because typical values
-would have a few steps only. Weights have a scale per column and 7 bits: a processor without VNNI adds two products of 8
-bits in 16 bits, which overflow.
+int8 runs in ONNX Runtime, whose optimiser makes one integer product of the four nodes, and in TensorRT. Activations
+have 127 steps on each side of zero. A product whose range is 24 or more times the root mean square stays in float32,
+because typical values would have a few steps only. Weights have a scale per column and 7 bits: a processor without VNNI
+adds two products of 8 bits in 16 bits, which overflow.
 
-fp8 (E4M3) is explicit quantisation as TensorRT's strongly typed networks require it: QuantizeLinear and
-DequantizeLinear around each product, constant positive float32 scales, zero points of zero, one scale per tensor,
-because with a scale per column TensorRT is reported to multiply in float16 (NVIDIA/TensorRT-Model-Connect#1386).
-Floating point represents large values well. ONNX Runtime also runs these graphs, by converting to float32: the same
-numbers, not faster.
+fp8 (E4M3) is for TensorRT, with one scale per tensor, because with a scale per column TensorRT is reported to multiply
+in float16 (NVIDIA/TensorRT-Model-Connect#1386). Floating point represents large values well. ONNX Runtime also runs
+these graphs, by converting to float32: the same numbers, not faster.
 """
 
 from __future__ import annotations
@@ -41,11 +40,10 @@ from ..model.card import CALIBRATION_PREFIX, GraphCard, required_graphs
 from .export import write_card, write_graph
 
 MIN_SIDE = 64  # minimum rows and columns of a quantised weight matrix
-ACTIVATION_STEPS = 255  # of int8 activations, which are bytes from 0
-WEIGHT_STEPS = 63  # on each side of zero: 255 * 63 * 2 fits into 16 bits
-MAX_RANGE_TO_RMS = 32.0  # range over root mean square; where it is more, typical values have fewer than 8 of 255 steps
+MAX_RANGE_TO_RMS = 24.0  # of int8: range over root mean square; where it is more, typical values have under 11 steps
+ACTIVATION_STEPS = 127  # of int8 activations on each side of zero; ONNX Runtime computes them as bytes from 0 to 255
+WEIGHT_STEPS = 63  # likewise of weights: 255 * 63 * 2 fits into 16 bits
 FP8_MAX = 448.0
-ORT_DOMAIN = "com.microsoft"
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,35 @@ class ActivationRange:
             raise ValueError(f"values between {self.low} and {self.high} have no scale")
 
     @property
+    def largest(self) -> float:
+        return max(-self.low, self.high)
+
+    @property
     def too_wide(self) -> bool:
-        return self.high - self.low > MAX_RANGE_TO_RMS * math.sqrt(self.mean_square)
+        """For int8, whose steps reach as far below zero as above."""
+        return 2.0 * self.largest > MAX_RANGE_TO_RMS * math.sqrt(self.mean_square)
+
+
+@dataclass(frozen=True)
+class Format:
+    """Numbers of 8 bits: their type, and the largest ones that activations and weights are scaled to."""
+
+    name: str
+    dtype: Any
+    activation_max: float
+    weight_max: float
+    scale_per_column: bool  # of weights; else one scale per matrix
+    takes_wide: bool  # whether products of a range that is `too_wide` are quantised
+
+    def stored(self, scaled: Array) -> Array:
+        whole = scaled if self.name == "fp8" else np.rint(scaled)
+        return whole.astype(self.dtype)
+
+
+FORMATS = {
+    "int8": Format("int8", np.int8, ACTIVATION_STEPS, WEIGHT_STEPS, scale_per_column=True, takes_wide=False),
+    "fp8": Format("fp8", ml_dtypes.float8_e4m3fn, FP8_MAX, FP8_MAX, scale_per_column=False, takes_wide=True),
+}
 
 
 ActivationRanges = Mapping[str, Mapping[str, ActivationRange]]  # by graph, by name of the product's input
@@ -117,12 +142,13 @@ def write_quantised(
     gate: Mapping[str, Any] | None = None,
 ) -> str:
     """The graphs of a float32 card in int8 or fp8; returns the new card's SHA-256. golden, gate: as in `export`."""
-    one = {"int8": _quantise_int8, "fp8": _quantise_fp8}[precision]
+    to = FORMATS[precision]
 
     def change(name: str, graph: ir.Graph) -> None:
-        given = dict[ir.Value, tuple[ir.Value, ...]]()
         for node, value, weights in _layer_products(card, graph):
-            one(graph, node, weights, spreads[name][value.name or ""], given)
+            spread = spreads[name][value.name or ""]
+            if to.takes_wide or not spread.too_wide:
+                _quantise(graph, node, weights, spread, to)
 
     capabilities = sorted(card.capabilities - {"guidance"})  # whose graph no calibration runs
     model = {**card.model, "precision": precision, "capabilities": capabilities}
@@ -182,66 +208,34 @@ def _ancestors(node: ir.Node) -> set[ir.Node]:
     return found
 
 
-def _quantise_int8(
-    graph: ir.Graph,
-    product: ir.Node,
-    weights: Array,
-    spread: ActivationRange,
-    given: dict[ir.Value, tuple[ir.Value, ...]],
-) -> None:
-    if spread.too_wide:
-        return
-    value, multiplied, name = *product.inputs, product.name or ""
+def _quantise(graph: ir.Graph, product: ir.Node, weights: Array, spread: ActivationRange, to: Format) -> None:
+    """Rounds both inputs of a product.
+
+    Products of one activation each round it themselves: ONNX Runtime makes integer products only of pairs of
+    QuantizeLinear and DequantizeLinear with one user each.
+    """
+    value, multiplied = product.inputs
     assert value is not None
     assert multiplied is not None
-    if value not in given:  # once for all that multiply it
-        step = (spread.high - spread.low) / ACTIVATION_STEPS
-        scale = _add_constant(graph, f"{value.name}.step", np.array(step, np.float32))
-        zero = _add_constant(graph, f"{value.name}.zero", np.array(round(-spread.low / step), np.uint8))
-        quantised = _insert_node(graph, product, "QuantizeLinear", [value, scale, zero], f"{value.name}.uint8")
-        given[value] = (quantised, scale, zero)
-    quantised, scale, zero = given[value]
-    steps = np.maximum(np.abs(weights).max(0), np.finfo(np.float32).tiny) / WEIGHT_STEPS  # (N,)
-    inputs = [
-        quantised,
-        _add_constant(graph, f"{multiplied.name}.int8", np.rint(weights / steps).astype(np.int8)),
-        scale,
-        _add_constant(graph, f"{multiplied.name}.steps", steps.astype(np.float32)),
-        zero,
+    name = product.name or ""
+    of_value = _scale(graph, value.name or "", np.array(spread.largest / to.activation_max), to)
+    quantised = _insert_node(graph, product, "QuantizeLinear", [value, *of_value], f"{name}.{to.name}")
+    rounded = _insert_node(graph, product, "DequantizeLinear", [quantised, *of_value], f"{name}.of_{to.name}")
+    largest = np.maximum(np.abs(weights).max(0 if to.scale_per_column else None), np.finfo(np.float32).tiny)  # (N,), ()
+    steps = largest / to.weight_max
+    stored = _add_constant(graph, f"{multiplied.name}.{to.name}", to.stored(weights / steps))
+    inputs, axis = [stored, *_scale(graph, multiplied.name or "", steps, to)], 1 if to.scale_per_column else None
+    product.replace_input_with(0, rounded)
+    product.replace_input_with(1, _insert_node(graph, product, "DequantizeLinear", inputs, f"{name}.weights", axis))
+
+
+def _scale(graph: ir.Graph, name: str, scale: Array, to: Format) -> list[ir.Value]:
+    """Scale and zero point."""
+    zero = np.zeros(scale.shape, to.dtype)
+    return [
+        _add_constant(graph, f"{name}.scale", scale.astype(np.float32)),
+        _add_constant(graph, f"{name}.zero", zero),
     ]
-    graph.opset_imports[ORT_DOMAIN] = 1
-    _replace_product(
-        graph, product, _insert_node(graph, product, "MatMulIntegerToFloat", inputs, f"{name}.by_int8", ORT_DOMAIN)
-    )
-
-
-def _quantise_fp8(
-    graph: ir.Graph,
-    product: ir.Node,
-    weights: Array,
-    spread: ActivationRange,
-    given: dict[ir.Value, tuple[ir.Value, ...]],
-) -> None:
-    value, multiplied, name = *product.inputs, product.name or ""
-    assert value is not None
-    assert multiplied is not None
-
-    def constants(of: str, largest: float) -> tuple[ir.Value, ir.Value]:
-        scale = np.array(max(largest, float(np.finfo(np.float32).tiny)) / FP8_MAX, np.float32)
-        zero = np.array(0, ml_dtypes.float8_e4m3fn)
-        return _add_constant(graph, f"{of}.scale", scale), _add_constant(graph, f"{of}.zero", zero)
-
-    if value not in given:
-        scale, zero = constants(value.name or "", max(-spread.low, spread.high))
-        quantised = _insert_node(graph, product, "QuantizeLinear", [value, scale, zero], f"{value.name}.fp8")
-        back = _insert_node(graph, product, "DequantizeLinear", [quantised, scale, zero], f"{value.name}.of_fp8")
-        given[value] = (back,)
-    largest = float(np.abs(weights).max())
-    scale, zero = constants(multiplied.name or "", largest)
-    stored = (weights / (largest / FP8_MAX or 1.0)).astype(ml_dtypes.float8_e4m3fn)
-    inputs = [_add_constant(graph, f"{multiplied.name}.fp8", stored), scale, zero]
-    product.replace_input_with(0, given[value][0])
-    product.replace_input_with(1, _insert_node(graph, product, "DequantizeLinear", inputs, f"{name}.weights"))
 
 
 def _add_constant(graph: ir.Graph, name: str, array: Array) -> ir.Value:
@@ -255,20 +249,15 @@ def _add_constant(graph: ir.Graph, name: str, array: Array) -> ir.Value:
 
 
 def _insert_node(
-    graph: ir.Graph, before: ir.Node, kind: str, inputs: list[ir.Value], name: str, domain: str = ""
+    graph: ir.Graph, before: ir.Node, kind: str, inputs: list[ir.Value], name: str, axis: int | None = None
 ) -> ir.Value:
     """Inserts a node right before another; returns its output."""
-    node = ir.Node(domain, kind, inputs, num_outputs=1, name=name)
+    attributes = {} if axis is None else {"axis": axis}
+    node = ir.node(kind, inputs, attributes, name=name)
     (output,) = node.outputs
     output.name, output.shape = name, inputs[0].shape
-    if (kept := inputs[2].dtype if kind == "QuantizeLinear" else ir.DataType.FLOAT) is not None:
-        output.dtype = kept
+    zero_point = inputs[2].dtype
+    assert zero_point is not None
+    output.dtype = zero_point if kind == "QuantizeLinear" else ir.DataType.FLOAT
     graph.insert_before(before, node)
     return output
-
-
-def _replace_product(graph: ir.Graph, product: ir.Node, value: ir.Value) -> None:
-    (replaced,) = product.outputs
-    value.shape = replaced.shape
-    ir.convenience.replace_all_uses_with(replaced, value)
-    graph.remove(product, safe=True)

@@ -1,11 +1,11 @@
 """`reflectdrive eval --closed-loop`: planners drive in closed loop in the proving ground.
 
-Each drive is one generated town with reactive traffic. The engine plans at 10 Hz and the ego follows its plans. Time
-is simulated: a planner is never late, and a drive depends on its seed only, not on the machine. No town of a closed
-loop is part of a scene set.
+Each drive is one generated town with reactive traffic, or one seed of traffic on a map (`--map FILE`) or in the towns
+of a judge (`--judge carla`). The engine plans at 10 Hz and the ego follows its plans. Time is simulated: a planner is
+never late, and a drive depends on its seed only, not on the machine. No town of a closed loop is part of a scene set.
 
 With `--random-weights` each learned planner drives once more with random weights. A drive that fails is listed in the
-table and sets exit code 1.
+table and sets exit code 1. `--worst N` writes a page of the N worst incidents, drawn from above.
 
 Route completion is the progress along the route divided by the distance that the speed limits allow in the same time.
 It stays below 100 % because of curves, traffic lights and other vehicles. Distances are measured along the driven path.
@@ -14,11 +14,13 @@ It stays below 100 % because of curves, traffic lights and other vehicles. Dista
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from .. import arguments
 from ..command import make_table, track_progress
 from ..config import Config
 from ..domain import Array, CameraFrame
+from ..errors import UserError
 from ..parallel import Workers, map_restartable
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..provenance import write_numbers
@@ -37,13 +40,18 @@ from ..runtime.engine import Engine, check_network
 from ..scoring.simulate import DT_S
 from ..sim import sumo
 from ..sim.drive_log import DriveLog
+from ..sim.network import maps
 from ..sim.render import camera
 from ..sim.world import World, WorldOptions
+from . import worlds, worst_page
 from .driving_scores import RANDOM_WEIGHTS, Driver, extend, make_drivers
+from .incidents import Incident, IncidentRecorder
+from .worlds import Worlds
 
 SCORE_EVERY_S = 1.0
 SEEDS = 10
 DURATION_S = 60.0
+PAGE = "worst.html"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +66,7 @@ class DriveResult:
     verdicts: Mapping[str, int]  # of the planner's own plans
     sources: Mapping[str, int]  # of the executed plans
     planning_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # processor time of steps, by their kind
+    incidents: tuple[Incident, ...] = ()  # with the seconds before them
 
 
 def drive(
@@ -85,7 +94,9 @@ def drive(
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()
     planning_ms: dict[str, list[float]] = {}
+    name = f"{planner} {RANDOM_WEIGHTS}" if random_weights else planner
     with World(options, config.vehicle) as world:
+        recorder = IncidentRecorder(world, name)
         engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
         cameras = CameraHistory(world, config) if images else None
         every = round(SCORE_EVERY_S / DT_S)
@@ -104,10 +115,11 @@ def drive(
             if step % every == 0:
                 scores.append(float(world.score(extend(report.plan.trajectory)).score[0]))
             events = world.step(report.plan)
+            recorder.put((step + 1) * DT_S, report, events)
             if any(event.kind == "end_of_route" for event in events):
                 break
         return DriveResult(
-            f"{planner} {RANDOM_WEIGHTS}" if random_weights else planner,
+            name,
             options.seed,
             world.road_map.name,
             world.drive,
@@ -115,6 +127,7 @@ def drive(
             dict(verdicts),
             dict(sources),
             planning_ms,
+            recorder.incidents(),
         )
 
 
@@ -160,9 +173,12 @@ def run_drives(
     duration_s: float,
     console: Console,
     random_weights: bool = False,
+    where: Worlds | None = None,
     workers: Workers = 1,
 ) -> Drives:
     """Drives every planner on every seed, in parallel; with `random_weights` learned planners also with random weights.
+
+    `where` gives the worlds of the seeds; by default generated towns.
 
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
     """
@@ -176,8 +192,8 @@ def run_drives(
     jobs = [(name, seed) for name in drivers for seed in seeds]
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
-    results = track_progress(_iterate_drives(jobs, drivers, config, duration_s, workers), "driving", console, len(jobs))
-    for job, result in results:
+    found_drives = _iterate_drives(jobs, drivers, config, duration_s, where, workers)
+    for job, result in track_progress(found_drives, "driving", console, len(jobs)):
         if isinstance(result, DriveResult):
             found[job] = result
         else:
@@ -190,20 +206,36 @@ def run_drives(
 
 
 def _iterate_drives(
-    jobs: Sequence[Job], drivers: Mapping[str, Driver], config: Config, duration_s: float, workers: Workers
+    jobs: Sequence[Job],
+    drivers: Mapping[str, Driver],
+    config: Config,
+    duration_s: float,
+    where: Worlds | None,
+    workers: Workers,
 ) -> Iterator[tuple[Job, DriveResult | str]]:
     """Results in order of completion, or the reason of a failure: SUMO may crash its process."""
-    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s)
+    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s, where=where)
     for outcome in map_restartable(jobs, work, workers):
         yield outcome.task, outcome.reason if outcome.result is None else outcome.result
 
 
 def _run_drive(
-    job: Job, report: Callable[[int], None], *, drivers: Mapping[str, Driver], config: Config, duration_s: float
+    job: Job,
+    report: Callable[[int], None],
+    *,
+    drivers: Mapping[str, Driver],
+    config: Config,
+    duration_s: float,
+    where: Worlds | None = None,
 ) -> DriveResult:
     name, seed = job
-    options = WorldOptions(seed=seed, town=f"closed-loop-{seed:05d}")
-    return drive(options, drivers[name].planner, config, duration_s, random_weights=drivers[name].random_weights)
+    return drive(
+        (where or worlds.generated()).options(seed),
+        drivers[name].planner,
+        config,
+        duration_s,
+        random_weights=drivers[name].random_weights,
+    )
 
 
 MEASURES: Mapping[str, str] = {
@@ -304,18 +336,52 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         metavar="S",
         help="closed loop: seconds of driving in each",
     )
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--map", type=Path, metavar="FILE", help="closed loop: drive on this map: Lanelet2 (.osm) or OpenDRIVE (.xodr)"
+    )
+    place.add_argument(
+        "--judge", metavar="NAME", help=f"closed loop: drive in towns of others: {', '.join(worlds.TOWNS)}"
+    )
+    parser.add_argument(
+        "--worst",
+        type=arguments.positive_int(1000),
+        metavar="N",
+        help="closed loop: write a page of the N worst incidents to --out",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"closed loop: folder of the page {PAGE} of --worst")
 
 
 def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
     """Exit code 0, or 1 when a drive broke off. Raises UserError, OSError."""
+    if (args.worst is None) != (args.out is None):
+        raise UserError("--worst N and --out DIR belong together: give both or neither")
+    where = _worlds(args)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights, args.workers)
-    content = {"random_weights": args.random_weights, **table_metrics(driven)}
+    driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights, where, args.workers)
+    content = {"random_weights": args.random_weights, **where.numbers(), **table_metrics(driven)}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(driven))
+    if args.out is not None:
+        found = [incident for result in driven.results for incident in result.incidents]
+        args.out.mkdir(parents=True, exist_ok=True)
+        text = worst_page.render(worst_page.worst(found, args.worst), config.vehicle)
+        (args.out / PAGE).write_text(text, encoding="utf-8")
+        console.print(f"{len(found)} incidents; the worst are drawn in {args.out / PAGE}")
     for (planner, seed), why in driven.failures.items():
         console.print(f"broken off: {planner}, seed {seed}: {why}")
     return 1 if driven.failures else 0
+
+
+def _worlds(args: argparse.Namespace) -> Worlds:
+    """The worlds that the arguments ask for; a map that cannot be used is reported once, not from every drive."""
+    if args.judge is not None:
+        return worlds.of_judge(args.judge)
+    if args.map is None:
+        return worlds.generated()
+    with tempfile.TemporaryDirectory() as scratch:
+        maps.load(args.map, Path(scratch))
+    return worlds.of_map(args.map)
 
 
 def table_metrics(driven: Drives) -> dict[str, Any]:

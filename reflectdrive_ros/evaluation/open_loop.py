@@ -7,16 +7,21 @@ independent, although scenes of one shard share a road network.
 `--privilege` chooses the planner's inputs beyond images (`evaluation.privilege`); several privileges give one row each.
 `--random-weights` adds a row with random network weights: the part of the score due to selection and repair. Learned
 planners also report the score of their best proposal, an upper bound for selection.
+
+Beside the score: the distance to the driven path (`evaluation.displacement`), by scenario tag and, in sets made of
+recordings, by place. DAC and PDMS are means over scenes with a map, NC and TTC over scenes with known objects.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +46,14 @@ from ..runtime import cli_args
 from ..runtime.engine import check_network
 from ..scoring.scorer import WAYPOINT_TIMES_S
 from ..storage import location
-from . import driving_scores, scene_sets
+from . import displacement, driving_scores, scene_sets
 from . import privilege as privileges_of
 from .driving_scores import MEASURES, Driver, Row, Scores, make_drivers
 
 EXPERT = "expert"
-BOOTSTRAP_SAMPLES = 1000  # for the interval of a mean
 COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
+UNKNOWN_WITHOUT_OBJECTS = ("pdms", "nc", "ttc", "pdms_without_comfort")
+PLACES_SHOWN = 12
 Drivers = Mapping[str, Driver]  # by name in the tables
 
 
@@ -69,10 +75,12 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
     models = [replace(config, planner=planner).model.sha256 for planner in args.planner if planner in LEARNED]
     model = {"model_sha256": models[0]} if models else {}
     options = {"privileges": args.privilege, "random_weights": args.random_weights, **model}
-    content = {"set": set_name, "folder": folder.name, **options, **numbers(result)}
+    found = numbers(result)
+    content = {"set": set_name, "folder": folder.name, **options, **found}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
-    console.print(_table(set_name, result))
-    for note in (*result.damages, *driving_scores.missing_plan_notes(result, "scenes")):
+    console.print(_table(set_name, result, found["drivers"]))
+    console.print(_displacement_table(result, found["drivers"]))
+    for note in (*_unknown_notes(result), *result.damages, *driving_scores.missing_plan_notes(result, "scenes")):
         console.print(note)
     return 0
 
@@ -104,6 +112,10 @@ class Result(Scores):
     """Scores of a generated scene set."""
 
     names: list[str] = field(default_factory=list)  # of the scenes
+    places: list[str] = field(default_factory=list)  # of each scene, empty where it has none
+    distances: dict[str, list[Array]] = field(default_factory=dict)  # by driver, (8,) m of each scene
+    without_map: int = 0  # scenes
+    without_objects: int = 0  # scenes
     damages: list[str] = field(default_factory=list)  # sentences about skipped shards
 
 
@@ -121,7 +133,11 @@ class ScoredScene:
 
     name: str
     family: str
+    place: str
+    has_map: bool
+    has_objects: bool
     rows: dict[str, Row]
+    distances: dict[str, Array]  # (8,) m to the driven path
     best: dict[str, float]  # PDMS of the best proposal, of learned planners
     failures: dict[str, str]  # why there is no plan, by driver
 
@@ -169,11 +185,17 @@ def evaluate(
     result = Result(
         scores={driver: [] for driver in (EXPERT, *drivers)},
         best={name: [] for name, driver in drivers.items() if driver.planner in PROPOSALS},
+        distances={driver: [] for driver in drivers},
     )
     for note, _ in tasks:
         for scene in parts[note.file].scenes:
             result.names.append(scene.name)
+            result.places.append(scene.place)
             result.add(scene.family, scene.rows, scene.best)
+            for driver, each in result.distances.items():
+                each.append(scene.distances.get(driver, displacement.NO_PLAN))
+            result.without_map += not scene.has_map
+            result.without_objects += not scene.has_objects
             for planner, reason in scene.failures.items():
                 result.failures.setdefault(planner, []).append(f"{scene.name}: {reason}")
         result.damages += parts[note.file].damages
@@ -268,7 +290,12 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
         except PlanningError as fault:
             failures[name] = str(fault)
     rows = driving_scores.score_plans(scored, plans, config.scoring)
-    return ScoredScene(scene.name, scene.family, rows, best, failures)
+    if not scene.has_objects:
+        for row, name in product(rows.values(), UNKNOWN_WITHOUT_OBJECTS):
+            row[MEASURES.index(name)] = float("nan")
+    apart = {name: displacement.distances(plan, scene.expert) for name, plan in plans.items() if name in drivers}
+    place = str(scene.notes.get("place", ""))
+    return ScoredScene(scene.name, scene.family, place, scene.has_map, scene.has_objects, rows, apart, best, failures)
 
 
 def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, planner_context: PlannerContext) -> Array:
@@ -306,25 +333,49 @@ def numbers(result: Result) -> dict[str, Any]:
         "planner": first,
         **drivers[first],
         "drivers": drivers,
+        "without_map": result.without_map,
+        "without_objects": result.without_objects,
         "failures": result.failures,
         "left_out": result.damages,
     }
 
 
 def _summary(driver: str, result: Result) -> dict[str, Any]:
-    pdms = np.array(result.scores[driver])[:, MEASURES.index("pdms")]
-    known = pdms[np.isfinite(pdms)]  # PDMS of scenes without a map is unknown
+    """All measures of a driver over the set, and under `families` and `places` over those of each."""
+    whole = driving_scores.summary(driver, result)
+    everywhere = np.ones(len(result.names), bool)
+    tags, places = np.array(result.families), np.array(result.places)
     return {
-        **driving_scores.summary(driver, result),
-        "pdms_95": bootstrap_interval(known) if len(known) else [None, None],
+        **whole,
+        **_measures(driver, result, everywhere),
+        "families": {
+            tag: {**means, **_measures(driver, result, tags == tag)} for tag, means in whole["families"].items()
+        },
+        "places": {
+            place: {
+                **driving_scores.mean_scores(np.array(result.scores[driver])[places == place]),
+                **_measures(driver, result, places == place),
+            }
+            for place in sorted({*result.places} - {""})
+        },
     }
+
+
+def _measures(driver: str, result: Result, chosen: Array) -> dict[str, Any]:
+    """The intervals of a driver's scores in the chosen scenes (N,) bool, and its distances to the driven path."""
+    found: dict[str, Any] = {}
+    for name, values in zip(MEASURES, np.array(result.scores[driver])[chosen].T, strict=True):
+        known = values[np.isfinite(values)]  # PDMS of scenes without a map is unknown
+        found[f"{name}_95"] = bootstrap_interval(known) if len(known) else [None, None]
+    if driver in result.distances:
+        found["displacement"] = displacement.summarise(np.array(result.distances[driver])[chosen])
+    return found
 
 
 def bootstrap_interval(values: Array) -> list[float]:
     """The 95 % bootstrap interval of the mean of (N,) values, in percent; deterministic."""
-    generator = np.random.default_rng(0)
-    resampled = [generator.choice(values, len(values)).mean() for _ in range(BOOTSTRAP_SAMPLES)]
-    return [round(100.0 * float(end), 3) for end in np.percentile(resampled, [2.5, 97.5])]
+    (ends,) = displacement.bootstrap_intervals(values[:, None])
+    return [round(100.0 * float(end), 3) for end in ends]
 
 
 def format_difference(mean: float, ends: Sequence[float]) -> str:
@@ -336,12 +387,11 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _table(name: str, result: Result) -> Table:
+def _table(name: str, result: Result, drivers: Mapping[str, Any]) -> Table:
     title = f"set '{name}', {len(result.names)} scenes, open loop; means in percent"
     best = ["best of K"] if result.best else []
     rows: list[tuple[str, ...]] = []
-    for driver in result.scores:
-        summary = _summary(driver, result)
+    for driver, summary in drivers.items():
         for family, means in {"all": summary, **summary["families"]}.items():
             low, high = means.get("pdms_95", (None, None))
             rows.append(
@@ -358,3 +408,44 @@ def _table(name: str, result: Result) -> Table:
         rows.append(())
     headings = ("driver", "family", "scenes", "PDMS", "95 %", *COLUMNS.values(), *best)
     return make_table(headings, rows, title, texts=2)
+
+
+def _displacement_table(result: Result, drivers: Mapping[str, Any]) -> Table:
+    """ADE and FDE by scenario tag and place; the most frequent places only."""
+    frequent = {place for place, _ in Counter(filter(None, result.places)).most_common(PLACES_SHOWN)}
+    rows: list[tuple[str, ...]] = []
+    for driver in result.distances:
+        summary = drivers[driver]
+        places = {place: means for place, means in summary["places"].items() if place in frequent}
+        for part, means in {"all": summary, **summary["families"], **(places if len(places) > 1 else {})}.items():
+            found = means["displacement"]
+            low, high = found["ade_m_95"]["3"] or (None, None)
+            cells = [found[name][str(horizon)] for name in ("ade_m", "fde_m") for horizon in displacement.HORIZONS_S]
+            rows.append(
+                (
+                    driver if part == "all" else "",
+                    part,
+                    str(found["plans"]),
+                    *("-" if cell is None else f"{cell:.2f}" for cell in cells),
+                    "-" if low is None else f"{low:.2f} - {high:.2f}",
+                    f"{found['miss_rate']:.0f}",
+                )
+            )
+        rows.append(())
+    headings = [f"{name} {horizon} s" for name in ("ADE", "FDE") for horizon in displacement.HORIZONS_S]
+    title = f"distance to the driven path in m; missed: more than {displacement.MISS_M:.0f} m at 4 s"
+    return make_table(("driver", "part", "plans", *headings, "95 % of ADE 3 s", "missed %"), rows, title, texts=2)
+
+
+def _unknown_notes(result: Result) -> list[str]:
+    """One sentence for what the scenes do not tell."""
+    scenes = len(result.names)
+    parts = (
+        (result.without_map, "have no map", "DAC and PDMS"),
+        (result.without_objects, "have no objects", "NC, TTC and PDMS"),
+    )
+    return [
+        f"{count} of {scenes} scenes {lack}: {names} are {'unknown' if count == scenes else 'means over the others'}"
+        for count, lack, names in parts
+        if count
+    ]

@@ -34,8 +34,8 @@ def parse(text: str) -> str:
 def observe(scene: DrivingScene, privilege: str, with_drivable: bool = True, with_vectors: bool = False) -> Observation:
     """The observation of a scene under a privilege.
 
-    `with_drivable=False` leaves out the drivable area, which takes 0.1 s to compute. `with_vectors` adds lanes,
-    history, lights and stop lines. Raises ValueError for an unknown privilege.
+    `with_drivable=False` leaves out the drivable area, which takes 0.1 s to compute. `with_vectors` adds lanes and
+    history. Raises ValueError for an unknown privilege.
     """
     if privilege not in PRIVILEGES:
         raise ValueError(f"privilege is '{privilege}', expected one of {', '.join(PRIVILEGES)}")
@@ -46,7 +46,8 @@ def observe(scene: DrivingScene, privilege: str, with_drivable: bool = True, wit
         return (
             replace(without_agents, route_lanes=route_lanes_without_lights(scene)) if with_vectors else without_agents
         )
-    observation = scene.observation(drivable=drivable_grid(scene) if with_drivable else None, vectors=with_vectors)
+    grid = drivable_grid(scene) if with_drivable else None
+    observation = scene.observation(drivable=grid, lights=True, vectors=with_vectors)
     return replace(observation, agents=agents_with_logged_futures(scene)) if privilege == "logged" else observation
 
 

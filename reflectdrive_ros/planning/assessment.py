@@ -53,8 +53,10 @@ class Assessment:
 
     def key(self, place: int) -> tuple[float, ...]:
         """Sort key, larger is better: safety, safe steps of the guard, staying on the road, first unsafe instant, less
-        excess, less violation of the vehicle limits, quality."""
+        excess, less violation of the vehicle limits; then quality or, of unsafe plans, less progress: getting closer to
+        what cannot be avoided is no merit."""
         safety = self.safety
+        safe = float(safety.worst[place]) >= SAFE
         return (
             float(safety.worst[place]),
             float(self.guard_safe_steps[place]),
@@ -62,7 +64,7 @@ class Assessment:
             float(safety.first_unsafe[place]),
             -round(float(safety.excess[place]), 3),
             -float(self.limit_violation[place].max()),
-            round(float(self.quality[place]), 9),
+            round(float(self.quality[place]), 9) if safe else -round(float(self.progress_m[place]), 2),
         )
 
     @property

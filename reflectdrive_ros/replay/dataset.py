@@ -35,7 +35,7 @@ from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader
 from ..ros.lanelet_map import LaneletMap
 from ..storage import local_copy
-from .bag_topics import TopicMapping, known_sources, map_topics
+from .bag_topics import TOPIC_KEYWORDS, TopicMapping, known_sources, map_topics
 from .dataset_checks import FrameLimits
 from .dataset_frames import Drive
 from .engine import recorded_path
@@ -60,6 +60,7 @@ class DatasetOptions:
     topic: Sequence[str] = ()  # KEY=NAME: the topic of the bag for an input
     route: str = "auto"  # driven: the driven path, although the bag has a route
     limits: FrameLimits = field(default_factory=FrameLimits)
+    tick_s: float = 0.5  # between two frames
     overrides: Mapping[str, Sequence[tuple[float, float]]] | None = None  # drive -> seconds from the bag's start
 
 
@@ -82,6 +83,7 @@ class Dataset:
     indices: Mapping[str, Index]  # by folder below OUT, "" for OUT itself
     failures: Mapping[str, str]  # bag -> why it is left out
     notices: Mapping[str, str]  # bag -> what was recovered of it
+    tick_s: float
 
 
 def make_dataset(
@@ -139,7 +141,7 @@ def make_dataset(
         said = "; ".join(failures.values()) or "no bag is given"
         raise BagError(f"no scene was made: {said}")
     frame_index.write_rows(out / ALL_FRAMES, {"val_share": val_share}, every)
-    return Dataset(every, indices, failures, notices)
+    return Dataset(every, indices, failures, notices, options.tick_s)
 
 
 def check_folder(out: Path) -> None:
@@ -343,23 +345,25 @@ def _run_job(
     """Indexes one bag, or writes its missing shards; a sentence where that is not possible."""
     try:
         with local_copy(job.bag) as bag, BagReader(bag) as reader:
+            ticks = reader.duration_s / options.tick_s
             if job.wanted is None:
                 drive, route = open_drive(job, reader, options, config, INDEX_IMAGE)
-                rows = [row for row, _ in reported(drive.frames(reader, route), reader, report)]
-                header = {"made_by": job.made_by, "notice": reader.notice}
+                rows = [row for row, _ in reported(drive.frames(reader, route), ticks, report)]
+                notice = "; ".join(filter(None, (reader.notice, drive.notice and f"bag {job.bag}: {drive.notice}")))
+                header = {"made_by": job.made_by, "notice": notice}
                 frame_index.write_rows(index_path(job), header, rows)
             else:
                 drive, route = open_drive(job, reader, options, config, image_size)
-                write_shards(job, reported(drive.frames(reader, route), reader, report))
+                write_shards(job, reported(drive.frames(reader, route), ticks, report))
     except UserError as fault:
         sentence = str(fault)
         return sentence if str(job.bag) in sentence else f"bag {job.bag}: {sentence}"
     return ""
 
 
-def reported(frames: Any, reader: BagReader, report: Callable[[float], None]) -> Any:
-    """The frames; `report` gets the share of the bag."""
-    before, count = 0.0, max(reader.duration_s / frame_index.TICK_S, 1.0)
+def reported(frames: Any, ticks: float, report: Callable[[float], None]) -> Any:
+    """The frames; `report` gets the share of the bag, which has about so many ticks."""
+    before, count = 0.0, max(ticks, 1.0)
     for row, scene in frames:
         if row.tick / count >= before + PROGRESS_STEP:
             before = row.tick / count
@@ -381,22 +385,12 @@ def write_shards(job: Job, frames: Any) -> None:
             continue
         parts[path].append(ShardContent.of([scene], lossless=True))  # encoded at once: it is smaller
         if len(parts[path]) == sizes[path]:
-            load, target = concat_contents(parts.pop(path)), job.out / path
+            load, target = shards.concat(parts.pop(path)), job.out / path
             target.parent.mkdir(exist_ok=True)
             made = shard_made_by(job, ticks_of[path])
             shards.write_shard(target.parent, target.name, load, asked=sizes[path], made_by=made)
     if parts:
         raise BagError(f"bag {job.bag} gave other frames than when it was indexed: run the command again")
-
-
-def concat_contents(parts: Sequence[ShardContent]) -> ShardContent:
-    """Several contents as one, in their order."""
-    families: dict[str, int] = {}
-    for part in parts:
-        for name, count in part.families.items():
-            families[name] = families.get(name, 0) + count
-    networks = {name: digest for part in parts for name, digest in part.networks.items()}
-    return ShardContent(tuple(sample for part in parts for sample in part.samples), families, networks)
 
 
 def open_drive(
@@ -409,7 +403,7 @@ def open_drive(
             f"{SHORTEST_S:.0f} s or more"
         )
     found = map_drive_topics(config, reader, options)
-    sources = known_sources(reader) | found.sources
+    sources = lights_source(reader, options) | known_sources(reader) | found.sources
     lanelets = find_map(BagSlice(reader, sources), found.config)
     keys = {entry.key for entry in topics.inputs(found.config)}
     hindsight = "route" not in found.sources
@@ -422,14 +416,24 @@ def open_drive(
         name=job.drive,
         config=found.config,
         image_size=image_size,
-        sources={key: name for key, name in sources.items() if key in keys},
+        sources={key: name for key, name in sources.items() if key in keys or key == "lights"},
+        fed=frozenset(keys),
         lanelets=lanelets,
         map_name=map_name(lanelets, job),
         limits=options.limits,
         overrides=(options.overrides or {}).get(job.drive, ()),
         hindsight=hindsight,
+        tick_s=options.tick_s,
     )
     return drive, route
+
+
+def lights_source(reader: BagReader, options: DatasetOptions) -> dict[str, str]:
+    """The topic of traffic lights, whether or not the planner reads them; none where --topic lights= hides it."""
+    names = [topic.name for topic in reader.topics if topic.type_name == topics.LIGHTS_TYPE and topic.count]
+    if not names or "lights=" in options.topic:
+        return {}
+    return {"lights": min(names, key=lambda name: (TOPIC_KEYWORDS["lights"] not in name, len(name), name))}
 
 
 def map_drive_topics(config: Config, reader: BagReader, options: DatasetOptions) -> TopicMapping:

@@ -1,4 +1,4 @@
-"""Frames of a recorded drive: the node's observation at every tick of 0.5 s, with the past and future around it.
+"""Frames of a recorded drive: the node's observation at every tick, with the past and future around it.
 
     drive = Drive("monday", config, image_size, sources, lanelets, FrameLimits(), ())
     for row, scene in drive.frames(reader, route):       # scene: None where row.reasons say why
@@ -22,7 +22,8 @@ import numpy as np
 from .. import geometry
 from ..agent_history import AgentHistoryBuffer
 from ..config import Config
-from ..data.frame_index import TICK_S, FrameRow
+from ..data.frame_index import FrameRow
+from ..data.recorded_tags import scenario_tag
 from ..data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
 from ..domain import AgentHistory, Array, Command, EgoState, Observation
 from ..features import cameras
@@ -38,11 +39,11 @@ from ..scoring.scorer import RedLights, Reference
 from .dataset_checks import (
     FUTURE_STEPS as EXPERT_STEPS,
 )
-from .dataset_checks import STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, scenario_tag, stands
+from .dataset_checks import STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, stands
+from .dataset_lights import LightRecord, red_ahead, runs_red
 from .dataset_map import areas_around, near_polygons
 from .scores import MAX_TRACK_GAP_S
 
-TICK_NS = round(TICK_S * 1e9)
 WAIT_NS = 6_000_000_000  # a tick is completed this long after its observation: 5 s of objects, and their delay
 BEFORE_NS, AFTER_NS = 2_600_000_000, 5_600_000_000  # of odometry that a tick needs around it
 TIME_TOLERANCE_S = 0.15  # by which past or future may be too short: odometry comes every 0.1 s or faster
@@ -100,6 +101,8 @@ class Drive:
     limits: FrameLimits
     overrides: Sequence[tuple[float, float]]  # seconds from the bag's start
     hindsight: bool  # route from the driven path
+    tick_s: float = 0.5
+    fed: frozenset[str] = frozenset()  # inputs that the node reads; others are for the checks alone
     odometry: deque[OdometrySample] = field(default_factory=deque)
     objects: deque[ObjectSample] = field(default_factory=deque)
 
@@ -118,20 +121,22 @@ class Drive:
         history, restarts = AgentHistoryBuffer(), 0
         newest_objects: Any = None
         tick = 0  # the first without an observation
+        tick_ns = round(self.tick_s * 1e9)
         for message in reader.messages(keys):
             now_ns, key = message.received_ns, keys[message.topic]
-            while now_ns >= reader.start_ns + (tick + 1) * TICK_NS:  # it is over, and no step was due
+            while now_ns >= reader.start_ns + (tick + 1) * tick_ns:  # it is over, and no step was due
                 statuses = inputs.statuses(now_ns)
                 problem = (
                     "; ".join(s.message for s in statuses if s.level >= Level.ERROR) or "no new image in this tick"
                 )
-                over_ns = reader.start_ns + (tick + 1) * TICK_NS
+                over_ns = reader.start_ns + (tick + 1) * tick_ns
                 pending.append(Pending(tick, over_ns, None, None, problem))
                 tick += 1
             with suppress(DamagedMessage):  # counted by the checks: what it held is missing
                 content = message.message()
                 self._check_camera(key, content)
-                inputs.put(key, content, now_ns)
+                if key in self.fed:
+                    inputs.put(key, content, now_ns)
                 self._jumped |= inputs.restarts != restarts
                 self._keep(key, content)
                 if key == "objects":
@@ -142,8 +147,9 @@ class Drive:
             if inputs.due(now_ns):
                 inputs.wait_idle()
                 snapshot = inputs.snapshot(now_ns)
-                ids, past = self._history(history, newest_objects, snapshot.observation)
-                if now_ns >= reader.start_ns + tick * TICK_NS:
+                begins = now_ns >= reader.start_ns + tick * tick_ns
+                ids, past = self._history(history, newest_objects, snapshot.observation, begins)
+                if begins:
                     problem = "; ".join(snapshot.problems)
                     pending.append(Pending(tick, now_ns, snapshot.observation, snapshot.ego, problem, ids, past))
                     tick += 1
@@ -152,6 +158,8 @@ class Drive:
                 self._forget(pending[0].now_ns if pending else now_ns)
         while pending:
             yield self._complete(pending.popleft(), reader.start_ns)
+        if rig is not None and (rig.status().level >= Level.WARN or rig.sees_behind):
+            self.notice = rig.status().message
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -178,8 +186,11 @@ class Drive:
     def __post_init__(self) -> None:
         self._sizes: dict[str, dict[str, tuple[int, int]]] = {}
         self._moved_ns: int | None = None
-        self._jumped = False  # position or clock, since the last odometry
+        self.notice = ""  # what is to be said of the cameras, after the last frame
+        self._jumped: bool = False  # position or clock, since the last odometry
         self._on_map = self.lanelets is None
+        max_age_s = self.config.inputs.lights_max_age_s
+        self._lights = None if self.lanelets is None else LightRecord(self.lanelets, max_age_s)
 
     def _keep(self, key: str, message: Any) -> None:
         """Keeps the motion of ego and objects."""
@@ -193,6 +204,8 @@ class Drive:
                         return
                     self.odometry.clear()  # another clock
                     self.objects.clear()
+                    if self._lights is not None:
+                        self._lights.clear()
                 if self._moved_ns is None or abs(ego.speed_mps) > STANDING_MPS or self._jumped:
                     self._moved_ns = ego.stamp_ns
                 variance = max(float(message.pose.covariance[0]), float(message.pose.covariance[7]))
@@ -200,6 +213,8 @@ class Drive:
                 stood_s = (ego.stamp_ns - self._moved_ns) * 1e-9
                 self.odometry.append(OdometrySample(ego.stamp_ns, ego.map_from_ego, std_m, self._jumped, stood_s))
                 self._jumped = False
+            elif key == "lights" and self._lights is not None:
+                self._lights.put(message)
             elif key == "objects" and self.odometry:
                 near = self.odometry[-1].map_from_ego[:2]
                 found = convert.map_agents(message, frame, near, limits.object_extent_max_m, limits.objects_max)
@@ -224,9 +239,9 @@ class Drive:
         self._on_map = True
 
     def _history(
-        self, buffer: AgentHistoryBuffer, objects: Any | None, observation: Observation | None
+        self, buffer: AgentHistoryBuffer, objects: Any | None, observation: Observation | None, wanted: bool
     ) -> tuple[tuple[bytes, ...], AgentHistory | None]:
-        """Ids and history of the agents of an observation, from messages until then."""
+        """Ids and history of the agents of an observation, from messages until then; only kept if not `wanted`."""
         if objects is None or observation is None or observation.agents is None:
             return (), None
         ego, limits = observation.ego, self.config.inputs
@@ -241,6 +256,8 @@ class Drive:
         except BadMessage:
             return (), None
         buffer.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
+        if not wanted:
+            return (), None
         return tracked.ids, buffer.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, observation.agents)
 
     def _forget(self, now_ns: int) -> None:
@@ -249,6 +266,8 @@ class Drive:
             self.odometry.popleft()
         while self.objects and self.objects[0].stamp_ns < now_ns - BEFORE_NS:
             self.objects.popleft()
+        if self._lights is not None:
+            self._lights.forget(now_ns - BEFORE_NS)
 
     # --- completed ticks ----------------------------------------------------------------------------------------------
 
@@ -270,10 +289,15 @@ class Drive:
                 if stands(path, stood_s, self.limits):
                     reasons.append("standing")
                 reasons += self._road_reasons(path, ego)
+                lights = RedLights() if self._lights is None else self._lights.red_lights(ego, observation.route)
+                if runs_red(path, lights, self.config.vehicle):
+                    reasons.append("runs_red_light")
+                if tag == "straight" and red_ahead(lights):
+                    tag = "red_light"
                 if collides(path, tracks, self.config.vehicle, self.limits):
                     reasons.append("future_collides")
                 if not reasons:
-                    scene = self._scene(each, observation, around, path, tracks, tag)
+                    scene = self._scene(each, observation, around, path, tracks, lights, tag)
         x_m, y_m = (0.0, 0.0) if ego is None else ego.map_from_ego[:2].tolist()
         row = FrameRow(
             drive=self.name,
@@ -363,15 +387,18 @@ class Drive:
         sizes[:known], kinds[:known] = agents.sizes, agents.kinds
         ego_from_map = geometry.invert(ego.map_from_ego)
         at_s = 0.1 * np.arange(1, FUTURE_STEPS + 1)
+        later_poses = [geometry.compose(ego_from_map, sample.poses) for sample in later]  # all agents of one at once
+        later_s = [(sample.stamp_ns - ego.stamp_ns) * 1e-9 for sample in later]
         for row, name in enumerate([*each.ids, *appearing]):
-            seen = [(sample, sample.rows[name]) for sample in later if name in sample.rows]
-            times = [(sample.stamp_ns - ego.stamp_ns) * 1e-9 for sample, _ in seen]
-            places = [geometry.compose(ego_from_map, sample.poses[k]) for sample, k in seen]
-            moving = [float(sample.speeds_mps[k]) for sample, k in seen]
+            seen = [(k, sample.rows[name]) for k, sample in enumerate(later) if name in sample.rows]
+            times = [later_s[k] for k, _ in seen]
+            places = [later_poses[k][at] for k, at in seen]
+            moving = [float(later[k].speeds_mps[at]) for k, at in seen]
             if row < known:  # from where it is now
                 times, places, moving = [0.0, *times], [agents.poses[row], *places], [speeds[row, NOW], *moving]
             else:
-                sizes[row], kinds[row] = seen[0][0].sizes[seen[0][1]], seen[0][0].kinds[seen[0][1]]
+                first, at = later[seen[0][0]], seen[0][1]
+                sizes[row], kinds[row] = first.sizes[at], first.kinds[at]
             path, speed, there = interpolate(np.array(times), np.array(places), np.array(moving), at_s)
             poses[row, NOW + 1 :], speeds[row, NOW + 1 :], present[row, NOW + 1 :] = path, speed, there
         return Tracks(np.where(present[..., None], poses, 0.0), np.where(present, speeds, 0.0), present, sizes, kinds)
@@ -383,6 +410,7 @@ class Drive:
         around: Sequence[OdometrySample],
         path: Array,
         tracks: Tracks,
+        lights: RedLights,
         tag: str,
     ) -> DrivingScene:
         ego, vehicle = observation.ego, self.config.vehicle
@@ -402,7 +430,7 @@ class Drive:
             speed_limit_mps=observation.speed_limit_mps,
             route=observation.route,
             areas=areas_around(self.lanelets, ego.map_from_ego, observation.route),
-            red_lights=RedLights(),
+            red_lights=lights,
             tracks=tracks,
             expert=path[EXPERT_AT],
             reference=Reference(max(progress_m, 0.0)),
@@ -412,6 +440,7 @@ class Drive:
                 "route": "driven" if self.hindsight else "bag",
                 "objects": observation.agents is not None,
                 "map": self.lanelets is not None,
+                "place": self._place(*ego.map_from_ego[:2]),
             },
         )
 

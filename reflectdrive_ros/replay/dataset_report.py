@@ -32,7 +32,7 @@ def write_report(out: Path, made: Dataset) -> None:
     """Writes OUT/dataset.html whole or not at all. Raises OSError naming the file."""
     origin = provenance()
     valid = [row for row in made.rows if row.valid]
-    seconds = frame_index.TICK_S * len(made.rows)
+    seconds = made.tick_s * len(made.rows)
     size = sum(index.bytes for index in made.indices.values())
     drives = {row.drive for row in made.rows}
     tiles = [

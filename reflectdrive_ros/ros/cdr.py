@@ -74,6 +74,7 @@ class Unpacker:
         return (self.little if source.little else self.big)(source.data, at)
 
 
+unpacker = cache(Unpacker)
 LENGTH = Unpacker("I")  # of a sequence or a text
 
 
@@ -220,6 +221,11 @@ class Message:
             raise AttributeError(f"{self._kind.name} has no field '{name}'")
         self.__dict__ = made = self._kind.made(self._source, self._at)
         return made[name]
+
+    def first_numbers(self, count: int) -> tuple[float, ...]:
+        """The first numbers, in the order of the definition, of a structure whose numbers all have one type, such as a
+        pose with its covariance: without the messages in between."""
+        return unpacker(count * self._kind.format).of(self._source, self._at)
 
 
 class Items(Sequence[Any]):

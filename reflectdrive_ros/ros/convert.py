@@ -223,16 +223,14 @@ def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, c
     usable, ignored, rows = [], dict[str, int](), []
     for item in message.objects:
         kinematics = item.kinematics
-        pose = (kinematics.initial_pose_with_covariance if predicted else kinematics.pose_with_covariance).pose
-        twist = (kinematics.initial_twist_with_covariance if predicted else kinematics.twist_with_covariance).twist
-        q, at, speed, shape = pose.orientation, pose.position, twist.linear, item.shape
+        pose = kinematics.initial_pose_with_covariance if predicted else kinematics.pose_with_covariance
+        twist = kinematics.initial_twist_with_covariance if predicted else kinematics.twist_with_covariance
         label = max(item.classification, key=lambda c: c.probability).label if item.classification else 0
         if label in DRIVABLE_OVER_LABELS:
             ignored["driven over"] = ignored.get("driven over", 0) + 1
             continue
         usable.append(item)
-        length, width = extent(shape)
-        rows.append((at.x, at.y, q.x, q.y, q.z, q.w, speed.x, speed.y, length, width, KINDS.get(label, 0)))
+        rows.append((*pose_and_speed(pose, twist), *extent(item.shape), KINDS.get(label, 0)))
     table = np.array(rows, float).reshape(-1, 11)
     x, y, qx, qy, qz, qw, vx, vy, length, width, kind = table.T
     heading = np.arctan2(2 * (qw * qz + qx * qy), 1 - 2 * (qy**2 + qz**2))
@@ -267,6 +265,16 @@ def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, c
     agents = Agents(poses, velocities, sizes, kind[order].astype(np.int64), paths, PREDICTED_DT_S)
     ids = tuple(bytes(usable[i].object_id.uuid) for i in order)
     return MapAgents(stamp_ns(message.header), agents, ignored, ids)
+
+
+def pose_and_speed(pose: Any, twist: Any) -> tuple[float, ...]:
+    """x, y, the quaternion's x, y, z, w and the linear speeds along x and y of a geometry_msgs/PoseWithCovariance and a
+    TwistWithCovariance."""
+    if hasattr(pose, "first_numbers"):  # cdr.Message
+        x, y, _, *quaternion = pose.first_numbers(7)
+        return x, y, *quaternion, *twist.first_numbers(2)
+    at, q, speed = pose.pose.position, pose.pose.orientation, twist.twist.linear
+    return at.x, at.y, q.x, q.y, q.z, q.w, speed.x, speed.y
 
 
 def extent(shape: Any) -> tuple[float, float]:

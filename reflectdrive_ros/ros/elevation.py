@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from .. import geometry
 from ..domain import Array
@@ -57,6 +56,8 @@ class MapElevation:
         along_x, along_y, slope = np.stack([step_x, step_y, rise]) / np.where(usable, lengths, 1.0)
         table = np.stack([x, y, z, along_x, along_y, lengths, slope, slope * along_x, slope * along_y], axis=1)
         self._pieces = table[usable]  # (P, 9) start, direction, length, slope, gradient
+        from scipy.spatial import cKDTree  # half a second, which a node without a map does not take
+
         self._tree = cKDTree(self._pieces[:, :2] + 0.5 * self._pieces[:, 3:5] * self._pieces[:, 5:6])
 
     @property

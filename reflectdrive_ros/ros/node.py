@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 import rclpy
-from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
 from rclpy.exceptions import ParameterException
@@ -47,32 +47,10 @@ HOLD_PERIOD_S = 0.09  # the watchdog repeats the stop plan at 10 Hz
 OVERDUE_S = 0.15  # after this time without a plan, the diagnostics report the reason at once
 DIAGNOSTICS_PERIOD_S = 0.15
 MISMATCH_PERIOD_S = 3.0
-REPEATING_PERIOD_S = 0.5
 ARRIVALS_KEPT = 256
 DOMAINS = 233  # ROS domain ids that the port numbers of DDS allow
 SWITCH_INTERVAL_S = 0.001
-
-
-class RateLimitedCallbackGroup(CallbackGroup):
-    """Runs each of its callbacks at most once in a period; the newest message waits in the middleware.
-
-    For repeated messages, such as camera_info with every image.
-    """
-
-    def __init__(self, period_s: float) -> None:
-        super().__init__()
-        self._period_s = period_s
-        self._last_run_s: dict[int, float] = {}
-
-    def can_execute(self, entity: Any) -> bool:
-        return time.perf_counter() - self._last_run_s.get(id(entity), -1e9) >= self._period_s
-
-    def beginning_execution(self, entity: Any) -> bool:
-        self._last_run_s[id(entity)] = time.perf_counter()
-        return True
-
-    def ending_execution(self, entity: Any) -> None:
-        """Does nothing: the executor has one thread."""
+STAMP_END = 12  # of a serialised message with a header: what follows its stamp
 
 
 class PlannerNode(Node):
@@ -100,14 +78,12 @@ class PlannerNode(Node):
         self._publisher = PlanPublisher(self, self.config, self._core.model_sha256)
         self._anchor = f"image:{self.config.cameras.anchor}"
         # raw: rclpy deserialises with the GIL held, and an error there would end the node
-        repeating = RateLimitedCallbackGroup(REPEATING_PERIOD_S)
         self._subscriptions_by_key = {
             topic.key: self.create_subscription(
                 message_class(topic.type),
                 topic.name,
                 self._store_callback(topic.key, topic.key in (self._anchor, "odometry")),
                 qos_profile(topic.qos),
-                callback_group=repeating if topic.key.startswith("info:") else None,
                 # rclpy polls every event handler at every message, which costs more than the messages themselves
                 event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
                 raw=True,
@@ -115,6 +91,7 @@ class PlannerNode(Node):
             for topic in topics.inputs(self.config)
             if topic.required or topics.is_installed(topic.type)
         }
+        self._repeated: dict[str, bytes] = {}  # by key: the last camera_info, without its stamp
         self._mismatches: list[str] = []  # reported last; each change is reported once
         self._types_by_key = {topic.key: topic.type for topic in topics.inputs(self.config)}
         self._silent = {key for key in self._subscriptions_by_key if key != "instruction"}
@@ -139,10 +116,16 @@ class PlannerNode(Node):
     # --- executor thread: store, and wake the worker -----------------------------------------------------------------
 
     def _store_callback(self, key: str, starts_step: bool) -> Any:
+        repeats = key.startswith("info:")  # with every image
+
         def store(content: bytes) -> None:
+            if repeats and self._repeated.get(key) == content[STAMP_END:]:
+                return
             arrived, now_ns = time.perf_counter(), self._now_ns()
             self._silent.discard(key)
             stamp_ns = self._core.receive(key, content, now_ns)
+            if repeats and stamp_ns is not None:
+                self._repeated[key] = content[STAMP_END:]
             if starts_step and stamp_ns is not None:
                 self._arrived[key, stamp_ns] = arrived
                 while len(self._arrived) > ARRIVALS_KEPT:
@@ -365,6 +348,8 @@ def main(args: list[str] | None = None) -> int:
         start_ros(given)
         node = start_node()
         gc.freeze()  # objects of the start-up are not scanned again
+        # rclpy's EventsExecutor takes a fifth of the time per message, but hangs (7.1.6): without a timeout, and where
+        # its own process publishes what it subscribes to
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         driving = True

@@ -1,19 +1,20 @@
-"""Domain -> messages, pure functions. Every number passes through float() or int(): rclpy writes others as garbage."""
+"""Domain -> messages, pure functions.
+
+What is sent at each step or holds much is serialised here. In message objects every number passes through float() or
+int(): rclpy writes others as garbage.
+"""
 
 from __future__ import annotations
 
-import struct
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from autoware_internal_debug_msgs.msg import Float64Stamped, ProcessingTimeNode, ProcessingTimeTree
 from autoware_internal_planning_msgs.msg import (
-    CandidateTrajectories,
     CandidateTrajectory,
     ControlPoint,
-    GeneratorInfo,
     PlanningFactorArray,
 )
 from autoware_internal_planning_msgs.msg import PlanningFactor as PlanningFactorMessage
@@ -21,25 +22,31 @@ from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
 from autoware_planning_msgs.msg import TrajectoryPoint
 from autoware_vehicle_msgs.msg import TurnIndicatorsCommand
 from builtin_interfaces.msg import Duration, Time
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
 from nav_msgs.msg import Path
 from reflectdrive.msg import GoalHypotheses, PlannerDebug, PlannerStatus
-from std_msgs.msg import Header, String
-from unique_identifier_msgs.msg import UUID
+from std_msgs.msg import Header
 from visualization_msgs.msg import Marker, MarkerArray
 
 from .. import geometry, kinematics
 from ..config import Config
 from ..domain import Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
 from . import rotations
+from .cdr_writer import CdrWriter
 from .elevation import FLAT_GROUND, RoadSurface
 from .inputs.channel import InputStatus
 from .inputs.control import Signal
 from .topics import NODE_NAME
 
 NODE = NODE_NAME.rpartition("/")[2]
-HAS_TURN_INDICATOR = "turn_indicators_command" in CandidateTrajectory.get_fields_and_field_types()
+CANDIDATE_FIELDS = ["header", "generator_id", "points", "turn_indicators_command"]  # without the last one up to 1.13
+INSTALLED_FIELDS = list(CandidateTrajectory.get_fields_and_field_types())
+HAS_TURN_INDICATOR = len(INSTALLED_FIELDS) == len(CANDIDATE_FIELDS)
+if INSTALLED_FIELDS not in (CANDIDATE_FIELDS, CANDIDATE_FIELDS[:-1]):
+    raise ImportError(
+        f"the installed CandidateTrajectory has the fields {', '.join(INSTALLED_FIELDS)}, expected "
+        f"{', '.join(CANDIDATE_FIELDS)}: use another version of autoware_internal_planning_msgs"
+    )
 
 
 def time_message(stamp_ns: int) -> Time:
@@ -92,6 +99,9 @@ POINT = np.dtype(  # autoware_planning_msgs/TrajectoryPoint, field by field in t
 )
 
 
+POINT_TIME_BYTES = 8  # of POINT, before its doubles
+
+
 def message_points(columns: Array) -> list[TrajectoryPoint]:
     """Points (T,) of POINT as message objects."""
     points = []
@@ -141,30 +151,23 @@ def points_from_message(message: TrajectoryMessage) -> Array:
     return np.array(rows, POINT)
 
 
-def trajectory_bytes(stamp_ns: int, points: Array, frame_id: str) -> bytes:
-    """A trajectory of points (T,) of POINT serialised (CDR, little endian), without its eighty message objects, which
-    would take longer than planning.
-    """
-    frame = frame_id.encode() + b"\0"
-    sec, nanosec = divmod(int(stamp_ns), 1_000_000_000)
-    head = struct.pack("<iII", sec, nanosec, len(frame)) + frame
-    head += b"\0" * (-len(head) % 4) + struct.pack("<I", len(points))
-    body = points.tobytes()
-    if len(head) % 8:  # doubles stand at multiples of 8: the first point is padded after its time, then all are in step
-        body = body[:8] + b"\0" * 4 + body[8:]
-    return b"\0\1\0\0" + head + body
+def trajectory_bytes(stamp_ns: int, points: Array, frame: str) -> bytes:
+    """A Trajectory of points (T,) of POINT, serialised."""
+    return CdrWriter().header(stamp_ns, frame).records(points, POINT_TIME_BYTES).content()
 
 
-def slot_uuid(generator_name: str, slot: int) -> UUID:
+def slot_uuid(generator_name: str, slot: int) -> bytes:
     """Constant for a slot over cycles and runs: selectors store their reports by it."""
-    name = uuid.uuid5(uuid.NAMESPACE_URL, f"reflectdrive:{generator_name}_{slot}")
-    return UUID(uuid=np.frombuffer(name.bytes, np.uint8))
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"reflectdrive:{generator_name}_{slot}").bytes
 
 
 def turn_indicators(signal: Signal | None, stamp_ns: int) -> TurnIndicatorsCommand:
+    return TurnIndicatorsCommand(stamp=time_message(stamp_ns), command=_turn_command(signal))
+
+
+def _turn_command(signal: Signal | None) -> int:
     """None: no command, the signal of the driver stays."""
-    chosen = TurnIndicatorsCommand.NO_COMMAND if signal is None else signal
-    return TurnIndicatorsCommand(stamp=time_message(stamp_ns), command=int(chosen))
+    return int(TurnIndicatorsCommand.NO_COMMAND if signal is None else signal)
 
 
 def generator_name(config: Config, node: str) -> str:
@@ -175,28 +178,28 @@ def generator_name(config: Config, node: str) -> str:
 
 def candidates(
     plan: Plan,
-    best: list[TrajectoryPoint],
+    best: Array,
     signal: Signal | None,
     config: Config,
     node: str = NODE_NAME,
     surface: RoadSurface = FLAT_GROUND,
-) -> CandidateTrajectories:
-    """The plan (slot 0, its points given) and its rivals; the turn signal is set where the installed message has it.
-    `node`: the full name of the node that sends them."""
+) -> bytes:
+    """CandidateTrajectories, serialised: the plan (slot 0, its points (T,) of POINT given) and its rivals.
+
+    The turn signal is written where the installed message has it. `node`: the full name of the node that sends them.
+    """
     generator = generator_name(config, node)
-    message = CandidateTrajectories()
-    rivals = (message_points(_published_points(t, plan, config, surface)) for t in plan.candidates)
-    for slot, points in enumerate([best, *rivals]):
-        identity = slot_uuid(generator, slot)
-        candidate = CandidateTrajectory(
-            header=header(plan.stamp_ns, config.output.map_frame), generator_id=identity, points=points
-        )
+    every = [best, *(_published_points(rival, plan, config, surface) for rival in plan.candidates)]
+    writer = CdrWriter().numbers("I", len(every))
+    for slot, points in enumerate(every):
+        writer.header(plan.stamp_ns, config.output.map_frame).octets(slot_uuid(generator, slot))
+        writer.records(points, POINT_TIME_BYTES)
         if HAS_TURN_INDICATOR:
-            candidate.turn_indicators_command = turn_indicators(signal, plan.stamp_ns)
-        message.candidate_trajectories.append(candidate)
-        name = String(data=f"{generator}_{slot}")
-        message.generator_info.append(GeneratorInfo(generator_id=identity, generator_name=name))
-    return message
+            writer.stamp(plan.stamp_ns).numbers("B", _turn_command(signal))
+    writer.numbers("I", len(every))
+    for slot in range(len(every)):
+        writer.octets(slot_uuid(generator, slot)).text(f"{generator}_{slot}")
+    return writer.content()
 
 
 def planning_factors(report: StepReport, config: Config, surface: RoadSurface = FLAT_GROUND) -> PlanningFactorArray:
@@ -385,18 +388,14 @@ def diagnostic_node(node: str) -> str:
     return NODE if node == NODE_NAME else node
 
 
-def diagnostics(statuses: Iterable[InputStatus], now_ns: int, node: str) -> DiagnosticArray:
-    """One status per input and one for the planner, named `<node>: <what>` as Autoware's diagnostic graph addresses.
-    `node`: full name of the node."""
-    message = DiagnosticArray(header=header(now_ns, ""))
+def diagnostics(statuses: Sequence[InputStatus], now_ns: int, node: str) -> bytes:
+    """DiagnosticArray, serialised: one status per input and one for the planner, named `<node>: <what>` as Autoware's
+    diagnostic graph addresses. `node`: full name of the node."""
+    shown = diagnostic_node(node)
+    writer = CdrWriter().header(now_ns, "").numbers("I", len(statuses))
     for item in statuses:
-        message.status.append(
-            DiagnosticStatus(
-                level=bytes([int(item.level)]),
-                name=f"{diagnostic_node(node)}: {item.name}",
-                message=item.message,
-                hardware_id=diagnostic_node(node),
-                values=[KeyValue(key=key, value=value) for key, value in item.values.items()],
-            )
-        )
-    return message
+        writer.numbers("B", int(item.level)).text(f"{shown}: {item.name}").text(item.message).text(shown)
+        writer.numbers("I", len(item.values))
+        for key, value in item.values.items():
+            writer.text(key).text(value)
+    return writer.content()

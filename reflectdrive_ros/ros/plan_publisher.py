@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rclpy.node import Node, PublisherEventCallbacks  # of qos_event in Humble
@@ -63,8 +64,8 @@ class PlanPublisher:
         total_ms: float,
         publish_ms: float,
     ) -> None:
-        """Publish status, candidates, turn signal, planning factors and, where they are subscribed to, the debug topics
-        of a plan that was sent.
+        """Publish the status of a plan that was sent, and what else is subscribed to: candidates, turn signal, planning
+        factors, debug topics.
 
         `points`: its (T,) published points. `step`: None for a stop of the watchdog, which keeps the turn signal.
         """
@@ -78,21 +79,21 @@ class PlanPublisher:
             bend_rad = None if observation is None else bend_ahead(observation.route)
             self._signal = self._turn_signal.update(bend_rad, step.snapshot.control, plan.stamp_ns * 1e-9)
         age_s = float("nan") if image_ns is None else (plan.stamp_ns - image_ns) * 1e-9
-        trajectory = outputs.trajectory(plan, self._config, points)
         status = outputs.status(report, self._config, self._model_sha256, self._sequence, age_s, total_ms)
         self.publish("status", status)
-        self.publish("processing_time", outputs.processing_time(plan.stamp_ns, total_ms))
-        candidates = outputs.candidates(plan, trajectory.points, self._signal, self._config, self._node_name, surface)
-        self.publish("candidates", candidates)
-        self.publish("turn_indicators", outputs.turn_indicators(self._signal, plan.stamp_ns))
-        self.publish("planning_factors", outputs.planning_factors(report, self._config, surface))
-        if self._has_subscribers("path"):
-            self.publish("path", outputs.path(trajectory))
-        if self._has_subscribers("markers"):
-            self.publish("markers", outputs.markers(report, trajectory, self._config))
-        if self._has_subscribers("debug"):
-            self.publish("debug", outputs.debug(report, self._config, {} if step is None else stages))
-        if self._has_subscribers("goals"):
-            self.publish("goals", outputs.goals(plan, self._config))
-        if step is not None and self._has_subscribers("processing_time_detail"):
-            self.publish("processing_time_detail", outputs.processing_time_tree(stages))
+        node = self._node_name
+        made: dict[str, Callable[[], Any]] = {
+            "processing_time": lambda: outputs.processing_time(plan.stamp_ns, total_ms),
+            "candidates": lambda: outputs.candidates(plan, points, self._signal, self._config, node, surface),
+            "turn_indicators": lambda: outputs.turn_indicators(self._signal, plan.stamp_ns),
+            "planning_factors": lambda: outputs.planning_factors(report, self._config, surface),
+            "path": lambda: outputs.path(outputs.trajectory(plan, self._config, points)),
+            "markers": lambda: outputs.markers(report, outputs.trajectory(plan, self._config, points), self._config),
+            "debug": lambda: outputs.debug(report, self._config, {} if step is None else stages),
+            "goals": lambda: outputs.goals(plan, self._config),
+        }
+        if step is not None:
+            made["processing_time_detail"] = lambda: outputs.processing_time_tree(stages)
+        for key, make in made.items():
+            if self._has_subscribers(key):
+                self.publish(key, make())

@@ -1,4 +1,4 @@
-"""Which map polygons contain a point: exact answers for tens of thousands of points in a few milliseconds.
+"""Which map polygons contain a point: exact answers for tens of thousands of points in a millisecond.
 
 The polygons are rasterised once on a fine grid. Each cell stores one bit per polygon (whether its reference point is
 inside) and the list of edges that cross the cell. A point takes the bits of its cell's reference point and flips those
@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import reflectdrive_kernels as kernels
 import shapely
 
 from ..domain import Array
@@ -22,7 +23,6 @@ from ..domain import Array
 CELL_M = 0.5
 REACH_M = 100.0  # the grid ends this far from the ego; points beyond it are tested by shapely
 CLOSE_M = 1e-7  # a point nearer than this to an edge is put to shapely
-AT_ONCE = 8192  # points per batch; intermediate arrays fit in the cache
 EDGE_KEY = np.array([1.0, np.sqrt(2.0), np.sqrt(3.0), np.sqrt(5.0)])  # one number for the four of an edge
 REFERENCE = (0.4867, 0.5231)  # of a cell; off centre, so that round map coordinates do not run through it
 
@@ -100,7 +100,7 @@ class MapAreas:
 
 
 class AreaIndex:
-    """Polygons prepared for `bits`, the set of polygons that contain a point, as words of 64 bits."""
+    """Polygons prepared for `sets`, the set of polygons that contain a point, as words of 64 bits."""
 
     def __init__(self, rings: Sequence[Array], reach_m: float = REACH_M) -> None:
         self.count = len(rings)
@@ -117,16 +117,21 @@ class AreaIndex:
         owner = self._bit(np.repeat(np.arange(self.count), lengths))
         low, high = start.min(axis=0), start.max(axis=0)
         start, stop, owner = _joined(start, stop, owner)
-        self._reach_m = reach_m
-        self._cut = bool((low < -reach_m).any() or (high > reach_m).any())
-        self._grid = _Grid.over(np.clip(low, -reach_m, reach_m), np.clip(high, -reach_m, reach_m))
-        self._draw(start, stop, owner)
-        edge, cell, self._first = self._grid.cells_of(start, stop, 0.0)
-        references = self._grid.references(cell)
+        reaches_out = bool((low < -reach_m).any() or (high > reach_m).any())
+        grid = _Grid.over(np.clip(low, -reach_m, reach_m), np.clip(high, -reach_m, reach_m))
+        edge, cell, first = grid.cells_of(start, stop)
+        references = grid.references(cell)
         ax, ay = (start[edge] - references).T
         bx, by = (stop[edge] - references).T
-        self._pairs = np.stack([ax, ay, bx, by, ax * by - ay * bx, CLOSE_M * np.hypot(bx - ax, by - ay)])
-        self._pair_bits = np.ascontiguousarray(owner[edge].T)  # (words, pairs)
+        self._cells = (  # of the kernel
+            np.array([*grid.low, CELL_M, *REFERENCE]),
+            grid.columns,
+            self._draw(grid, start, stop, owner),
+            first,
+            np.stack([ax, ay, bx, by, ax * by - ay * bx, CLOSE_M * np.hypot(bx - ax, by - ay)]),
+            np.ascontiguousarray(owner[edge].T),  # (words, edges)
+            reach_m if reaches_out else np.inf,
+        )
 
     @cached_property
     def _polygons(self) -> Array:
@@ -144,9 +149,10 @@ class AreaIndex:
         bits[np.arange(len(polygons)), polygons // 64] = np.uint64(1) << (polygons % 64).astype(np.uint64)
         return bits
 
-    def _draw(self, start: Array, stop: Array, owner: Array) -> None:
-        """The bits of every cell's reference: each row of references is walked from the left, edges flip their bits."""
-        grid = self._grid
+    def _draw(self, grid: _Grid, start: Array, stop: Array, owner: Array) -> Array:
+        """(words, cells) bits of every cell's reference: each row of references is walked from the left, edges flip
+        their bits.
+        """
         low, high = np.minimum(start[:, 1], stop[:, 1]), np.maximum(start[:, 1], stop[:, 1])
         first = np.ceil((low - grid.low[1]) / CELL_M - REFERENCE[1]).astype(int)
         end = np.ceil((high - grid.low[1]) / CELL_M - REFERENCE[1]).astype(int)  # half open: a vertex counts once
@@ -159,84 +165,24 @@ class AreaIndex:
         flips = np.zeros((grid.rows, grid.columns, self.words), np.uint64)
         np.bitwise_xor.at(flips, (row[seen], np.maximum(column[seen], 0)), owner[edge[seen]])
         drawn = np.bitwise_xor.accumulate(flips, axis=1)
-        self._reference_bits = np.ascontiguousarray(drawn.reshape(-1, self.words).T)  # (words, cells)
+        return np.ascontiguousarray(drawn.reshape(-1, self.words).T)
 
-    def bits(self, x: Array, y: Array) -> Array:
-        """(words, ..) sets of the polygons that strictly contain points with coordinates x and y (..)."""
-        bits = np.zeros((self.words, x.size), np.uint64)
+    def sets(self, points: Array) -> Array:
+        """(.., words) sets of the polygons that strictly contain points (.., 2)."""
+        points = np.asarray(points, float)
+        flat = points.reshape(-1, 2)
+        sets = np.zeros((len(flat), self.words), np.uint64)
         if self.count:
-            flat_x, flat_y = x.ravel(), y.ravel()
-            for first in range(0, x.size, AT_ONCE):
-                part = slice(first, first + AT_ONCE)
-                bits[:, part] = self._bits(flat_x[part], flat_y[part])
-        return bits.reshape(self.words, *x.shape)
-
-    def _bits(self, x: Array, y: Array) -> Array:
-        cell, u, v = self._grid.place(x, y)
-        bits = self._reference_bits[:, cell]
-        near, begin, edges, pair = _listed(self._first, cell)
-        if len(near):
-            u, v = np.repeat(u[near], edges), np.repeat(v[near], edges)
-            ax, ay, bx, by, left, close = np.take(self._pairs, pair, axis=1)
-            side_a, side_b = ax * v - ay * u, bx * v - by * u
-            side = side_b - side_a + left
-            crosses = ((side > 0) != (left > 0)) & ((side_a > 0) != (side_b > 0))
-            for word in range(self.words):
-                flips = self._pair_bits[word, pair] * crosses
-                bits[word, near] ^= np.bitwise_xor.reduceat(flips, begin)
-            doubtful = np.abs(side) < close
-            if doubtful.any():
-                point = near[np.unique(np.repeat(np.arange(len(near)), edges)[doubtful])]
-                bits[:, point] = self._exact(x[point], y[point])
-        if self._cut:
-            beyond = np.flatnonzero(np.maximum(np.abs(x), np.abs(y)) > self._reach_m)
-            if len(beyond):
-                bits[:, beyond] = self._exact(x[beyond], y[beyond])
-        return bits
+            doubtful = np.empty(len(flat), bool)
+            if kernels.polygons_around(flat, *self._cells, sets, doubtful):
+                sets[doubtful] = self._exact(*flat[doubtful].T)
+        return sets.reshape(*points.shape[:-1], self.words)
 
     def _exact(self, x: Array, y: Array) -> Array:
-        bits = np.zeros((self.words, len(x)), np.uint64)
+        bits = np.zeros((len(x), self.words), np.uint64)
         for polygon in range(self.count):
-            within = shapely.contains_xy(self._polygons[polygon], x, y)
-            bits[:, within] |= self._bit(np.array([polygon])).T
+            bits[shapely.contains_xy(self._polygons[polygon], x, y)] |= self._bit(np.array([polygon]))
         return bits
-
-
-class LineIndex:
-    """A polyline (L >= 2, 2+) prepared for `beyond`: whether points are further away than a given distance."""
-
-    def __init__(self, line: Array, distance_m: float) -> None:
-        points = np.asarray(line, float)[:, :2]
-        self._distance2 = distance_m**2
-        start, stop = points[:-1], points[1:]
-        low, high = points.min(axis=0) - distance_m, points.max(axis=0) + distance_m
-        self._cut = bool((low < -REACH_M).any() or (high > REACH_M).any())
-        self._line = shapely.LineString(points)
-        self._distance = distance_m
-        self._grid = _Grid.over(np.clip(low, -REACH_M, REACH_M), np.clip(high, -REACH_M, REACH_M))
-        edge, cell, self._first = self._grid.cells_of(start, stop, distance_m)
-        step = stop - start
-        length2 = np.maximum((step**2).sum(axis=1), 1e-18)
-        relative = start[edge] - self._grid.references(cell)
-        self._pairs = np.stack([*relative.T, *step[edge].T, length2[edge]])
-
-    def beyond(self, x: Array, y: Array) -> Array:
-        """(..) bool, whether points with coordinates x and y (..) are further from the line than the distance."""
-        shape, x, y = x.shape, x.ravel(), y.ravel()
-        cell, u, v = self._grid.place(x, y)
-        far = np.ones(len(x), bool)
-        near, begin, edges, pair = _listed(self._first, cell)
-        if len(near):
-            u, v = np.repeat(u[near], edges), np.repeat(v[near], edges)
-            sx, sy, step_x, step_y, length2 = np.take(self._pairs, pair, axis=1)
-            u, v = u - sx, v - sy
-            share = np.minimum(np.maximum((u * step_x + v * step_y) / length2, 0.0), 1.0)
-            gap2 = (u - share * step_x) ** 2 + (v - share * step_y) ** 2
-            far[near] = np.minimum.reduceat(gap2, begin) > self._distance2
-        if self._cut:
-            outside = np.flatnonzero(np.maximum(np.abs(x), np.abs(y)) > REACH_M)
-            far[outside] = shapely.distance(self._line, shapely.points(x[outside], y[outside])) > self._distance
-        return far.reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,31 +207,13 @@ class _Grid:
         place += self.low
         return np.asarray(place)
 
-    def place(self, x: Array, y: Array) -> tuple[Array, Array, Array]:
-        """Cells of points, and the points relative to their cells' references."""
-        u, v = x - self.low[0], y - self.low[1]
-        column, row = self._along(u, self.columns), self._along(v, self.rows)
-        u -= (column + REFERENCE[0]) * CELL_M
-        v -= (row + REFERENCE[1]) * CELL_M
-        row *= self.columns
-        row += column
-        return row, u, v
-
-    @staticmethod
-    def _along(way: Array, count: int) -> Array:
-        """Rows or columns of distances from the first; those beyond the rim belong to it."""
-        place = way * (1.0 / CELL_M)
-        np.maximum(place, 0.0, out=place)
-        np.minimum(place, count - 1.0, out=place)
-        return place.astype(np.intp)
-
-    def cells_of(self, start: Array, stop: Array, margin: float) -> tuple[Array, Array, Array]:
+    def cells_of(self, start: Array, stop: Array) -> tuple[Array, Array, Array]:
         """Intersects segments with cells: pairs (segment, cell) sorted by cell, and (cells + 1,) offsets of each cell's
         pairs.
 
-        Contains every pair closer than `margin`, and some pairs that are further apart.
+        Contains every pair that meets, and some pairs that do not.
         """
-        slack = margin + 1e-6
+        slack = 1e-6
         a, b = start - self.low, stop - self.low
         low, high = np.minimum(a[:, 1], b[:, 1]), np.maximum(a[:, 1], b[:, 1])
         first = np.floor((low - slack) / CELL_M).astype(int)
@@ -316,17 +244,6 @@ def _joined(start: Array, stop: Array, bits: Array) -> tuple[Array, Array, Array
     ends = ends[order]
     begins = np.flatnonzero(np.concatenate([[True], (ends[1:] != ends[:-1]).any(axis=1)]))
     return ends[begins, :2], ends[begins, 2:], np.bitwise_xor.reduceat(bits[order], begins, axis=0)
-
-
-def _listed(first: Array, cell: Array) -> tuple[Array, Array, Array, Array]:
-    """Points whose cells have entries, the offset of each point's entries, their counts, and all the entries."""
-    begin = first[cell]
-    count = first[cell + 1] - begin
-    near = np.flatnonzero(count)
-    begin, count = begin[near], count[near]
-    place = np.cumsum(count) - count
-    total = int(place[-1] + count[-1]) if len(near) else 0
-    return near, place, count, np.arange(total) + np.repeat(begin - place, count)
 
 
 def _expand(first: Array, end: Array) -> tuple[Array, Array]:

@@ -13,9 +13,11 @@ first, so that the seam between two lanes is road.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import reflectdrive_kernels as kernels
 import shapely
 
 from .. import geometry
@@ -121,49 +123,44 @@ def clearances(lookup: DrivableGrid, points: Array) -> Array:
 
     A positive value guarantees that the point is inside. The value is the best of the bounds from the four cells around
     the point. It is too low by at most half a cell along a straight edge, and by at most a cell's diagonal elsewhere.
-    Beyond the grid the bound decreases with the distance to the grid. Any leading shape is accepted, such as (N, T, 4)
-    for corners of candidates.
+    Beyond the grid the bound decreases with the distance to the grid. Any leading shape is accepted.
     """
-    at = geometry.transform_points(geometry.invert(lookup.ego_from_grid), points)
-    return clearances_in_grid(lookup, at[..., 0], at[..., 1])
+    points = np.asarray(points, float)
+    found_m = np.empty(points.shape[:-1])
+    kernels.point_clearances(*_for_kernels(lookup), points.reshape(-1, 2), found_m.reshape(-1))
+    return found_m
 
 
-def clearances_in_grid(lookup: DrivableGrid, x: Array, y: Array) -> Array:
-    """(...) as `clearances`, of points (...) in metres along the grid's own axes. Float32 is exact enough in a cell."""
-    table, cell, columns, down, right = _between_cells(lookup, x, y)
-    below, left = down.astype(np.float32), right.astype(np.float32)
-    above, right = below - 1, left - 1
-    below, above, left, right = below * below, above * above, left * left, right * right
-    resolution_m = np.float32(lookup.resolution_m)
-    best = table.take(cell) - resolution_m * np.sqrt(below + left)
-    for step, away in ((1, below + right), (columns, above + left), (columns + 1, above + right)):
-        best = np.maximum(best, table.take(cell + step) - resolution_m * np.sqrt(away))
-    return np.asarray(best, float)
+def box_clearances(lookup: DrivableGrid, centers: Array, outline: Array) -> Array:
+    """(...) the least of these over points (P, 2) in the frames of boxes at centre poses (..., 3)."""
+    return _over_boxes(lookup, centers, outline, likely=False)
 
 
-def likely_in_grid(lookup: DrivableGrid, x: Array, y: Array) -> Array:
-    """(...) the signed distance as it likely is, not its bound: between the four cells around a point it is even."""
-    table, cell, columns, down, right = _between_cells(lookup, x, y)
-    down, right = np.clip(down, 0.0, 1.0), np.clip(right, 0.0, 1.0)
-    near = table.take(cell) * (1.0 - right) + table.take(cell + 1) * right
-    far = table.take(cell + columns) * (1.0 - right) + table.take(cell + columns + 1) * right
-    return np.asarray(near + down * (far - near))
+def likely_box_distances(lookup: DrivableGrid, centers: Array, outline: Array) -> Array:
+    """(...) as `box_clearances`, of the signed distance as it likely is, not its bound: linear between four cells."""
+    return _over_boxes(lookup, centers, outline, likely=True)
 
 
-def _between_cells(lookup: DrivableGrid, x: Array, y: Array) -> tuple[Array, Array, int, Array, Array]:
-    """All cells in one row, which (...) is the first of the four around a point, how many the grid has across, and how
-    far the point is from that cell, in cells along x and y: 0 to 1 within the grid."""
-    rows, columns = lookup.distance_m.shape
-    at_x, at_y = x / lookup.resolution_m, y / lookup.resolution_m
-    row = np.minimum(np.maximum(np.floor(at_x), 0), max(rows - 2, 0))
-    column = np.minimum(np.maximum(np.floor(at_y), 0), max(columns - 2, 0))
-    cell = np.asarray(row * columns + column).astype(np.intp)
-    return lookup.distance_m.ravel(), cell, columns, np.asarray(at_x - row), np.asarray(at_y - column)
+def _over_boxes(lookup: DrivableGrid, centers: Array, outline: Array, likely: bool) -> Array:
+    centers = np.asarray(centers, float)
+    found_m = np.empty(centers.shape[:-1])
+    outline = np.asarray(outline, float)
+    kernels.box_clearances(*_for_kernels(lookup), centers.reshape(-1, 3), outline, likely, found_m.reshape(-1))
+    return found_m
+
+
+def _for_kernels(lookup: DrivableGrid) -> tuple[Array, Array, float]:
+    return lookup.distance_m, geometry.invert(lookup.ego_from_grid), lookup.resolution_m
+
+
+def corners(size: Array) -> Array:
+    """(4, 2) corners of a box (length, width) in its frame."""
+    return np.asarray(0.5 * np.asarray(size, float) * np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]]))
 
 
 def corner_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Array:
     """(...) the least clearance of the corners of a box (length, width) at centre poses (..., 3): NAVSIM's rule."""
-    return np.asarray(clearances(lookup, geometry.box_corners(centers, size)).min(axis=-1))
+    return box_clearances(lookup, centers, corners(size))
 
 
 def outline_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Array:
@@ -171,11 +168,16 @@ def outline_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Arr
 
     The outline is sampled at least once per cell; between two samples the bound falls by half their spacing.
     """
-    length, width = np.asarray(size, float)
-    along, across = (np.linspace(-0.5, 0.5, int(np.ceil(s / lookup.resolution_m)) + 1) for s in (length, width))
-    spacing = max(length * (along[1] - along[0]), width * (across[1] - across[0]))
+    length, width = np.asarray(size, float).tolist()
+    outline, spacing_m = _outline(length, width, lookup.resolution_m)
+    return np.asarray(box_clearances(lookup, centers, outline) - 0.5 * spacing_m)
+
+
+@lru_cache(maxsize=8)
+def _outline(length: float, width: float, resolution_m: float) -> tuple[Array, float]:
+    """(P, 2) points of the outline of a box in its frame, and their spacing."""
+    along, across = (np.linspace(-0.5, 0.5, int(np.ceil(s / resolution_m)) + 1) for s in (length, width))
+    spacing_m = max(length * (along[1] - along[0]), width * (across[1] - across[0]))
     sides = [np.stack(np.broadcast_arrays(along * length, end * width), axis=-1) for end in (-0.5, 0.5)]
     ends = [np.stack(np.broadcast_arrays(end * length, across * width), axis=-1) for end in (-0.5, 0.5)]
-    outline = np.concatenate(sides + ends)  # (P, 2) in the box's frame
-    points = geometry.transform_points(np.asarray(centers, float)[..., None, :], outline)
-    return np.asarray(clearances(lookup, points).min(axis=-1) - 0.5 * spacing)
+    return np.concatenate(sides + ends), float(spacing_m)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from .. import agent_motion
 from ..domain import AgentKind, Agents, Array
@@ -71,32 +72,19 @@ def distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads, times_
     decay_s = np.where(accelerations_mps2 < 0.0, SLOW_DOWN_DECAY_S, SPEED_UP_DECAY_S)[:, None]
     lasting_s = agent_motion.decayed(STEP_S * np.arange(steps + 1), decay_s)
     own_mps2 = accelerations_mps2[:, None] * np.diff(lasting_s, axis=1) / STEP_S  # mean over each step
-    following = np.flatnonzero(np.isfinite(leads.gaps_m))
-    ahead, first_gaps_m = leads.rows[following], leads.gaps_m[following]
-    driven = np.zeros((steps + 1, len(speeds_mps)))
-    speed = np.repeat(speeds_mps[None], steps + 1, axis=0)
-    for step in range(steps):
-        now = speed[step]
-        acceleration = own_mps2[:, step].copy()
-        if len(following):
-            mine, its = now[following], now[ahead]
-            gap = np.maximum(first_gaps_m + driven[step, ahead] - driven[step, following], 0.0)
-            begun = -np.expm1(-(step + 0.5) * STEP_S / ADAPTION_DELAY_S)
-            adapting = begun * ADAPTION_PER_S * (its - mine) / (1.0 + gap / ADAPTION_GAP_M)
-            acceleration[following] = _react(acceleration[following], np.clip(adapting, *FOLLOWING_RANGE_MPS2))
-            brake_mps2 = -FOLLOWING_RANGE_MPS2[0]
-            safe_mps = np.sqrt(its**2 + 2.0 * brake_mps2 * np.maximum(gap - STOP_GAP_M, 0.0))
-            most = np.maximum((safe_mps - mine) / STEP_S, 2.0 * FOLLOWING_RANGE_MPS2[0])
-            acceleration[following] = np.minimum(acceleration[following], most)
-        after = np.where(now > 0.0, np.maximum(now + STEP_S * acceleration, 0.0), 0.0)
-        speed[step + 1], driven[step + 1] = after, driven[step] + 0.5 * STEP_S * (now + after)
-    before = np.minimum((times_s / STEP_S + 1e-9).astype(int), steps - 1)
-    into_s = (times_s - STEP_S * before)[:, None]
-    gained = (speed[before + 1] - speed[before]) / STEP_S
-    return np.asarray((driven[before] + (speed[before] + 0.5 * gained * into_s) * into_s).T)
-
-
-def _react(own: Array, adapting: Array) -> Array:
-    """Accelerations of drivers with a lead: the larger of both where they have the same sign, else their sum."""
-    larger = np.where(np.abs(own) > np.abs(adapting), own, adapting)
-    return np.where(own * adapting > 0.0, larger, own + adapting)
+    driven_m = np.empty((len(speeds_mps), len(times_s)))
+    kernels.follow_leads(
+        speeds_mps,
+        own_mps2,
+        leads.rows,
+        leads.gaps_m,
+        times_s,
+        STEP_S,
+        ADAPTION_PER_S,
+        ADAPTION_GAP_M,
+        ADAPTION_DELAY_S,
+        *FOLLOWING_RANGE_MPS2,
+        STOP_GAP_M,
+        driven_m,
+    )
+    return driven_m

@@ -9,9 +9,11 @@ A plan that leaves the road (changing lanes does not) is read in the ego frame.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from .. import geometry, tokens
 from ..domain import Array
@@ -61,22 +63,18 @@ class FrenetFrame:
     def to_frenet(self, points: Array) -> FrenetPoints:
         """Points (.., T, 2), each found on the route near where its step from the one before leads."""
         points = np.asarray(points, float)
-        ways = points.reshape(-1, *points.shape[-2:])
-        steps = np.diff(ways, axis=1, prepend=np.zeros_like(ways[:, :1]))
-        within = np.hypot(steps[..., 0], steps[..., 1]) + NEAR_M
-        away = (self.places**2).sum(1) - 2.0 * ways @ self.places.T  # squares of distances, less what all have
-        nearest = np.empty(ways.shape[:2], np.intp)
-        at = np.zeros(len(ways))
-        for place in range(ways.shape[1]):
-            near = np.abs(self.at - at[:, None]) <= within[:, place, None]
-            nearest[:, place] = np.where(near, away[:, place], np.inf).argmin(axis=1)
-            at = self.at[nearest[:, place]]
-        offset, heading = ways - self.places[nearest], self.heading[nearest]
-        forward, left = np.cos(heading), np.sin(heading)
-        along = self.at[nearest] + offset[..., 0] * forward + offset[..., 1] * left
-        beside = offset[..., 1] * forward - offset[..., 0] * left
-        straight = np.stack([along, beside], axis=-1).reshape(points.shape)
-        return FrenetPoints(straight, np.interp(along, self.at, self.heading).reshape(points.shape[:-1]))
+        straight, heading = np.empty(points.shape), np.empty(points.shape[:-1])
+        plans = (points.reshape(-1, *points.shape[-2:]), straight.reshape(-1, *points.shape[-2:]))
+        kernels.to_frenet(
+            self.places, self.heading, self.at, plans[0], NEAR_M, plans[1], heading.reshape(-1, points.shape[-2])
+        )
+        return FrenetPoints(straight, heading)
+
+    @cached_property
+    def here(self) -> tuple[Array, float]:
+        """(2,) the car in Frenet coordinates, and the route's heading there."""
+        straight, heading = self.to_frenet(np.zeros((1, 2)))
+        return straight[0], float(heading[0])
 
     def to_cartesian(self, points: Array) -> Array:
         """Points (.., T, 2) of the ego frame from those of the straight road."""
@@ -108,7 +106,7 @@ def poses_on_road(points: Array, road: FrenetFrame | None) -> Array:
     plain = tokens.poses_from_points
     if road is None:
         return plain(points, CURVATURE_CHANGE)
-    begin, towards = (each[0] for each in road.to_frenet(np.zeros((1, 2))))
+    begin, towards = road.here
     straight, heading = road.to_frenet(points)
     straight = straight - begin
     turned = geometry.rotate(straight, towards)  # so that the car faces along x, as ever

@@ -7,43 +7,36 @@ of the official code. `official` asks for the official rule where ours differs; 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
-import shapely
+import reflectdrive_kernels as kernels
 
 from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Array, DrivableGrid
-from . import contacts, drivable
-from .areas import LineIndex, MapAreas
+from . import drivable
+from .areas import MapAreas
 from .contacts import AgentTracks
-from .simulate import AX, AY, DT_S, HEADING, STEPS, VX, VY, YAW_ACCELERATION, YAW_RATE, X, Y, product
+from .simulate import AX, AY, DT_S, HEADING, X, Y
 
 STOPPED_MPS = 0.05  # section 4: slower is stopped, for the ego and for others
-STANDING_MPS = 0.005  # section 9: slower has no time to collision
-AHEAD_RAD = np.deg2rad(30.0)
 BEHIND_RAD = np.deg2rad(150.0)
-TTC_STEPS = np.arange(0, 10, 3)  # section 9: looks ahead 0, 0.3, 0.6, 0.9 s
-STATIC_PENALTY = 0.5  # section 4: score after a collision with a cone or a barrier
-WRONG_WAY_M = (2.0, 6.0)  # section 6: less is 1, less is 0.5, else 0
-WRONG_WAY_STEPS = 10
+TTC_LOOK_STEPS = 9  # section 9: the furthest look ahead
 LEAST_PROGRESS_M = 5.0  # section 8: if no candidate gets further, progress does not count
 LANE_OFFSET_M = 0.5  # section 11
 LANE_STEPS = 20
-
-SAMPLE_TIMES = np.arange(STEPS + 1)
-
 
 # --- where the car is -------------------------------------------------------------------------------------------------
 
 
 def centers(states: Array, vehicle: VehicleConfig) -> Array:
     """(N, 41, 3) poses of the box centre (section 1.4)."""
-    x, y, heading = states[..., X].T, states[..., Y].T, states[..., HEADING].T  # (41, N), as they lie in memory
-    ahead = vehicle.rear_axle_to_center_m
-    return np.asarray(np.stack([x + ahead * np.cos(heading), y + ahead * np.sin(heading), heading]).T)
+    poses: Array = states[..., : HEADING + 1].copy()
+    poses[..., X] += vehicle.rear_axle_to_center_m * np.cos(poses[..., HEADING])
+    poses[..., Y] += vehicle.rear_axle_to_center_m * np.sin(poses[..., HEADING])
+    return poses
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,72 +47,33 @@ class EgoAreas:
     off_road: Array  # some corner is not in a roadblock, intersection or carpark
     off_route: Array  # the centre is in no lane of the route
     in_intersection: Array  # the centre
+    rear_in_intersection: Array  # the rear axle
 
     def of(self, places: Array) -> EgoAreas:
         """The flags of these (K,) trajectories."""
-        return EgoAreas(
-            self.multiple_lanes[places], self.off_road[places], self.off_route[places], self.in_intersection[places]
-        )
+        return EgoAreas(*(getattr(self, entry.name)[places] for entry in fields(self)))
 
 
-def ego_areas(center: Array, size: Array, areas: MapAreas | None, grid: DrivableGrid | None) -> EgoAreas:
+def ego_areas(
+    center: Array, size: Array, areas: MapAreas | None, grid: DrivableGrid | None, rear_axle_to_center_m: float = 0.0
+) -> EgoAreas:
     """Flags of boxes (length, width) at poses (N, 41, 3). Unknown flags are False; `off_road` comes from a grid if
     given.
     """
-    unknown = np.zeros(center.shape[:2], bool)
-    if areas is None and grid is None:
-        return EgoAreas(unknown, unknown, unknown, unknown)
-    x, y, heading = np.ascontiguousarray(center.T)  # (41, N) each
-    ahead_x, ahead_y = 0.5 * size[0] * np.cos(heading), 0.5 * size[0] * np.sin(heading)
-    left_x, left_y = -0.5 * size[1] * np.sin(heading), 0.5 * size[1] * np.cos(heading)
-    corner_x = np.stack([x + ahead_x + left_x, x - ahead_x + left_x, x - ahead_x - left_x, x + ahead_x - left_x])
-    corner_y = np.stack([y + ahead_y + left_y, y - ahead_y + left_y, y - ahead_y - left_y, y + ahead_y - left_y])
-    off_road = np.zeros(x.shape, bool)
-    if grid is not None:
-        off_road = drivable.clearances(grid, np.stack([corner_x, corner_y], axis=-1)).min(axis=0) <= 0
+    shape = center.shape[:2]
+    off_road = np.zeros(shape, bool) if grid is None else drivable.corner_clearances(grid, center, size) <= 0
     if areas is None:
-        return EgoAreas(unknown, off_road.T, unknown, unknown)
-
-    bits = areas.index.bits(np.concatenate([corner_x, x[None]]), np.concatenate([corner_y, y[None]]))  # (W, 5, 41, N)
-    front_left, rear_left, rear_right, front_right, middle = np.moveaxis(bits, 1, 0)
-    if grid is None:
-        for corner in (front_left, rear_left, rear_right, front_right):
-            off_road |= ~_some(corner, areas.drivable_bits)
-    touched = front_left | rear_left | rear_right | front_right
-    within = front_left & rear_left & rear_right & front_right
-    return EgoAreas(
-        (_several(touched, areas.lane_bits) & ~_some(within, areas.lane_bits)).T,
-        off_road.T,
-        ~_some(middle, areas.route_bits).T,
-        _some(middle, areas.intersection_bits).T,
-    )
-
-
-def _some(bits: Array, mask: Array) -> Array:
-    """(..) bool, whether sets (words, ..) have a member in the mask (words,)."""
-    found = (bits[0] & mask[0]) != 0
-    for word in range(1, len(mask)):
-        found |= (bits[word] & mask[word]) != 0
-    return np.asarray(found)
-
-
-def _several(bits: Array, mask: Array) -> Array:
-    """(..) bool, whether sets (words, ..) have at least two members in the mask (words,)."""
-    one = np.zeros(bits.shape[1:], bool)
-    two = one.copy()
-    for word in range(len(mask)):
-        left = bits[word] & mask[word]
-        some = left != 0
-        two |= (one & some) | ((left & (left - np.uint64(1))) != 0)
-        one |= some
-    return np.asarray(two)
-
-
-def _bearing(x: Array, y: Array, heading: Array, target: Array) -> Array:
-    """(C,) rad, 0 straight ahead to pi straight behind, of targets (C, 2) seen from poses; never NaN (quirk Q3)."""
-    dx, dy = target[:, 0] - x, target[:, 1] - y
-    cos, sin = np.cos(heading), np.sin(heading)
-    return np.asarray(np.abs(np.arctan2(dy * cos - dx * sin, dx * cos + dy * sin)))
+        unknown = np.zeros(shape, bool)
+        return EgoAreas(unknown, off_road, unknown, unknown, unknown)
+    poses = center.reshape(-1, 3)
+    points = np.empty((len(poses), 6, 2))
+    kernels.box_points(poses, *size, rear_axle_to_center_m, points)
+    flags = np.empty((len(fields(EgoAreas)), *shape), bool)
+    sets = (areas.lane_bits, areas.route_bits, areas.drivable_bits, areas.intersection_bits)
+    kernels.area_flags(areas.index.sets(points), *sets, grid is not None, flags.reshape(len(flags), -1))
+    if grid is not None:
+        flags[1] = off_road
+    return EgoAreas(*flags)
 
 
 # --- multipliers ------------------------------------------------------------------------------------------------------
@@ -138,33 +92,21 @@ def no_collision(
     A contact is the ego's fault if the agent stands, if the front bumper hits it, or if it is lateral while the car is
     between lanes or off the road; never if the ego stands or the agent comes from behind.
     """
-    size = np.array([vehicle.length_m, vehicle.width_m])
-    x, y, heading = np.ascontiguousarray(center.T)  # (41, N) each
-    cos, sin = np.cos(heading), np.sin(heading)
-    candidate, instant, agent = contacts.find_contacts(x, y, cos, sin, size, agents, SAMPLE_TIMES)
-    score = np.ones(states.shape[:2])
-    if len(candidate) == 0:
-        return score
-    order, group, begins = contacts.group_contacts(candidate, instant, agent, len(agents), whole=official)
-    n, t, a = candidate[order][begins], instant[order][begins], agent[order][begins]
-
-    state, pose, other = states[n, t], center[n, t], agents.poses[a, t]
-    ego_speed = np.hypot(state[:, VX], state[:, VY])
-    speed = agents.first_speeds_mps[a] if official else agents.speeds_mps[a, t]
-    behind = _bearing(state[:, X], state[:, Y], state[:, HEADING], other) > BEHIND_RAD
-    bumper = pose.copy()
-    bumper[:, 0] += 0.5 * vehicle.length_m * np.cos(pose[:, 2])
-    bumper[:, 1] += 0.5 * vehicle.length_m * np.sin(pose[:, 2])
-    frontal = geometry.boxes_overlap(bumper, np.array([0.0, vehicle.width_m]), other, agents.sizes[a])
-    astray = areas.multiple_lanes[n, t] | areas.off_road[n, t]
-    standing = agents.are_static[a] | (speed <= STOPPED_MPS)
-    fault = (ego_speed > STOPPED_MPS) & (standing | (~behind & (frontal | astray)))
-    if not official:
-        fault &= t > 0  # no plan can avoid a contact at t = 0
-
-    charged = fault[group]
-    penalty = np.where(agents.are_static[agent[order]], STATIC_PENALTY, 0.0)[charged]
-    np.minimum.at(score, (candidate[order][charged], instant[order][charged]), penalty)
+    score = np.ones(center.shape[:2])
+    if len(agents):
+        beside_counts = areas.multiple_lanes | areas.off_road
+        # without `official`: no plan can avoid a contact at t = 0
+        kernels.no_collision(
+            states,
+            center,
+            beside_counts,
+            vehicle.length_m,
+            vehicle.width_m,
+            *agents.for_kernels(first_speeds=official),
+            official,
+            not official,
+            score,
+        )
     return score
 
 
@@ -175,45 +117,17 @@ def drivable_area(areas: EgoAreas) -> Array:
 
 def driving_direction(center: Array, areas: EgoAreas, spare_intersections: bool) -> Array:
     """DDC (N,): 1, 0.5, 0 by the distance driven off the route's lanes within a second (section 6)."""
-    step = np.zeros(center.shape[:2])
-    step[:, 1:] = np.hypot(np.diff(center[:, :, 0], axis=1), np.diff(center[:, :, 1], axis=1))
     wrong = areas.off_route & ~areas.in_intersection if spare_intersections else areas.off_route
-    way = np.cumsum(np.where(wrong, step, 0.0), axis=1)
-    way[:, WRONG_WAY_STEPS + 1 :] -= way[:, : -WRONG_WAY_STEPS - 1].copy()
-    worst = way.max(axis=1)
-    return np.select([worst < WRONG_WAY_M[0], worst < WRONG_WAY_M[1]], [1.0, 0.5], 0.0)
+    score = np.empty(len(center))
+    kernels.driving_direction(center, wrong, score)
+    return score
 
 
 def traffic_lights(center: Array, vehicle: VehicleConfig, connectors: tuple[Array, ...], red: Array) -> Array:
     """TLC (N,): 0 where the box touches a connector (ring) while it is red, (R, 41) bool (section 7)."""
     score = np.ones(len(center))
-    if not len(connectors):
-        return score
-    size = np.array([vehicle.length_m, vehicle.width_m])
-    radius = 0.5 * float(np.hypot(*size))
-    x, y = center[..., 0], center[..., 1]
-    low, high = np.array([x.min(), y.min()]) - radius, np.array([x.max(), y.max()]) + radius
     for ring, when in zip(connectors, red, strict=True):
-        left, bottom = ring.min(axis=0)
-        right, top = ring.max(axis=0)
-        if left > high[0] or bottom > high[1] or right < low[0] or top < low[1]:
-            continue
-        near = (x >= left - radius) & (x <= right + radius) & (y >= bottom - radius) & (y <= top + radius) & when
-        near &= score[:, None] > 0
-        candidate, instant = np.nonzero(near)
-        if not len(candidate):
-            continue
-        polygon = shapely.Polygon(ring)
-        shapely.prepare(polygon)
-        # Boxes are expensive to make: only those whose centre is outside, and not too far.
-        score[candidate[shapely.intersects_xy(polygon, x[candidate, instant], y[candidate, instant])]] = 0.0
-        left_over = np.flatnonzero(score[candidate])
-        candidate, instant = candidate[left_over], instant[left_over]
-        points = shapely.points(x[candidate, instant], y[candidate, instant])
-        close = shapely.dwithin(polygon, points, radius + 1e-6)
-        candidate, instant = candidate[close], instant[close]
-        boxes = shapely.polygons(geometry.box_corners(center[candidate, instant], size))
-        score[candidate[shapely.intersects(polygon, boxes)]] = 0.0
+        kernels.red_light_contacts(center, vehicle.length_m, vehicle.width_m, ring, when, score)
     return score
 
 
@@ -226,44 +140,30 @@ def time_to_collision(
     vehicle: VehicleConfig,
     agents: AgentTracks,
     areas: EgoAreas,
-    map_areas: MapAreas | None,
     last_step: int,
     official: bool = False,
 ) -> Array:
     """TTC (N,): 0 if, at some step up to `last_step`, going straight on at its speed meets an agent within 0.9 s.
 
-    It counts if the agent is then ahead, or beside while the car is between lanes, off the road or in an intersection
-    (section 9).
+    It counts if the agent is then ahead, or beside while the car is between lanes, off the road or with its rear axle
+    in an intersection (section 9). The official code compares the agent then with the present ego (Q2); otherwise both
+    are taken at the time of their contact.
     """
     score = np.ones(len(states))
-    steps, looks = last_step + 1, len(TTC_STEPS)
-    speed = np.hypot(states[:, :steps, VX], states[:, :steps, VY])
-    x, y, heading = np.ascontiguousarray(center[:, :steps].T)[:, :, None]  # (steps, 1, N) each
-    ways = DT_S * TTC_STEPS[:, None] * speed.T[:, None]  # (steps, looks, N)
-    shape = (steps * looks, len(states))
-    cos, sin = np.cos(heading), np.sin(heading)
-    ahead_x, ahead_y = (x + ways * cos).reshape(shape), (y + ways * sin).reshape(shape)
-    cos, sin = (np.broadcast_to(each, ways.shape).reshape(shape) for each in (cos, sin))
-    samples = (np.arange(steps)[:, None] + TTC_STEPS).reshape(-1)
-    size = np.array([vehicle.length_m, vehicle.width_m])
-    candidate, instant, agent = contacts.find_contacts(ahead_x, ahead_y, cos, sin, size, agents, samples)
-    moving = speed[candidate, instant // looks] >= STANDING_MPS
-    candidate, instant, agent = candidate[moving], instant[moving], agent[moving]
-    if len(candidate) == 0:
-        return score
-    order, _, begins = contacts.group_contacts(candidate, instant, agent, len(agents), whole=official, per_step=looks)
-    n, k, a = candidate[order][begins], instant[order][begins], agent[order][begins]
-    t = k // looks
-    rear_x, rear_y, rear_heading = states[n, t, X], states[n, t, Y], states[n, t, HEADING]
-    intersection = np.zeros(len(n), bool)
-    if map_areas is not None:
-        intersection = _some(map_areas.index.bits(rear_x, rear_y), map_areas.intersection_bits)
-    if not official:  # both at the time of contact; the official code compares with the present ego (Q2)
-        way = ways[t, k % looks, n]
-        rear_x, rear_y = rear_x + way * np.cos(rear_heading), rear_y + way * np.sin(rear_heading)
-    bearing = _bearing(rear_x, rear_y, rear_heading, agents.poses[a, samples[k]])
-    beside_counts = areas.multiple_lanes[n, t] | areas.off_road[n, t] | intersection
-    score[n[(bearing < AHEAD_RAD) | (beside_counts & (bearing <= BEHIND_RAD))]] = 0.0
+    if len(agents):
+        beside_counts = areas.multiple_lanes | areas.off_road | areas.rear_in_intersection
+        kernels.time_to_collision(
+            states,
+            center,
+            beside_counts,
+            vehicle.length_m,
+            vehicle.width_m,
+            *agents.for_kernels(),
+            last_step,
+            official,
+            not official,
+            score,
+        )
     return score
 
 
@@ -286,19 +186,18 @@ def ego_progress(progress_m: Array, multiplier: Array, reference_m: float, *, ma
     return np.where(best > LEAST_PROGRESS_M, share, no_progress)
 
 
-def lane_keeping(center: Array, centerline: LineIndex, areas: EgoAreas) -> Array:
-    """LK (N,): 0 if the centre is off the centreline (indexed for LANE_OFFSET_M) for 2 s, intersections not counted.
+def lane_keeping(center: Array, centerline: Array, areas: EgoAreas) -> Array:
+    """LK (N,): 0 if the centre is off the centreline (L, 2+) for 2 s, intersections not counted.
 
     Section 11: time in an intersection neither counts nor interrupts.
     """
-    x, y = np.ascontiguousarray(center.T)[:2]  # (41, N)
-    spared = areas.in_intersection.T
-    off = centerline.beyond(x, y) & ~spared
+    spared = areas.in_intersection
+    off = geometry.farther_than(centerline, center[..., :2], LANE_OFFSET_M) & ~spared
     score = np.ones(len(center))
-    doubtful = np.flatnonzero(off.sum(axis=0) >= LANE_STEPS)
+    doubtful = np.flatnonzero(off.sum(axis=1) >= LANE_STEPS)
     if len(doubtful) == 0:
         return score
-    off, spared = off[:, doubtful], spared[:, doubtful]
+    off, spared = off[doubtful].T, spared[doubtful].T
     running = np.zeros(len(doubtful), int)
     for t in range(len(off)):
         running = np.where(spared[t], running, (running + 1) * off[t])
@@ -314,6 +213,7 @@ COMFORT_LOW = np.array([-4.05, -4.89, -8.37, -4.13, -1.93, -0.95])
 COMFORT_HIGH = np.array([2.40, 4.89, 8.37, 4.13, 1.93, 0.95])
 EXTENDED_COMFORT = np.array([0.7, 0.5, 0.1, 0.1])  # section 12: acceleration, jerk, yaw rate, yaw acceleration
 DECIMALS = 8
+FILTER_BLOCK = 16  # results that the kernel computes at once
 
 
 @dataclass(frozen=True)
@@ -356,8 +256,7 @@ def _filter(count: int, window: int, order: int, derivative: int) -> Array:
 
 
 def _filtered(values: Array, window: int, order: int = 2, derivative: int = 0) -> Array:
-    filtered = product(_filter(values.shape[-1], window, order, derivative), values.T)
-    return np.asarray(filtered.round(DECIMALS).T)
+    return np.asarray((values @ _filter(values.shape[-1], window, order, derivative).T).round(DECIMALS))
 
 
 def _yaw(states: Array, order: int, derivative: int) -> Array:
@@ -367,36 +266,32 @@ def _yaw(states: Array, order: int, derivative: int) -> Array:
     return _filtered(heading - 2 * np.pi * turns, 5, order, derivative)
 
 
-def _accelerations(states: Array, where: str, ahead: float) -> tuple[Array, Array]:
-    along, across = states[..., AX], states[..., AY]
-    if where == "rear_axle":
-        return along, across
-    rate, turning = states[..., YAW_RATE], states[..., YAW_ACCELERATION]
-    if where == "official":  # angular acceleration on the wrong axis, centripetal with the wrong sign
-        return along + ahead * (rate**2 + turning), across
-    return along - ahead * rate**2, states[..., VX] * rate + ahead * turning
+@lru_cache(maxsize=16)
+def _comfort_filters(count: int, rule: ComfortRule) -> tuple[Array, Array]:
+    """`weights` (5, T, 16 B) and `ranges` (5, B, 2) of the filters in `src/comfort.hpp`."""
+    parts = ((rule.acceleration, 2, 0), (rule.smooth, 2, 0), (rule.jerk, 2, 1), (5, 3, 2), (5, 2, 1))
+    filters = np.stack([_filter(count, *part).T for part in parts])
+    blocks = -(-count // FILTER_BLOCK)
+    weights = np.pad(filters, ((0, 0), (0, 0), (0, blocks * FILTER_BLOCK - count)))
+    used = (weights.reshape(len(parts), count, blocks, FILTER_BLOCK) != 0.0).any(axis=3)  # (5, T, B)
+    ranges = np.stack([used.argmax(axis=1), count - used[:, ::-1].argmax(axis=1)], axis=-1)
+    return weights, ranges.astype(np.int64)
 
 
 def comfort_flags(states: Array, vehicle: VehicleConfig, rule: ComfortRule) -> Array:
     """(N, 6) bool, which limits of section 10 a trajectory (N, T, 11) at 10 Hz keeps; put history states in front."""
-    along, across = _accelerations(states, rule.center, vehicle.rear_axle_to_center_m)
-    rear_along, rear_across = states[..., AX], states[..., AY]
-    if rule is COMFORT_SANE:
-        jerk_along, magnitude = along, np.hypot(along, across)
-    elif rule.center == "official":
-        jerk_along, magnitude = along, np.hypot(rear_along, rear_across)
-    else:
-        jerk_along, magnitude = rear_along, np.hypot(rear_along, rear_across)
-    series = (
-        _filtered(along, rule.acceleration),
-        _filtered(across, rule.acceleration),
-        _filtered(_filtered(magnitude, rule.smooth), rule.jerk, derivative=1),
-        _filtered(_filtered(jerk_along, rule.smooth), rule.jerk, derivative=1),
-        _yaw(states, 3, 2),
-        _yaw(states, 2, 1),
+    states = np.asarray(states, float)
+    flags = np.empty((len(states), len(COMFORT_LOW)), bool)
+    kernels.comfort_flags(
+        states,
+        *_comfort_filters(states.shape[1], rule),
+        ("rear_axle", "official", "center").index(rule.center),
+        vehicle.rear_axle_to_center_m,
+        COMFORT_LOW,
+        COMFORT_HIGH,
+        flags,
     )
-    bounds = zip(COMFORT_LOW, series, COMFORT_HIGH, strict=True)
-    return np.stack([((low < one) & (one < high)).all(axis=-1) for low, one, high in bounds], axis=-1)
+    return flags
 
 
 def extended_comfort(states: Array, previous: Array) -> Array:

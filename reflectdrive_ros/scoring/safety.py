@@ -17,11 +17,11 @@ Unknown inputs are not checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from .. import geometry, kinematics
 from ..config import Config, GuardConfig, VehicleConfig
@@ -45,7 +45,6 @@ from .scorer import WAYPOINTS, Scene, motion_of
 from .simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
-CORNERS = OUTLINE[[0, 3, 4, 7]]
 OUTLINE_MARGIN_M = (
     0.15  # a kerb of 5 m radius reaches 0.07 m between two outline points; the exact check adds half a cell
 )
@@ -56,9 +55,9 @@ STRAIGHT_ON = np.array([[-20.0, 0.0], [150.0, 0.0]])  # progress is measured alo
 STANDING_MPS = 0.05  # slower counts as standing, as in the PDM score
 MIN_CURVATURE_SPEED_MPS = 1.0  # below, curvature is heading noise
 BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
-SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much
-DIAGONAL = np.sqrt(2.0)  # growth of a box across its corner over its growth on each side
-BEHIND_RAD = np.deg2rad(150.0)  # agents at a larger bearing are behind, as in the PDM score
+SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much ..
+LEAST_GAP_M = 0.15  # .. but none of a gap below this: planned ten times a second, they would add up to a contact
+TOUCH_M = 1e-6  # a box that touches the vehicle now would not be checked at all
 
 
 # --- context of the checks ------------------------------------------------------------------------------------------
@@ -149,15 +148,26 @@ class SafetyContext:
 def inflate_boxes(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
     """(A, 2) sizes of agents at poses (A, 3), enlarged by the clearance that a plan must keep.
 
-    If the present gap is smaller, they are enlarged by that gap, which must not shrink.
+    Where the present gap is smaller, it must not shrink by more than SAME_GAP_M in a plan, and below LEAST_GAP_M not at
+    all: any number of plans leaves a car at least that far away.
+    """
+    present_m = np.maximum(touching_clearances(poses, sizes, vehicle) - TOUCH_M, 0.0)
+    kept_m = np.maximum(present_m - SAME_GAP_M, np.minimum(present_m, LEAST_GAP_M))
+    return np.asarray(sizes + 2.0 * np.minimum(kept_m, clearance_m)[:, None])
+
+
+def touching_clearances(poses: Array, sizes: Array, vehicle: VehicleConfig) -> Array:
+    """(A,) metres by which boxes at poses (A, 3) can grow on each side until they touch the vehicle; negative where
+    they overlap it.
+
+    A plan that does not touch the grown box leaves at least this growth to the next plan, in every direction.
     """
     here, ego_size = box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
-    wanted = sizes + 2.0 * clearance_m
-    gap_m = np.maximum(geometry.box_separation(here, ego_size, poses, sizes) - SAME_GAP_M, 0.0)
-    kept_gap_m = np.minimum(gap_m / DIAGONAL, clearance_m)
-    return np.where(
-        geometry.boxes_overlap(here, ego_size, poses, wanted)[:, None], sizes + 2.0 * kept_gap_m[:, None], wanted
-    )
+    ego_axes, other_axes = geometry.box_gaps(here, ego_size, poses, sizes)
+    turn = poses[:, 2] - here[2]
+    # Seen along an axis of the ego, a side that grows by 1 m comes nearer by the width of its turned corner.
+    nearer = np.abs(np.cos(turn)) + np.abs(np.sin(turn))
+    return np.asarray(np.maximum(ego_axes / nearer, other_axes))
 
 
 def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
@@ -193,28 +203,23 @@ def first_collision(trajectory: Trajectory, centres: Array, known: SafetyContext
     if forecast is None or len(forecast.poses) == 0:
         return ""
     vehicle, sizes = known.config.vehicle, known.inflated_sizes
-    ego_size = np.array([vehicle.length_m, vehicle.width_m])
-    others = forecast.poses[:, 1:]  # (A, T, 3)
-    reach = 0.5 * (np.hypot(*ego_size) + np.hypot(sizes[:, 0], sizes[:, 1]))
-    distances = np.hypot(others[..., 0] - centres[:, 0], others[..., 1] - centres[:, 1])
-    who, when = np.nonzero(distances <= reach[:, None])
-    touching = geometry.boxes_overlap(centres[when], ego_size, others[who, when], sizes[who])
-    moving = np.abs(kinematics.speeds(trajectory)[when]) > STANDING_MPS
-    rear_axles = trajectory.poses[when]
-    bearing = geometry.wrap(
-        np.arctan2(others[who, when, 1] - rear_axles[:, 1], others[who, when, 0] - rear_axles[:, 0]) - rear_axles[:, 2]
-    )
-    counts = touching & moving & (np.abs(bearing) <= BEHIND_RAD)
+    moving = np.abs(kinematics.speeds(trajectory)[: len(centres)]) > STANDING_MPS
     # The first contact with each agent decides, as in the PDM score: after a collision from behind the predicted agent
-    # overlaps the ego, which is not a fault of the plan. (np.nonzero lists the times of each agent in order.)
-    touched = np.flatnonzero(touching)
-    firsts = touched[np.unique(who[touched], return_index=True)[1]]
-    at_fault = firsts[counts[firsts]]
-    if not len(at_fault):
+    # overlaps the ego, which is not a fault of the plan.
+    fault = kernels.first_fault(
+        centres,
+        trajectory.poses[: len(centres)],
+        moving,
+        vehicle.length_m,
+        vehicle.width_m,
+        forecast.poses[:, 1:],
+        sizes,
+    )
+    if fault < 0:
         return ""
-    first = int(at_fault[np.argmin(when[at_fault])])
-    x, y = forecast.poses[who[first], 0, :2]
-    return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when[first] + 1) * trajectory.dt_s:.1f} s"
+    who, when = divmod(fault, len(centres))
+    x, y = forecast.poses[who, 0, :2]
+    return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when + 1) * trajectory.dt_s:.1f} s"
 
 
 def off_road_reason(trajectory: Trajectory, centres: Array, known: SafetyContext) -> str:
@@ -250,9 +255,8 @@ def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCh
     samples = np.arange(1, steps + 1)
     gap = None
     if known.others is not None:
-        x, y, heading = np.ascontiguousarray(centers[:, samples].T)
         size, at_most_m = np.array([vehicle.length_m, vehicle.width_m]), known.config.scoring.clearance_max_m
-        gap = float(contacts.clearances(x, y, heading, size, known.scene.agents, samples, at_most_m).min())
+        gap = float(contacts.clearances(centers[:, samples], size, known.scene.agents, samples, at_most_m).min())
     return SafetyCheck(
         None if observation.agents is None or known.forecast is None else known.forecast.source,
         observation.agents_age_s,
@@ -325,7 +329,7 @@ def _safety(known: SafetyContext, states: Array, centers: Array, road_clearance_
     by_step, excess = np.ones(states.shape[:2]), np.zeros(len(states))
     if len(agents):
         anywhere = np.ones(states.shape[:2], bool)  # a lateral collision counts everywhere
-        areas = EgoAreas(anywhere, anywhere, anywhere, anywhere)
+        areas = EgoAreas(anywhere, anywhere, anywhere, anywhere, anywhere)
         by_step = metrics.no_collision(states, centers, vehicle, agents, areas)
         excess += (by_step < SAFE).sum(axis=1)
     if known.grid is not None and road_clearance_m is not None:
@@ -349,10 +353,10 @@ def stays_on_road(known: SafetyContext, states: Array) -> Array:
     driving score."""
     if known.grid is None:
         return np.ones(len(states), bool)
-    vehicle, stays = known.config.vehicle, np.ones(len(states), bool)
-    for x, y in _outline_in_grid(known.grid, metrics.centers(states, vehicle), vehicle, CORNERS):
-        stays &= (drivable.likely_in_grid(known.grid, x, y) > LIKELY_M).all(axis=1)
-    return stays
+    vehicle = known.config.vehicle
+    corners = drivable.corners(np.array([vehicle.length_m, vehicle.width_m]))
+    distances_m = drivable.likely_box_distances(known.grid, metrics.centers(states, vehicle), corners)
+    return np.asarray((distances_m > LIKELY_M).all(axis=1))
 
 
 def exact_road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
@@ -366,21 +370,8 @@ def road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) 
 
     Eight points of the outline are evaluated: corners alone would miss a kerb that reaches between them in a curve.
     """
-    road_clearance_m = np.full(centers.shape[:-1], np.inf)
-    for x, y in _outline_in_grid(grid, centers, vehicle, OUTLINE):
-        np.minimum(road_clearance_m, drivable.clearances_in_grid(grid, x, y), out=road_clearance_m)
-    return np.asarray(road_clearance_m - OUTLINE_MARGIN_M)
-
-
-def _outline_in_grid(
-    grid: DrivableGrid, centers: Array, vehicle: VehicleConfig, outline: Array
-) -> Iterator[tuple[Array, Array]]:
-    """Coordinates x, y (...) along the grid axes of each outline point, for boxes with centres (..., 3)."""
-    in_grid = geometry.compose(geometry.invert(grid.ego_from_grid), centers)
-    x, y, heading = np.ascontiguousarray(np.moveaxis(in_grid, -1, 0))
-    cos, sin = np.cos(heading), np.sin(heading)
-    for ahead, left in outline * (vehicle.length_m, vehicle.width_m):
-        yield x + ahead * cos - left * sin, y + ahead * sin + left * cos
+    outline = OUTLINE * (vehicle.length_m, vehicle.width_m)
+    return np.asarray(drivable.box_clearances(grid, centers, outline) - OUTLINE_MARGIN_M)
 
 
 # --- vehicle limits -------------------------------------------------------------------------------------------------

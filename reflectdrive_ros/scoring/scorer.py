@@ -42,7 +42,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ from .. import kinematics
 from ..config import ScoringConfig, VehicleConfig
 from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, Trajectory, check_array
 from . import contacts, metrics
-from .areas import LineIndex, MapAreas, check_rings
+from .areas import MapAreas, check_rings
 from .contacts import AgentTracks
 from .simulate import HORIZON_S, STATE_SIZE, STEPS, simulate
 
@@ -121,11 +120,6 @@ class Scene:
         if self.history is not None:
             object.__setattr__(self, "history", check_array("Scene", "history", self.history, (None, STATE_SIZE)))
 
-    @cached_property
-    def line(self) -> LineIndex:
-        """The centreline, prepared for lane keeping."""
-        return _line_index(np.ascontiguousarray(self.centerline[:, :2]).tobytes())
-
     @staticmethod
     def of_observation(
         observation: Observation,
@@ -158,12 +152,6 @@ class Scene:
             red_lights=red_lights or RedLights(),
             vehicle=vehicle or VehicleConfig(),
         )
-
-
-@lru_cache(maxsize=4)
-def _line_index(points: bytes) -> LineIndex:
-    """Shared by scenes that differ in their agents only."""
-    return LineIndex(np.frombuffer(points).reshape(-1, 2), metrics.LANE_OFFSET_M)
 
 
 def motion_of(ego: EgoState) -> Array:
@@ -305,7 +293,8 @@ def judge_alone(
     second = config.form == "epdms"
     vehicle = scene.vehicle
     center = metrics.centers(states, vehicle)
-    areas = metrics.ego_areas(center, np.array([vehicle.length_m, vehicle.width_m]), scene.areas, scene.grid)
+    size = np.array([vehicle.length_m, vehicle.width_m])
+    areas = metrics.ego_areas(center, size, scene.areas, scene.grid, vehicle.rear_axle_to_center_m)
     official_rule = metrics.COMFORT_V2 if second else metrics.COMFORT_V1
     rule = official_rule if official else metrics.COMFORT_SANE
     return DrivenStates(
@@ -315,7 +304,7 @@ def judge_alone(
         ddc=metrics.driving_direction(center, areas, spare_intersections=second or not official),
         tlc=metrics.traffic_lights(center, vehicle, scene.red_lights.connectors, scene.red_lights.red),
         comfort=_comfort(scene, states, rule, with_history=second),
-        lk=metrics.lane_keeping(center, scene.line, areas) if lane_keeping else np.ones(len(states)),
+        lk=metrics.lane_keeping(center, scene.centerline, areas) if lane_keeping else np.ones(len(states)),
         progress_m=metrics.progress(center, scene.centerline),
     )
 
@@ -344,8 +333,8 @@ def judge_among_agents(
     if second or not official:
         multiplier = multiplier * tlc
 
-    last_step = STEPS - int(metrics.TTC_STEPS[-1]) if second else STEPS
-    ttc = metrics.time_to_collision(states, center, vehicle, agents, areas, scene.areas, last_step, official)
+    last_step = STEPS - metrics.TTC_LOOK_STEPS if second else STEPS
+    ttc = metrics.time_to_collision(states, center, vehicle, agents, areas, last_step, official)
     reference_m = scene.reference.progress_m * scene.reference.multiplier if scene.reference else 0.0
     ep = metrics.ego_progress(driven.progress_m, multiplier, reference_m, masked=not (second and official))
     card = ScoreCard(
@@ -402,8 +391,7 @@ def _comfort(scene: Scene, states: Array, rule: metrics.ComfortRule, with_histor
 
 
 def _clearances(center: Array, size: Array, agents: AgentTracks, at_most_m: float) -> Array:
-    x, y, heading = np.ascontiguousarray(center[:, WAYPOINT_STEPS].T)  # (8, N) each
-    return contacts.clearances(x, y, heading, size, agents, WAYPOINT_STEPS, at_most_m)
+    return contacts.clearances(center[:, WAYPOINT_STEPS], size, agents, WAYPOINT_STEPS, at_most_m)
 
 
 def _previous(previous_states: Array, states: Array) -> Array:

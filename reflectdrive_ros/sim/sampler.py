@@ -23,7 +23,7 @@ from ..data.scene import FAMILIES, INSTANTS_S, NOW, DrivingScene
 from ..domain import CameraFrame, ForecastSource
 from ..scoring import reference
 from ..scoring.scorer import Reference
-from ..scoring.simulate import simulate_each
+from ..scoring.simulate import simulate
 from .expert import sampling_planner, scenario_tags, scene_extraction
 from .network import towns
 from .network.roads import RoadError
@@ -216,7 +216,9 @@ class Shard:
         ]
         limits_mps = [extracted.scene.speed_limit_mps for extracted in group]
         proposals = [reference.proposals(*each) for each in zip(believed, limits_mps, strict=True)]
-        states = simulate_each(proposals, [scored.motion for scored in came_true], self._vehicle)
+        states = [
+            simulate(plans, scored.motion, self._vehicle) for plans, scored in zip(proposals, came_true, strict=True)
+        ]
         yardsticks = [reference.measured_progress(*each) for each in zip(believed, came_true, states, strict=True)]
         situations = [
             sampling_planner.Situation(

@@ -47,7 +47,7 @@ from ..scoring.simulate import DT_S, HORIZON_S, STEPS
 from . import instructions, local_map, start
 from .drive_log import DriveLog, Event, Recorder
 from .ego import Ego, step_ego
-from .network import lanelets, navigation, towns
+from .network import maps, navigation, towns
 from .network.navigation import EgoRoute
 from .network.roads import RoadMap
 from .network.routing import random_walk
@@ -78,7 +78,8 @@ class WorldOptions:
 
     seed: int = 0
     town: str = ""  # name of a made town; empty: from the seed, as "demo-00003"
-    osm: Path | None = None  # a drawn Lanelet2 map instead of a made town
+    map_file: Path | None = None  # a Lanelet2 (.osm) or OpenDRIVE (.xodr, .xodr.gz) map instead of a made town
+    max_limit_mps: float | None = None  # a map's limits are at most this
     density: float = 1.0  # of the traffic; 1 is an ordinary afternoon
 
     @property
@@ -98,12 +99,13 @@ class World:
         self.vehicle = vehicle or VehicleConfig()
         self._scratch = tempfile.TemporaryDirectory() if folder is None else None
         place = Path(self._scratch.name) if self._scratch else Path(str(folder))
-        if options.osm is not None:
-            self.road_map: RoadMap = lanelets.load(options.osm, place)
+        if options.map_file is not None:
+            self.road_map: RoadMap = maps.load(options.map_file, place, options.max_limit_mps)
         else:
             self.road_map = towns.make(options.name, options.seed, place)
         self._generator = np.random.default_rng([options.seed, 51])
-        self._space = drivable.union_polygons([*self.road_map.roads.values(), *self.road_map.junctions.values()])
+        # the drivable space, one shapely geometry
+        self.space = drivable.union_polygons([*self.road_map.roads.values(), *self.road_map.junctions.values()])
         demand = Demand.sample(self.road_map, options.seed, options.density)
         self._traffic = Simulation(self.road_map, demand, options.seed)
         try:
@@ -115,7 +117,7 @@ class World:
     def _begin(self) -> None:
         for _ in range(round(WARM_UP_S / DT_S)):
             self._traffic.step()
-        first = start.sample_start(self.road_map, self._traffic.snapshot(), self._space, self._generator, self.vehicle)
+        first = start.sample_start(self.road_map, self._traffic.snapshot(), self.space, self._generator, self.vehicle)
         self._ego: Ego = first.ego
         self._route: EgoRoute = first.route
         self._at_m = first.at_m
@@ -129,7 +131,7 @@ class World:
         self.stamp_ns = START_NS
         self._history = AgentHistoryBuffer()
         self.snapshot: Snapshot = self._traffic.snapshot()
-        self._recorder = Recorder(self.road_map, self._space, self.vehicle)
+        self._recorder = Recorder(self.road_map, self.space, self.vehicle)
         self._watch()
 
     # --- present state -----------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ CAMERAS = 3  # of an instant
 PADDING = WORDS.index(PAD)
 PREFETCHED_BATCHES = 4  # batches in the making
 RESCORED_GOALS = 6  # goals of a scene with a goal value: the most probable, and others sampled by probability
+BLUR_PX, NOISE_LEVELS = 0.8, 6.0  # largest standard deviations of blur and noise at the network's resolution
 TINT = 0.4  # share of the brightness variation that is applied per colour channel
 
 
@@ -68,6 +69,8 @@ class Source:
             wrong = augment.perturbed_actions(points, config.perturbed_actions, layout, rng)
             actions = np.concatenate([actions, layout.clip(wrong)], axis=1)
         black = dropped_cameras(len(rows), CAMERAS, config.camera_dropout, np.random.default_rng([self.seed, 4, step]))
+        seeds = np.random.default_rng([self.seed, 5, step])
+        noise = [each if seeds.random() < config.sensor_noise else None for each in seeds.spawn(len(rows))]
         mine = np.arange(rank, len(rows), ranks)
         text = np.where(mirror[:, None], scenes.text_mirrored[rows], scenes.text[rows])
         text[rng.random(len(rows)) < config.text_dropout] = PADDING
@@ -78,7 +81,9 @@ class Source:
         goals, goal_score, sub_scores = self._goals(rows, mirror)
         routes, with_route = self._routes(rows, side, rng)
         return Batch(
-            images=torch.from_numpy(np.stack([self._images(rows[k], mirror[k], tables[k], black[k]) for k in mine])),
+            images=torch.from_numpy(
+                np.stack([self._images(rows[k], mirror[k], tables[k], black[k], noise[k]) for k in mine])
+            ),
             text=torch.from_numpy(text[mine].astype(np.int64)),
             ego=torch.from_numpy(ego[mine].astype(np.float32)),
             route=torch.from_numpy(routes[mine]),
@@ -95,6 +100,7 @@ class Source:
             rows=torch.from_numpy(rows[mine]),
             mirrored=torch.from_numpy(mirror[mine]),
             with_route=torch.from_numpy(with_route[mine]),
+            known=torch.from_numpy(scenes.known[rows[mine]]),
             masked=config.masked_actions,
         )
 
@@ -120,8 +126,8 @@ class Source:
         routes[~with_route] = np.nan
         return features.encode_route(routes, self.layout.codebook), with_route
 
-    def _images(self, row: int, mirror: bool, table: Array, black: Array) -> Array:
-        """(instants * cameras, H, W, 3); `black` (cameras,) bool, of the mirrored scene."""
+    def _images(self, row: int, mirror: bool, table: Array, black: Array, noise: np.random.Generator | None) -> Array:
+        """(instants * cameras, H, W, 3); `black` (cameras,) bool, of the mirrored scene; `noise` of scenes with any."""
         shard, row_in_shard = self.scenes.location[row]
         images = np.array(self.scenes.images[shard][row_in_shard])
         if mirror:
@@ -130,12 +136,24 @@ class Source:
         lit = cv2.LUT(np.ascontiguousarray(images).reshape(count * height, width, 3), table[None])
         made = np.asarray(lit).reshape(-1, len(black), height, width, 3)
         made[:, black] = 0
+        if noise is not None:
+            made = noisy(made, noise)
         return made.reshape(count, height, width, 3)
 
     def _distances(self, row: int, mirror: bool) -> Array:
         shard, row_in_shard = self.scenes.location[row]
         distances = np.array(self.scenes.distances[shard][row_in_shard])
         return np.ascontiguousarray(distance_map.mirror(distances)) if mirror else distances
+
+
+def unknown_sentences(scenes: CachedSet) -> list[str]:
+    """What is left out of the losses of scenes without a map or without objects."""
+    without_map, without_objects = (~scenes.known).sum(axis=0).tolist()
+    said = (
+        (without_map, "map: they have no L_field and no road in L_aux"),
+        (without_objects, "objects: they have no occupancy in L_aux"),
+    )
+    return [f"{count} of {len(scenes)} scenes have no {what}" for count, what in said if count]
 
 
 def shape_of(network: TokenNetConfig) -> Shape:
@@ -180,6 +198,16 @@ def color_tables(count: int, amount: float, rng: np.random.Generator) -> Array:
     lift = 0.2 * amount * rng.uniform(-1, 1, (count, 1, 1))
     value = np.linspace(0.0, 1.0, 256)[None, :, None]
     return np.rint(255.0 * np.clip(gain * value**gamma + lift, 0.0, 1.0)).astype(np.uint8)
+
+
+def noisy(images: Array, rng: np.random.Generator) -> Array:
+    """Images (.., H, W, 3) uint8 with the blur and the noise of a camera: of up to BLUR_PX and NOISE_LEVELS, the same
+    in all images of a scene."""
+    sigma_px, levels = rng.uniform(0.0, BLUR_PX), rng.uniform(0.0, NOISE_LEVELS)
+    flat = images.reshape(-1, *images.shape[-3:])
+    soft = np.stack([cv2.GaussianBlur(each, (0, 0), max(sigma_px, 0.1)) for each in flat])
+    grain = rng.normal(0.0, levels, soft.shape).astype(np.float32)
+    return np.asarray(np.clip(soft + grain, 0.0, 255.0).astype(np.uint8).reshape(images.shape))
 
 
 def batches(source: Source, first: int, rank: int, ranks: int) -> Generator[Batch]:

@@ -19,7 +19,7 @@ from ..domain import Array
 from ..model.token.net import TokenNetConfig
 from ..model.vision import SHUFFLE
 from ..sim.render.camera import Camera, rig
-from .bev_head import OCCUPIED_WEIGHT
+from .bev_head import OCCUPIED_WEIGHT, known_channels
 
 ROWS, COLUMNS = 8, 4  # places per token: the ground is seen at a slant, so that distant places have little height
 ROAD_RANGE_M = 70.0  # of road
@@ -89,14 +89,15 @@ class GroundHead(nn.Module):
         users = occupancy[:, :, self.x_cells, self.y_cells].transpose(1, 2)
         return torch.cat([road[:, :, None], users], 2).float()
 
-    def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor) -> Tensor:
-        """Mean cross-entropy over channels and places, of the tokens (B, N, width) of the newest instant."""
+    def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor, known: Tensor) -> Tensor:
+        """Mean cross-entropy over channels and places, of the tokens (B, N, width) of the newest instant; 0 of the
+        channels that a scene does not know, known (B, 2) bool as of `losses.Batch`."""
         newest = tokens[:, -len(self.weights) :]
         logits = torch.unflatten(self.linear(newest).float(), -1, (CHANNELS, ROWS * COLUMNS))
         each = F.binary_cross_entropy_with_logits(
             logits, self.wanted(distances, occupancy), reduction="none", pos_weight=self.rare
         )
-        return (each * self.weights).sum() / (CHANNELS * len(tokens))
+        return (each * self.weights * known_channels(known)[:, None, :, None]).sum() / (CHANNELS * len(tokens))
 
 
 def _token_ground_points(camera: Camera, network: TokenNetConfig) -> Array:

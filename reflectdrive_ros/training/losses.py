@@ -14,6 +14,8 @@ score of the reweighted choice, the cross-entropy of the goal value, and that of
 (SubScoreHead). Both are not in the paper. L_field is the cost of cells off the road, -log(1 - p_i q_j) C_ij summed over
 the cells and waypoints of a sequence. L_aux is not in the paper: occupancy of the ground behind image patches
 (ground_head.py) and of a BEV grid (bev_head.py). All are means over scenes and sequences.
+
+A scene without a map has no L_field and no road in L_aux, one without objects no occupancy in it.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class Batch:
     rows: Tensor  # (B,) int64, places of the scenes in their set
     mirrored: Tensor  # (B,) bool, whether it is the mirrored scene
     with_route: Tensor  # (B,) bool, whether the route is known
+    known: Tensor  # (B, 2) bool, whether the road and whether other agents are known
     masked: int
 
     @property
@@ -93,15 +96,16 @@ class Losses(nn.Module):
     x_cells: Tensor  # rows of a distance map, of the ids that x may have
     y_cells: Tensor  # columns, of those of y
 
-    def __init__(
-        self, net: TokenNet, weights: LossConfig, generator: torch.Generator, fixed_prompt: bool = False
-    ) -> None:
-        """`generator` initialises the auxiliary heads. fixed_prompt: what encodes the prompt is not trained."""
+    def __init__(self, net: TokenNet, weights: LossConfig, generator: torch.Generator, trained: str = "all") -> None:
+        """`generator` initialises the auxiliary heads. `trained` is OptimizerConfig.trained: all, all but the vision
+        encoder (`decoder`), or what encodes no prompt (`actions`)."""
         super().__init__()
         self.net = net
         self.weights = weights
-        self.fixed_prompt = fixed_prompt
-        if fixed_prompt:
+        self.fixed_prompt = trained == "actions"
+        if trained == "decoder":
+            net.vision.requires_grad_(False)
+        if self.fixed_prompt:
             for name, parameter in net.named_parameters():
                 parameter.requires_grad_(name.startswith(ACTION_PARAMETERS) or ".action_mlp." in name)
         layout = net.config.layout
@@ -176,7 +180,7 @@ class Losses(nn.Module):
     def _aux_perception_loss(self, image_tokens: Tensor, batch: Batch) -> Tensor:
         found = image_tokens.new_zeros(())
         for head in self.aux_heads:
-            found = found + head.loss(image_tokens, batch.distances, batch.occupancy)  # type: ignore[operator]
+            found = found + head.loss(image_tokens, batch.distances, batch.occupancy, batch.known)  # type: ignore[operator]
         return found
 
     def _goal_loss(self, out: PackedOutput, clean: Tensor) -> Tensor:

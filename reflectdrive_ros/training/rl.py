@@ -53,7 +53,7 @@ def train(
     rules = job.decoding.goals.for_search
 
     def make_losses(net: TokenNet, generator: torch.Generator) -> Losses:
-        return RlLosses(net, config.loss, config.rl, rules, generator, config.optimizer.trained == "actions")
+        return RlLosses(net, config.loss, config.rl, rules, generator, config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
     reference = None

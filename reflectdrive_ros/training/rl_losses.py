@@ -118,9 +118,9 @@ class RlLosses(Losses):
         config: RlConfig,
         rules: GoalRules,
         generator: torch.Generator,
-        fixed_prompt: bool = False,
+        trained: str = "all",
     ) -> None:
-        super().__init__(net, weights, generator, fixed_prompt)
+        super().__init__(net, weights, generator, trained)
         self.config, self.rules = config, rules
 
     def forward(self, batch: Batch, policy: PolicyBatch) -> dict[str, Tensor]:  # type: ignore[override]

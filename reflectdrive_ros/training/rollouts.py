@@ -2,6 +2,7 @@
 
 Goals are sampled without replacement from the decision that the car makes: the probabilities of the candidates, after
 the goal values. Tokens are sampled in every draft and edit round; which of them are written is decided as in the car.
+With credit for edits alone, drafts are of the most probable tokens: the rollouts of a goal then differ by edits only.
 
 To each goal there is also the rollout of the most probable tokens, as in the car. The reward of the decision is that of
 this plan, because sampling noise costs fast plans more than slow ones.
@@ -21,7 +22,7 @@ from ..config import DriveFineConfig
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
-from ..model.token.rollout import Sampling
+from ..model.token.rollout import RoundOutput, Sampling
 from ..tokens import Round, TokenLayout, decoding_rounds
 from .settings import RlConfig
 
@@ -84,9 +85,16 @@ def sample(
             return first_logits.repeat_interleave(config.drafts, 1)
         return net.decode(actions, known.keys_values)
 
-    rounds = rounds_of(layout)
-    found = rollout.rollout(logits, begun, layout, rounds, EditRules(), sampling, log_probs=True)
-    greedy = rollout.rollout(logits, first, layout, rounds, EditRules())
+    rounds, drafts = rounds_of(layout), draft_rounds_of(layout)
+    greedy = rollout.rollout(logits, first, layout, rounds, EditRules(), log_probs=True)
+    if config.credit == "edits":  # edits of the plan that the car drafts: their rewards differ by edits alone
+        drafted = tuple(_repeat(output, config.drafts) for output in greedy[:drafts])
+    else:
+        drafted = rollout.rollout(logits, begun, layout, rounds[:drafts], EditRules(), sampling, log_probs=True)
+    edited = rollout.rollout(
+        logits, drafted[-1].actions, layout, rounds[drafts:], EditRules(), sampling, log_probs=True
+    )
+    found = (*drafted, *edited)
     log_probs = [output.log_probs for output in found if output.log_probs is not None]
     return Rollouts(
         torch.stack([begun, *(output.actions for output in found)], 1),
@@ -95,6 +103,14 @@ def sample(
         torch.stack(log_probs, 1),
         greedy[-1].actions,
     )
+
+
+def _repeat(output: RoundOutput, count: int) -> RoundOutput:
+    """The output of a round with each of its sequences `count` times."""
+    actions, confidence, log_probs = (None if each is None else each.repeat_interleave(count, 1) for each in output)
+    assert actions is not None
+    assert confidence is not None
+    return RoundOutput(actions, confidence, log_probs)
 
 
 def _sample_goals(log_probs: Tensor, valid: Tensor, count: int, sampling: Sampling) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ DENOISERS: Mapping[str, Callable[[], CurveNetConfig]] = {
 
 
 MASKINGS = ("kinds", "complementary")
-TRAINED = ("all", "actions")
+TRAINED = ("all", "decoder", "actions")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class DataConfig:
     route_yaw_noise_rad: float = setting(0.005, "standard deviation of the rotation of routes", 0.0, 0.5)
     camera_dropout: float = setting(
         0.0, "share of scenes in which one or two cameras are black; the network can then drive without them", 0.0, 1.0
+    )
+    sensor_noise: float = setting(
+        0.0, "share of scenes with blur and noise, as of a camera; for sets of recordings", 0.0, 1.0
     )
     color_jitter: float = setting(0.25, "range of brightness, contrast and tint variation", 0.0, 1.0)
     draft_fraction: float = setting(0.2, "share of scenes whose perturbed plans are self-drafts", 0.0, 1.0)
@@ -85,8 +88,8 @@ class OptimizerConfig:
     )
     trained: str = setting(
         "all",
-        "all, or actions: only what no prompt token passes (FFNs of action tokens, heads, slots), at a third of the "
-        "time; for another layout of a trained network",
+        "all; decoder: all but the vision encoder; actions: only what no prompt token passes (FFNs of action tokens, "
+        "heads, slots), at a third of the time, for another layout of a trained network",
     )
     weight_decay: float = setting(0.05, "of matrices; vectors and tables of tokens have none", 0.0, 10.0)
     beta2: float = setting(0.98, "of AdamW", 0.5, 0.99999)
@@ -147,7 +150,10 @@ class RlConfig:
     drafts: int = setting(3, "rollouts per goal", 1, 64)
     kept: int = setting(6, "rollouts per scene whose tokens are trained: those with the largest advantages", 1, 512)
     temperature: float = setting(0.7, "sampling temperature of goals and tokens", 0.0, 10.0)
-    credit: str = setting("rollout", "which tokens get credit: rollout (drafts and edits), drafts or edits")
+    credit: str = setting(
+        "rollout",
+        "which tokens get credit: rollout (drafts and edits), drafts, or edits (of drafts that are not sampled)",
+    )
     baseline: str = setting("goal", "mean reward that is subtracted for tokens: of the same goal, or of the scene")
     updates: int = setting(1, "optimizer steps per batch of rollouts", 1, 64)
     clip: float = setting(0.2, "the ratio of probabilities is clipped to 1 - clip .. 1 + clip", 1e-3, 10.0)
@@ -196,6 +202,10 @@ class TrainConfig:
         if self.optimizer.trained == "actions" and self.loss.aux_perception > 0.0:
             raise ConfigError(
                 "optimizer.trained is actions, so that loss.aux_perception trains nothing: set loss.aux_perception to 0"
+            )
+        if self.optimizer.trained == "decoder" and self.optimizer.vision_pretrain_fraction > 0.0:
+            raise ConfigError(
+                "optimizer.trained is decoder, so that optimizer.vision_pretrain_fraction trains nothing: set it to 0"
             )
         if self.loss.goal_value > 0.0 and self.loss.goal_score == 0.0:
             raise ConfigError("loss.goal_value is above 0 and loss.goal_score is 0: set loss.goal_score above 0")

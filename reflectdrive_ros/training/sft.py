@@ -31,7 +31,7 @@ def train(
     """
 
     def make_losses(net: TokenNet, generator: torch.Generator) -> Losses:
-        return Losses(net, job.config.loss, generator, job.config.optimizer.trained == "actions")
+        return Losses(net, job.config.loss, generator, job.config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
     return loop.run(progress, lambda batch, step, at: _step(loop, batch, step, at), COLUMNS, stop, clock)

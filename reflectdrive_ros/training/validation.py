@@ -13,7 +13,6 @@ from ..data import shards
 from ..data.cache import Shape
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..domain import Array
 from ..features import images as features
 from ..features.images import ModelInputs
 from ..model.token import ops, rollout
@@ -24,6 +23,8 @@ from ..scoring.frenet import FrenetFrame
 from ..scoring.scorer import SUB_SCORES, score
 
 BATCH_SCENES = 16  # scenes
+PDMS = ("pdms", "pdms_drafted", "pdms_best")
+NEED_MAP, NEED_OBJECTS = (*PDMS, "dac"), (*PDMS, "nc", "ttc")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,9 @@ def load_validation_set(folder: Path, shape: Shape, limit: int, on_damage: Calla
 @torch.no_grad()
 def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: torch.device) -> dict[str, float]:
     """Means over the scenes: PDMS and its sub-scores in percent, errors in metres, tokens in percent.
+
+    DAC is over scenes with a map, NC and TTC over scenes with known objects, PDMS over those with both; each is absent
+    if there is none.
 
     `pdms` is that of the most probable goal's plan, `pdms_drafted` of the same before edits and refinement, `pdms_best`
     of the best of all goals' plans; `token_accuracy` is that of the other tokens given the expert's goal.
@@ -87,20 +91,21 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
                 "goal_error_m": error[-1],
                 "token_accuracy": 100.0 * (predicted[k] == clean[k, free]).float().mean().item(),
             }
+            unknown = {*(() if scene.has_map else NEED_MAP), *(() if scene.has_objects else NEED_OBJECTS)}
+            for name in unknown:
+                row[name] = np.nan
             for name, value in row.items():
                 rows.setdefault(name, []).append(float(value))
-    return {name: _mean(values) for name, values in rows.items()}
-
-
-def _mean(values: list[float]) -> float:
-    known: Array = np.array(values)
-    return float(known.mean())
+    known = {name: np.array(values)[np.isfinite(values)] for name, values in rows.items()}
+    return {name: float(values.mean()) for name, values in known.items() if len(values)}
 
 
 def summary(found: Mapping[str, float]) -> str:
     """One line for a person."""
-    parts = " ".join(f"{name.upper()} {found[name]:.1f}" for name in ("nc", "dac", "ttc", "ep"))
+    shown = {name: f"{found[name]:.1f}" if name in found else "-" for name in (*PDMS, *SUB_SCORES)}
+    parts = " ".join(f"{name.upper()} {shown[name]}" for name in ("nc", "dac", "ttc", "ep"))
     return (
-        f"PDMS {found['pdms']:.1f} (drafted {found['pdms_drafted']:.1f}, best of all goals {found['pdms_best']:.1f}; "
-        f"{parts}), goal error {found['goal_error_m']:.2f} m, tokens {found['token_accuracy']:.1f} %"
+        f"PDMS {shown['pdms']} (drafted {shown['pdms_drafted']}, best of all goals {shown['pdms_best']}; "
+        f"{parts}), ADE {found['ade_m']:.2f} m, goal error {found['goal_error_m']:.2f} m, "
+        f"tokens {found['token_accuracy']:.1f} %"
     )

@@ -17,20 +17,24 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 import cv2
+from autoware_adapi_v1_msgs.msg import OperationModeState
 from autoware_internal_planning_msgs.msg import VelocityLimit
-from autoware_perception_msgs.msg import TrafficLightElement
+from autoware_perception_msgs.msg import TrafficLightElement, TrafficLightGroup
 from drive import FAULTY_NODE, HERE, REAL_NODE, Drive
-from messages import CAMERAS, image, predicted_objects, route, tf_static
+from judge import sentences
+from messages import CAMERAS, image, predicted_objects, route, tf_static, traffic_lights
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
 from sender import IMAGES, INFOS, unaltered
 from std_msgs.msg import String
 
+from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.bag import BagReader
+from reflectdrive_ros.ros.processes import full_topic_name
 from reflectdrive_ros.ros.topics import NODE_NAME
 
-NAN = float("nan")
+NAN, INFINITY = float("nan"), float("inf")
 RECORDER_START_S = 90.0
 WRITTEN_BYTES = 100_000  # a bag is written in pieces: by then the first one is there
 
@@ -55,6 +59,7 @@ class Case:
     before: Callable[[Drive], None] = nothing  # before the fault, not measured
     after: Callable[[Drive], list[str]] = lambda _drive: []  # what must hold afterwards: complaints
     kills_node: bool = False
+    restarts_node: bool = False
     traceback_allowed: bool = False
 
 
@@ -67,6 +72,61 @@ def kill_node(drive: Drive) -> None:
 
 def restart_node(drive: Drive) -> None:
     drive.start()
+
+
+VEHICLE_INFO = {  # of a car whose front axle lies behind its rear axle
+    "wheel_base": -2.8,
+    "wheel_tread": 1.6,
+    "front_overhang": 0.9,
+    "rear_overhang": 0.9,
+    "left_overhang": 0.1,
+    "right_overhang": 0.1,
+    "max_steer_angle": 0.6,
+}
+
+
+def start_with_wrong_vehicle(drive: Drive) -> None:
+    """The node once more, with a vehicle_info that makes no car, as Autoware's launch files hand it on."""
+    drive.kill(drive.process)
+    begun = time.perf_counter()
+    words = [word for name, value in VEHICLE_INFO.items() for word in ("-p", f"{name}:={value}")]
+    drive.process = drive.launch("-p", "strict_start:=false", *words)
+    drive.wait_for(lambda: any("vehicle_info" in text for _, text in sentences(drive, begun, INFINITY)), "nothing said")
+
+
+def start_with_right_vehicle(drive: Drive) -> None:
+    drive.kill(drive.process)
+    drive.start()
+
+
+SECOND = "/planning/second"
+
+
+def start_second_node(drive: Drive) -> None:
+    """Another planner in a namespace of its own that hears the same sensors."""
+    heard = [topic.name for topic in topics.inputs(drive.config) if topic.name.startswith("~")]
+    words = [word for name in heard for word in ("-r", f"{name}:={full_topic_name(name)}")]
+    drive.others.append(drive.launch(*words, namespace=SECOND))
+    drive.wait_for(lambda: any(SECOND in hardware for _, hardware in statuses(drive)), "the second node did not start")
+
+
+def end_second_node(drive: Drive) -> None:
+    drive.kill(drive.others[0])
+
+
+def statuses(drive: Drive) -> set[tuple[str, str]]:
+    """(name, hardware id) of every status in the diagnostics of both nodes, which is the full name of the node."""
+    received = list(drive.harness.received["diagnostics"])
+    return {(status.name, status.hardware_id) for _, message in received for status in message.status}
+
+
+def are_told_apart(drive: Drive) -> list[str]:
+    """No name of a status is that of both nodes."""
+    found = statuses(drive)
+    shared = {name for name, hardware in found if SECOND not in hardware} & {
+        name for name, hardware in found if SECOND in hardware
+    }
+    return [f"both nodes have a status '{min(shared)}'"] if shared else []
 
 
 def kill_sensors(group: str) -> Callable[[Drive], None]:
@@ -240,6 +300,45 @@ def flickering():
     return alter
 
 
+def many_lights():
+    """Ten thousand lights, those of the map's first among them; serialised once."""
+    message = traffic_lights(0.0)
+    (own,) = message.traffic_light_groups
+    others = [TrafficLightGroup(traffic_light_group_id=10**6 + k, elements=own.elements) for k in range(10_000)]
+    message.traffic_light_groups = [own, *others]
+    whole = bytearray(serialize_message(message))
+
+    def alter(key, message):
+        if key != "lights":
+            return (message,)
+        struct.pack_into("<iI", whole, 4, message.stamp.sec, message.stamp.nanosec)
+        return (bytes(whole),)
+
+    return alter
+
+
+def flicker_mode(drive: Drive) -> None:
+    """Ten times a second another hand takes the wheel."""
+    modes = cycle((OperationModeState.STOP, OperationModeState.AUTONOMOUS))
+
+    def alter(key, message):
+        if key == "acceleration":
+            tell_mode(drive, next(modes))
+        return (message,)
+
+    drive.sender.alter = alter
+
+
+def tell_mode(drive: Drive, mode: int) -> None:
+    enabled = mode == OperationModeState.AUTONOMOUS
+    drive.harness.inputs["operation_mode"].publish(OperationModeState(mode=mode, is_autoware_control_enabled=enabled))
+
+
+def end_flicker(drive: Drive) -> None:
+    mend(drive)
+    tell_mode(drive, OperationModeState.AUTONOMOUS)
+
+
 def instruct(text: str) -> Callable[[Drive], None]:
     return lambda drive: drive.harness.inputs["instruction"].publish(String(data=text))
 
@@ -405,6 +504,19 @@ CASES = (
         limit(NAN), limit(50.0), "limit of nan m/s cannot be used",
     ),
     Case("goal_behind", "a route whose goal is behind the car", route_behind, Drive.latch, "past the end of its route"),
+    Case(
+        "lights_10000", "a message with 10,000 traffic lights",
+        release_crowd, mend, seconds=4.0, lit_map={}, before=lambda drive: setattr(drive, "crowd", many_lights()),
+    ),
+    Case("mode_flicker", "driver and planner take turns ten times a second", flicker_mode, end_flicker, seconds=4.0),
+    Case(
+        "vehicle_info_wrong", "a start with a vehicle_info that makes no car, then with none",
+        nothing, start_with_right_vehicle, "vehicle_info: ", before=start_with_wrong_vehicle, restarts_node=True,
+    ),
+    Case(
+        "two_nodes", "a second planner beside it, on the same sensors",
+        nothing, end_second_node, seconds=4.0, before=start_second_node, after=are_told_apart,
+    ),
     Case("parameter_flood", "500 requests a second to change a parameter", flood, end_flood, seconds=4.0),
     Case("cpu_hog", "another process on every core", hog, end_hog, seconds=4.0),
 )  # fmt: skip

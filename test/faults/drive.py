@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,6 +38,7 @@ KEYS = (
     "instruction",
     "lights",
     "max_velocity",
+    "operation_mode",
 )
 HEARD = ("trajectory", "status", "diagnostics")
 CLOCK_PERIOD_S = 0.01
@@ -84,7 +85,7 @@ class Drive:
         self.others: list[subprocess.Popen] = []  # whatever a fault starts; ended with the drive
         self.stamp_shift_s = 0.0
         self._closing = threading.Event()
-        self._words = [sys.executable, *node, "--ros-args", "-r", "__ns:=/planning/reflectdrive"]
+        self._words = [sys.executable, *node, "--ros-args"]
         self._words += ["-p", f"config_file:={folder / 'config.yaml'}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
         (folder / "config.yaml").write_text(as_yaml(self.config))
         elsewhere = {key for group in apart for key in GROUPS[group]}
@@ -125,9 +126,8 @@ class Drive:
         """The node, until it runs, hears us, and we hear it. (Of one that was killed, DDS believes for a while that it
         lives: everything must be heard once more than before.)"""
         believed = {key: publisher.get_subscription_count() for key, publisher in self.harness.inputs.items()}
-        with self.log.open("a", encoding="utf-8") as output:
-            before = output.tell()
-            self.process = subprocess.Popen(self._words, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
+        before = self.log.stat().st_size if self.log.exists() else 0
+        self.process = self.launch()
         until = time.perf_counter() + START_S
         while f"planner {self.config.planner}" not in self.log.read_text()[before:]:
             assert self.process.poll() is None, f"the node did not start: {self.log.read_text()[-300:]}"
@@ -138,6 +138,18 @@ class Drive:
             assert time.perf_counter() < until, "the middleware did not connect the node"
             time.sleep(0.01)
         self.latch()
+
+    def launch(self, *arguments: str, namespace: str = "/planning/reflectdrive") -> subprocess.Popen:
+        """A process of the node, with these ROS arguments after its own."""
+        with self.log.open("a", encoding="utf-8") as output:
+            words = [*self._words, "-r", f"__ns:={namespace}", *arguments]
+            return subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
+
+    def wait_for(self, true: Callable[[], bool], what: str) -> None:
+        until = time.perf_counter() + START_S
+        while not true():
+            assert time.perf_counter() < until, f"{what}: {self.log.read_text()[-300:]}"
+            time.sleep(0.02)
 
     def latch(self, made_route: object | None = None) -> None:
         self.harness.inputs["tf_static"].publish(tf_static())

@@ -65,8 +65,10 @@ def unsafe(trajectory, place_m: float) -> str:
     return ""
 
 
-def assess(drive, case, began: float, ended: float, recovered: float | None, complaints: list[str]) -> Outcome:
-    """The outcome of a fault between two moments (perf_counter) of a drive."""
+def assess(
+    drive, case, began: float, heard_until: float, ended: float, recovered: float | None, complaints: list[str]
+) -> Outcome:
+    """The outcome of a fault between moments (perf_counter) of a drive; answers are required until `heard_until`."""
     bad, answers, named = [], [], []
     for at, trajectory in window(drive.harness.received["trajectory"], began, recovered or ended):
         stamp = trajectory.header.stamp
@@ -80,7 +82,7 @@ def assess(drive, case, began: float, ended: float, recovered: float | None, com
         elif re.search(OVERDUE, text):
             answers.append(at)
     answers = sorted([*answers, *(at for at, _ in named)])
-    during = [began, *(at for at in answers if began < at < ended), ended]
+    during = [began, *(at for at in answers if began < at < heard_until), heard_until]
     gaps = [later - earlier - drive.stood_still_s(earlier, later) for earlier, later in pairwise(during)]
     silence = None if case.kills_node else 1e3 * max(gaps)
     if case.says and not named:

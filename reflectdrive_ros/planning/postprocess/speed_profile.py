@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from ...domain import Array
 from ...kinematics import SAME_PLACE_M
@@ -90,16 +91,8 @@ def interpolate_path(ways: Array, along: Array, reached: Array) -> Array:
 
 def drop_reversals(points: Array) -> Array:
     """Points (.., T, 2) in which a step backwards or sideways repeats the previous point: the vehicle stands."""
-    found = np.array(points, float)
-    place, heading = np.zeros_like(found[..., 0, :]), np.zeros_like(found[..., 0, :])
-    heading[..., 0] = 1.0
-    for now in range(found.shape[-2]):
-        step = found[..., now, :] - place
-        length = np.hypot(step[..., 0], step[..., 1])[..., None]
-        ahead = (step * heading).sum(axis=-1, keepdims=True) > AHEAD * length
-        tells = ahead & (length >= TELLING_M)
-        heading = np.where(tells, step / np.where(tells, length, 1.0), heading)
-        place = found[..., now, :] = np.where(ahead, found[..., now, :], place)
+    found: Array = np.array(points, float, order="C")
+    kernels.drop_reversals(found.reshape(-1, *found.shape[-2:]), AHEAD, TELLING_M)
     return found
 
 
@@ -141,38 +134,10 @@ def smooth_distances(along: Array, speed_mps: float, dt_s: float, fine_s: float)
     start_mps = max(speed_mps, 0.0)
     wanted: Array = along @ of_along.T + start_mps * of_speed
     stops = along[:, -1] - along[:, -2] < SAME_PLACE_M
-    room = np.where(stops, along[:, -1], np.inf)[:, None]
-    places_before = np.concatenate([np.zeros((len(along), 1)), wanted[:, :-1]], axis=1)
-    speeds = (wanted - places_before) / fine_s
-    changes = np.diff(speeds, axis=1, prepend=start_mps)
-    held = (changes < LEAST_MPS2 * fine_s) | (changes > MOST_MPS2 * fine_s) | (speeds < 0.0)
-    held |= speeds > _in_time(room - places_before, fine_s)
-    some = held.any(axis=1)
-    if some.any():
-        wanted[some] = _held(places_before[some], speeds[some], room[some, 0], start_mps, fine_s)
+    room = np.where(stops, along[:, -1], np.inf)
+    limits = (BRAKING_MPS2, MOST_MPS2, LEAST_MPS2, CATCH_UP_S)
+    kernels.hold_distances(wanted, room, start_mps, fine_s, *limits)
     return wanted
-
-
-def _held(wanted: Array, wanted_mps: Array, room: Array, start_mps: float, fine_s: float) -> Array:
-    """(N, T) distances of cars that should reach (N, T) at each interval and continue at speeds (N, T), with limited
-    braking and acceleration, and that stop within `room` (N,).
-    """
-    place, speed = np.zeros(len(wanted)), np.full(len(wanted), start_mps)
-    found = np.empty_like(wanted)
-    for now in range(wanted.shape[1]):
-        aim = wanted_mps[:, now] + (wanted[:, now] - place) / CATCH_UP_S
-        aim = np.minimum(aim, _in_time(room - place, fine_s))
-        aim = np.minimum(np.maximum(aim, speed + LEAST_MPS2 * fine_s), speed + MOST_MPS2 * fine_s)
-        speed = np.maximum(aim, 0.0)
-        place = place + fine_s * speed
-        found[:, now] = place
-    return found
-
-
-def _in_time(room: Array, fine_s: float) -> Array:
-    """The speed from which BRAKING_MPS2, from the next interval on, stops a car within `room` metres."""
-    late = 0.5 * BRAKING_MPS2 * fine_s  # speed changes once in an interval
-    return np.asarray(np.sqrt(late**2 + 2.0 * BRAKING_MPS2 * np.maximum(room, 0.0)) - late)
 
 
 @lru_cache(maxsize=8)

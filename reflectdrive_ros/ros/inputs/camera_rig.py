@@ -87,6 +87,11 @@ class RigInput:
         """Whether images of a camera are used: not if others cover more. Before it is calibrated they count as used."""
         return name not in self._calibrations or any(view.source == name for view in self._views)
 
+    @property
+    def sees_behind(self) -> bool:
+        """Whether the image of a fisheye reaches beyond 90 degrees from its axis; the rest is not used."""
+        return bool(self._behind)
+
     def check(self, name: str) -> None:
         """Raises BadMessage for a camera whose calibration cannot be used."""
         if name in self._faults:

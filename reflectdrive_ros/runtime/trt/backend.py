@@ -9,12 +9,14 @@ in, one launch, one copy out and one wait. If CUDA can capture that, it is launc
 queued one by one, and `backend_description` reports it.
 
 TensorRT ends the process when it is called without a driver. Therefore a device is opened first, through the driver;
-only then is TensorRT imported. Only functions that TensorRT 10.13, 10.16 and 11.4 all have are used.
+only then is TensorRT imported. Only functions that TensorRT 10.13, 10.16 and 11.4 all have are used. TensorRT for RTX,
+which NVIDIA ships for GeForce and RTX cards, has the same functions in a module of another name.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +38,11 @@ from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
 from .engine_cache import EngineError, EngineKey, Machine
 
-MIN_VERSION = (10, 13)  # of JetPack 7.0
+RTX_MODULE = "tensorrt_rtx_bindings"
+LIBRARIES = {  # module -> name and lowest version that is supported; the first one that can be imported is used
+    "tensorrt": ("TensorRT", (10, 13)),  # of JetPack 7.0
+    RTX_MODULE: ("TensorRT for RTX", (1, 7)),
+}
 FLAGS = ("STRONGLY_TYPED", "no TF32")  # arithmetic as in the graph
 # TensorRT's element types; integers of the same size stand for types that NumPy lacks
 DTYPES = {
@@ -210,18 +216,32 @@ def open_device(device: str) -> CudaDevice:
 def import_tensorrt(gpu: CudaDevice) -> Any:
     """The library, given a GPU that it will find. Raises EngineError where it is missing, broken or too old."""
     gpu.use()
+    present = [module for module in LIBRARIES if importlib.util.find_spec(module) is not None]
+    return import_library(present[0] if present else "tensorrt")
+
+
+def import_library(module: str) -> Any:
+    """One of LIBRARIES. Raises EngineError as `import_tensorrt`."""
+    name, lowest = LIBRARIES[module]
     try:
-        trt = importlib.import_module("tensorrt")
+        trt = importlib.import_module(module)
     except (ImportError, OSError) as fault:  # OSError: of the wheels, when they load their libraries
-        raise EngineError(
-            f"TensorRT cannot be imported ({fault}): on Thor it is JetPack's python3-libnvinfer, which a virtual "
-            "environment finds with --system-site-packages; elsewhere pip install tensorrt"
-        ) from None
-    if tuple(int(part) for part in trt.__version__.split(".")[:2]) < MIN_VERSION:
-        raise EngineError(
-            f"TensorRT {trt.__version__} is too old: {'.'.join(map(str, MIN_VERSION))} or later is needed"
+        found = (
+            "make test-tensorrt fetches it, or pip install 'reflectdrive[tensorrt-rtx]'"
+            if module == RTX_MODULE
+            else "on Thor it is JetPack's python3-libnvinfer, which a virtual environment finds with "
+            "--system-site-packages; elsewhere pip install tensorrt"
         )
+        raise EngineError(f"{name} cannot be imported ({fault}): {found}") from None
+    if tuple(int(part) for part in trt.__version__.split(".")[:2]) < lowest:
+        raise EngineError(f"{name} {trt.__version__} is too old: {'.'.join(map(str, lowest))} or later is needed")
     return trt
+
+
+def version_of(trt: Any) -> str:
+    """Version of the library for messages and keys, such as 10.13.3.9 or, of TensorRT for RTX, for RTX 1.7.1.116."""
+    name, _ = LIBRARIES[trt.__name__]
+    return f"{name} {trt.__version__}".removeprefix("TensorRT ")
 
 
 class TrtLogger:
@@ -267,7 +287,7 @@ class TrtLogger:
 
 
 def machine_of(trt: Any, gpu: CudaDevice) -> Machine:
-    return Machine(trt.__version__, gpu.name, gpu.capability, gpu.processors, gpu.cuda)
+    return Machine(version_of(trt), gpu.name, gpu.capability, gpu.processors, gpu.cuda)
 
 
 def open_calls(card: GraphCard, device: str, folder: Path | None) -> tuple[int, dict[str, Call], str]:
@@ -285,7 +305,7 @@ def open_calls(card: GraphCard, device: str, folder: Path | None) -> tuple[int, 
     }
     kept = _share_context(gpu, loaded, card.kind)
     calls = {name: Call(name, engine, gpu, logger, kept) for name, engine in loaded.items()}
-    return size, calls, f"TensorRT {trt.__version__} on {gpu.name}, {card.precision}"
+    return size, calls, f"TensorRT {version_of(trt)} on {gpu.name}, {card.precision}"
 
 
 def engine_key(card: GraphCard, name: str, machine: Machine) -> EngineKey:
@@ -305,12 +325,8 @@ def engine_folder(card: GraphCard, folder: Path | None) -> Path:
 def fixed_size(card: GraphCard) -> int:
     """Number of action sequences of a step, or of a denoiser's scenes and conditions per call.
 
-    Raises EngineError if it is free, because engines have one shape, or for int8.
+    Raises EngineError if it is free, because engines have one shape.
     """
-    if card.precision == "int8":
-        raise EngineError(
-            f"{card.path} is in int8, by an operator of ONNX Runtime: export with --precision fp8 or bf16"
-        )
     if card.kind == "denoiser":
         if card.batch is None:
             raise EngineError(

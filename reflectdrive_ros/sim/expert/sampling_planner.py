@@ -20,7 +20,7 @@ from ...domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
 from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge_alone, judge_among_agents
-from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X, simulate_each
+from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X, simulate
 
 DECISION_STEP_S = 0.25  # in which a driver changes his mind
 DECISIONS = round(HORIZON_S / DECISION_STEP_S)
@@ -104,10 +104,8 @@ def plan_experts(situations: Sequence[Situation]) -> list[ExpertPlan]:
             break
         scenes = [situations[index].scene for index in searching]
         ways = [_sample_candidates(situations[index], routes[index], offsets_m) for index in searching]
-        states = simulate_each(
-            [each.poses for each in ways], [scene.motion for scene in scenes], situations[0].scene.vehicle
-        )
-        for index, scene, candidates, driven in zip(searching, scenes, ways, states, strict=True):
+        for index, scene, candidates in zip(searching, scenes, ways, strict=True):
+            driven = simulate(candidates.poses, scene.motion, scene.vehicle)
             found[index].append(_select_best(scene, candidates, driven))
         searching = [index for index in searching if found[index][-1].plan.score < GOOD_SCORE]
     return [max(choices, key=lambda choice: choice.utility).plan for choices in found]

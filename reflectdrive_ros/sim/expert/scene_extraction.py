@@ -116,8 +116,7 @@ def extract_scene(
 
 def off_road(areas: MapAreas, corners: Array) -> bool:
     """Whether some of points (N, 2) in the ego frame are on no road."""
-    bits = areas.index.bits(corners[:, 0], corners[:, 1])  # (words, N)
-    return not bool(((bits & areas.drivable_bits[:, None]) != 0).any(axis=0).all())
+    return not bool(((areas.index.sets(corners) & areas.drivable_bits) != 0).any(axis=1).all())
 
 
 def _perturb_ego(

@@ -2,11 +2,13 @@
 
 Lanelets that overlap others become connections across a junction with their own shape; all others become lanes, and
 adjacent ones lanes of one edge. Priorities are left to netconvert. A two-way lanelet becomes two lanes if it is wide
-enough, else one lane in its drawn direction.
+enough, else one lane in its drawn direction. Maps whose bounds are drawn against the direction of travel are corrected
+first (`lanelet_direction`).
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import shapely
 
 from ... import geometry
 from ...domain import Array
-from ...osm import OsmError, check_osm
-from .roads import RoadError, RoadMap
+from ...osm import OsmError, OsmNodes, check_osm
+from . import lanelet_direction
+from .roads import RoadError, RoadMap, list_unusable
 from .towns import convert_network, shape_text
 
 KMH = 1 / 3.6
@@ -27,6 +31,8 @@ MIN_LANE_WIDTH_M = 2.3  # of a lane for cars
 MAX_LANE_WIDTH_M = 6.0
 MERGE_WIDTH_TOLERANCE_M = 0.5  # largest width difference of merged lanelets
 MAX_JUNCTION_LANELETS = 6  # lanelets across one junction
+MIN_OVERLAP_M = 0.3  # bounds of neighbours that cross by less are drawn inexactly; the lanelets do not conflict
+DEFAULT_LIMIT_KMH = 50.0  # of lanelets without a usable one
 OPTIONS = (
     "--junctions.endpoint-shape",  # the map defines where junctions end
     "--no-turnarounds",
@@ -49,16 +55,22 @@ class _DirectedLanelet:
     light: bool  # a traffic light stands at its end
 
 
-def load(osm: Path, folder: Path) -> RoadMap:
-    """Load an .osm map; its SUMO network is written to `folder`.
+def load(osm: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMap:
+    """Load an .osm map; its SUMO network is written to `folder`. Speed limits are at most `max_limit_mps`.
 
     Raises RoadError for a file that is missing, cannot be read, holds no road lanelets or no drivable route, and where
     lanelet2 is not installed.
     """
     drawn = _read_map(osm)
-    plain = _plain_xml(_merge_chains(_directed_lanelets(drawn, osm)))
+    pieces, unusable = _directed_lanelets(drawn, osm)
+    if max_limit_mps is not None:
+        pieces = {name: replace(piece, limit_mps=min(piece.limit_mps, max_limit_mps)) for name, piece in pieces.items()}
+    plain = _plain_xml(_merge_chains(pieces))
     folder.mkdir(parents=True, exist_ok=True)
-    road_map = convert_network(osm.stem, plain, folder, OPTIONS)
+    try:
+        road_map = convert_network(osm.stem, plain, folder, OPTIONS)
+    except RoadError as fault:
+        raise RoadError(f"{fault}{list_unusable('lanelets', unusable)}") from None
     return replace(road_map, crossings=_rings(drawn, "crosswalk"), walkways=_rings(drawn, "walkway"))
 
 
@@ -69,7 +81,7 @@ def _read_map(osm: Path) -> Any:
     if not osm.is_file():
         raise RoadError(f"{osm} does not exist: give the .osm file of a Lanelet2 map")
     try:
-        from lanelet2 import io, projection  # imported late: an optional dependency
+        import lanelet2  # noqa: F401  # imported late: an optional dependency
     except ImportError as fault:
         raise RoadError(f"lanelet2 cannot be imported ({fault}): pip install lanelet2") from None
     try:
@@ -78,12 +90,25 @@ def _read_map(osm: Path) -> Any:
         raise RoadError(f"{osm} cannot be read as a Lanelet2 map: it {fault}") from None
     except OSError as fault:
         raise RoadError(f"{osm} cannot be read: {fault.strerror}") from None
+    drawn = _load(osm, nodes, osm)
+    if change := lanelet_direction.needed_change(drawn):
+        with tempfile.TemporaryDirectory() as scratch:
+            corrected = Path(scratch) / osm.name
+            lanelet_direction.rewrite(osm, corrected, change)
+            drawn = _load(corrected, replace(nodes, lat=-nodes.lat) if change.mirror else nodes, osm)
+    return drawn
+
+
+def _load(file: Path, nodes: OsmNodes, osm: Path) -> Any:
+    """The map of `file`; messages name `osm`."""
+    from lanelet2 import io, projection
+
     tagged = nodes.has_local_coordinates
     # With local coordinates degrees are unused; Mercator, unlike UTM, accepts any of them.
     project = projection.MercatorProjector if tagged else projection.UtmProjector
     origin = io.Origin(0.0, 0.0) if tagged else io.Origin(round(nodes.lat, 2), round(nodes.lon, 2))
     try:
-        drawn, _ = io.loadRobust(str(osm), project(origin))
+        drawn, _ = io.loadRobust(str(file), project(origin))
         if tagged:
             for point in drawn.pointLayer:
                 point.x, point.y = float(point.attributes["local_x"]), float(point.attributes["local_y"])
@@ -95,8 +120,9 @@ def _read_map(osm: Path) -> Any:
     return drawn
 
 
-def _directed_lanelets(drawn: Any, osm: Path) -> dict[str, _DirectedLanelet]:
-    """Lanelets for vehicles by name: the id, with an `r` where driven against the drawn direction."""
+def _directed_lanelets(drawn: Any, osm: Path) -> tuple[dict[str, _DirectedLanelet], dict[str, list[str]]]:
+    """Lanelets for vehicles by name (the id, with an `r` where driven against the drawn direction), and the ids of
+    those that cannot be used, by reason."""
     from lanelet2 import routing, traffic_rules
 
     rules = traffic_rules.create(traffic_rules.Locations.Germany, traffic_rules.Participants.Vehicle)
@@ -104,22 +130,26 @@ def _directed_lanelets(drawn: Any, osm: Path) -> dict[str, _DirectedLanelet]:
     roads = [lanelet for lanelet in drawn.laneletLayer if rules.canPass(lanelet)]
     if not roads:
         raise RoadError(f"{osm} holds no road lanelets: give a map with lanelets for vehicles")
-    pieces = {}
+    areas = {lanelet.id: _area(lanelet) for lanelet in drawn.laneletLayer}
+    pieces: dict[str, _DirectedLanelet] = {}
+    unusable: dict[str, list[str]] = {}
     for lanelet in roads:
         line, width_m = _centerline(_points(lanelet.leftBound), _points(lanelet.rightBound))
         both_ways = not rules.isOneWay(lanelet) and width_m >= 2 * MIN_LANE_WIDTH_M
-        if geometry.arc_lengths(line)[-1] < 0.5 or width_m < MIN_LANE_WIDTH_M / 2:
+        if (length_m := float(geometry.arc_lengths(line)[-1])) < 0.5 or width_m < MIN_LANE_WIDTH_M / 2:
+            reason = "shorter than 0.5 m" if length_m < 0.5 else f"narrower than {MIN_LANE_WIDTH_M / 2:.2f} m"
+            unusable.setdefault(f"are {reason}", []).append(str(lanelet.id))
             continue
         left = graph.left(lanelet) or graph.adjacentLeft(lanelet)
         piece = _DirectedLanelet(
             name=_name(lanelet),
             line=line,
             width_m=min(width_m, MAX_LANE_WIDTH_M),
-            limit_mps=float(np.clip(rules.speedLimit(lanelet).speedLimit, 10.0, 130.0)) * KMH,
+            limit_mps=_speed_limit_kmh(rules, lanelet) * KMH,
             after=tuple(_name(other) for other in graph.following(lanelet)),
             left=str(left.id) if left is not None and not both_ways else None,
             change_left=graph.left(lanelet) is not None,
-            overlapped=frozenset(str(other.id) for other in graph.conflicting(lanelet) if other.id != lanelet.id),
+            overlapped=frozenset(_overlapped(graph, lanelet, areas)),
             light=any(_subtype(rule) == "traffic_light" for rule in lanelet.regulatoryElements),
         )
         if not both_ways:
@@ -131,7 +161,36 @@ def _directed_lanelets(drawn: Any, osm: Path) -> dict[str, _DirectedLanelet]:
         pieces[piece.name] = half
         pieces[_name(back)] = replace(half, name=_name(back), line=_offset_line(line[::-1], -width_m / 4), after=after)
     known = {name: replace(p, after=tuple(a for a in p.after if a in pieces)) for name, p in pieces.items()}
-    return {name: replace(p, left=p.left if p.left in pieces else None) for name, p in known.items()}
+    linked = {after for piece in known.values() for after in piece.after}
+    if alone := [name for name, piece in known.items() if not piece.after and name not in linked]:
+        unusable["neither follow nor precede another"] = alone
+    return {name: replace(p, left=p.left if p.left in pieces else None) for name, p in known.items()}, unusable
+
+
+def _speed_limit_kmh(rules: Any, lanelet: Any) -> float:
+    try:
+        limit_kmh = float(rules.speedLimit(lanelet).speedLimit)
+    except (RuntimeError, ValueError):  # a tag that is no speed
+        limit_kmh = DEFAULT_LIMIT_KMH
+    return float(np.clip(limit_kmh if np.isfinite(limit_kmh) else DEFAULT_LIMIT_KMH, 10.0, 130.0))
+
+
+def _overlapped(graph: Any, lanelet: Any, areas: Mapping[int, Any]) -> Iterator[str]:
+    """Ids of the lanelets whose area and that of `lanelet` share a place wider than MIN_OVERLAP_M."""
+    for other in graph.conflicting(lanelet):
+        shared = areas[lanelet.id].intersection(areas[other.id]) if other.id in areas else shapely.Polygon()
+        if other.id != lanelet.id and not shared.buffer(-MIN_OVERLAP_M / 2).is_empty:
+            yield str(other.id)
+
+
+def _area(lanelet: Any) -> Any:
+    left, right = _points(lanelet.leftBound), _points(lanelet.rightBound)
+    if (
+        np.hypot(*(left[0] - right[-1])) + np.hypot(*(left[-1] - right[0]))
+        < np.hypot(*(left[[0, -1]] - right[[0, -1]]).T).sum()
+    ):
+        right = right[::-1]
+    return shapely.Polygon(np.concatenate([left, right[::-1]])).buffer(0)
 
 
 def _name(lanelet: Any) -> str:
@@ -225,7 +284,7 @@ def _plain_xml(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, str]:
             for other in pieces[name].overlapped & crossing:
                 nodes.union(begin, other)
     places: dict[str, list[Array]] = {}
-    lights = set()
+    lights = {nodes.find(name) for way in ways for name in way[1:-1] if pieces[name].light}
     leaves_on: dict[str, str] = {}  # edge -> the edge that its end was made
     edge_lines, connection_lines = [], []
     for edge, names in edges.items():

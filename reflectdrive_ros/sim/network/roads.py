@@ -27,6 +27,18 @@ class RoadError(UserError, ValueError):
     """A network cannot be built or used; the message names it, the reason and what to do."""
 
 
+SHOWN = 5  # ids named in a message
+
+
+def list_unusable(kind: str, unusable: Mapping[str, Sequence[str]]) -> str:
+    """Parts of a map that cannot be used, by reason, for the end of a sentence; `kind` is roads or lanelets."""
+    parts = []
+    for reason, names in unusable.items():
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        parts.append(f"; {kind} {', '.join(names[:SHOWN])}{more} {reason}")
+    return "".join(parts)
+
+
 class Turn(IntEnum):
     """Direction of a connector lane across a junction."""
 

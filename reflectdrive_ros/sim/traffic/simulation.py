@@ -34,6 +34,9 @@ EGO_CLEARANCE_M = 15.0  # no other vehicle is closer when the ego is inserted
 ENTRY_DEADLINE_S = 5.0  # vehicles without room to start until then are removed
 MAINTENANCE_S = 2.0  # period of checks of routes and stuck vehicles
 STUCK_S = 90.0
+LEVEL_M = 3.0  # road users that are this much higher or lower than the ego are on another road, above or below
+MAX_CLIMB_M = 0.6  # of the ego in one step; a larger change is that of another road below or above it ..
+CLIMB_STEPS = 20  # .. until it has lasted this long
 FORCED_MERGE_S = 8.0  # a vehicle that has waited this long at the end of a lane is made to merge
 MIN_EDGES_LEFT = 5  # a route shorter than this is made longer
 LAMPS: Mapping[str, Lamp] = {
@@ -116,6 +119,8 @@ class Simulation:
         self.braking = np.zeros(count, bool)
         self.indicator = np.zeros(count, np.int8)
         self.lane = np.full(count, -1, np.int32)
+        self._heights_m = np.full(count, np.nan)  # of the road under drivers and pedestrians, as far as SUMO knows
+        self._ego_height_m, self._ego_height_steps = np.nan, 0
         self.poses[len(people) + len(extra) :] = standing.poses
         self._vehicle_motion = VehicleMotion(self.roster.sizes[: len(demand.drivers), 0])
         self._pedestrian_motion = PedestrianMotion(len(demand.walkers))
@@ -208,7 +213,11 @@ class Simulation:
         self._states = self._driver_states()
         driving = self._states.ids
         rows = np.array([self._row[key] for key in driving], int)
-        fronts = np.array([*map(vehicle.getPosition, driving)], float).reshape(-1, 2)
+        places_3d = np.array([*map(vehicle.getPosition3D, driving)], float).reshape(-1, 3)
+        fronts = places_3d[:, :2]
+        self._heights_m[rows] = places_3d[:, 2]
+        if self._with_ego:
+            self._follow_ego_height(float(vehicle.getPosition3D(EGO)[2]))
         speeds = np.array(self._states.speeds_mps, float)
         self._vehicle_motion.follow(rows, fronts, _headings([*map(vehicle.getAngle, driving)]), speeds, self.step_s)
 
@@ -232,6 +241,13 @@ class Simulation:
         self.braking[rows] = signals & BRAKE_BIT > 0
         self.indicator[rows] = (signals & LEFT_BIT > 0).astype(np.int8) - (signals & RIGHT_BIT > 0)
         self.indicator[[self._row[key] for key in self._events.broken_down]] = 2
+
+    def _follow_ego_height(self, height_m: float) -> None:
+        """SUMO places the ego on the nearest lane, for a moment also on one of a road above or below."""
+        moved = abs(height_m - self._ego_height_m) > MAX_CLIMB_M  # False for the first one
+        self._ego_height_steps = self._ego_height_steps + 1 if moved else 0
+        if not moved or self._ego_height_steps > CLIMB_STEPS:
+            self._ego_height_m, self._ego_height_steps = height_m, 0
 
     def _count_collisions(self) -> None:
         for collision in self._sumo.simulation.getCollisions():
@@ -315,8 +331,9 @@ class Simulation:
         return np.array(shown, np.int8)
 
     def snapshot(self) -> Snapshot:
-        """All road users except the ego at the present time."""
-        here = np.flatnonzero(~np.isnan(self.poses[:, 0]))
+        """All road users except the ego at the present time; without those on roads above and below the ego."""
+        elsewhere = np.abs(self._heights_m - self._ego_height_m) > LEVEL_M  # False where a height is unknown
+        here = np.flatnonzero(~np.isnan(self.poses[:, 0]) & ~elsewhere)
         actors = Actors(
             ids=self.roster.ids[here],
             poses=self.poses[here],

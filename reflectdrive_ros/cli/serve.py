@@ -1,0 +1,86 @@
+"""`reflectdrive serve --egodriver`: a planner behind AlpaSim's driver contract, for rendered and CARLA worlds.
+
+A simulator connects by gRPC, opens sessions, sends images, egomotion and a route, and asks for a plan. Each session has
+its own engine; a failure in one does not stop others. A plan that is not ready within `--deadline-ms` is replaced by
+the stop plan. It listens on this machine only, unless `--host` names another address: the contract knows no passwords.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from .. import arguments
+from ..command import command
+from ..config import Config
+from ..errors import UserError
+from ..planning import LEARNED, VECTOR_PLANNERS
+from ..runtime import cli_args
+from ..runtime.engine import NO_DEADLINE_MS, check_network
+
+HOST, PORT = "127.0.0.1", 50051
+DEADLINE_MS = 1000.0
+WORKERS = 16  # calls that are served at a time
+MODES = ("carla", "alpasim")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--egodriver", action="store_true", help="serve AlpaSim's driver contract (the only service)")
+    parser.add_argument("--planner", help="recipe to use instead of the default")
+    cli_args.add_model_arguments(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings (YAML)")
+    cli_args.add_settings_argument(parser)
+    parser.add_argument("--host", default=HOST, metavar="ADDRESS", help=f"address to listen on (default: {HOST})")
+    parser.add_argument("--port", type=arguments.PORT, default=PORT, help="0: any free one")
+    parser.add_argument(
+        "--mode", choices=MODES, default="carla", help="runtime at the other end: it decides what the free fields hold"
+    )
+    parser.add_argument(
+        "--deadline-ms",
+        type=arguments.positive_int(60_000),
+        default=round(DEADLINE_MS),
+        metavar="MS",
+        help="a plan that takes longer is replaced by the stop plan",
+    )
+
+
+@command()
+def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    """Serves until it is interrupted or terminated. Exit code 2 with one sentence when it cannot begin."""
+    if not args.egodriver:
+        raise UserError("serve has one service so far: give --egodriver")
+    config = served_config(cli_args.configuration(args))
+    driver = make_driver(config, args.deadline_ms / 1e3)
+    from carla_driver_interface import server  # make_driver has reported a missing one
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    console.print(f"{driver.name} listens on {args.host}:{args.port}; Ctrl-C ends it")
+    try:
+        server.run_server(driver, port=args.port, host=args.host, max_workers=WORKERS, mode=args.mode)
+    except RuntimeError as fault:
+        raise UserError(f"{fault}: the port is in use or the address is not this machine's; give --port") from None
+
+
+def served_config(config: Config) -> Config:
+    """Plans are judged by the server's deadline, not by the vehicle's; a simulator waits."""
+    if config.planner in VECTOR_PLANNERS:
+        raise UserError(f"{config.planner} needs lanes and histories, which the contract does not send: use another")
+    return replace(config, engine=replace(config.engine, deadline_ms=NO_DEADLINE_MS))
+
+
+def make_driver(config: Config, deadline_s: float) -> Any:
+    """The planner as the contract's driver. Raises UserError without the contract's package, ModelFileError."""
+    try:
+        from ..egodriver.driver import PlannerDriver
+    except ModuleNotFoundError as fault:
+        if (fault.name or "").split(".")[0] not in ("carla_driver_interface", "grpc", "google"):
+            raise
+        raise UserError(f"{fault.name} is not installed: pip install 'reflectdrive[egodriver]'") from None
+    network = cli_args.network_for(config, config.planner, False) if config.planner in LEARNED else None
+    check_network(config, network)
+    return PlannerDriver(config, network, deadline_s)

@@ -1,0 +1,218 @@
+"""An engine behind the driver contract: one engine a session, one network for all.
+
+A session that fails, or whose planner takes longer than the deadline, gets the stop plan and a sentence in the log;
+other sessions go on. Sessions plan one at a time: the network is shared.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from typing import Any
+
+import cv2
+import numpy as np
+from carla_driver_interface.driver import BaseDriver, DriveContext, DriveResult, SessionState
+from carla_driver_interface.geometry import Pose
+from carla_driver_interface.geometry import Trajectory as RigTrajectory
+from carla_driver_interface.protocol import TrafficLightState
+
+from .. import geometry
+from ..config import Config
+from ..domain import Array, CameraFrame, EgoState, Observation, PlanSource, StepReport, StopLines, TrafficLights
+from ..features.cameras import Camera
+from ..features.reprojection import View, black, plan_views, reproject
+from ..planning.planner import AnyNetwork
+from ..ros.inputs.route import command_along
+from ..runtime.engine import Engine, camera_rig
+from . import convert
+from .convert import BadInput
+
+log = logging.getLogger(__name__)
+MIN_COVERAGE = 0.01  # of a camera of the network; one that is covered less stays black
+NO_MAP_LIMIT_MPS = 13.9
+
+
+@dataclass(eq=False)
+class Session:
+    """What one rollout keeps between its calls."""
+
+    engine: Engine
+    views: tuple[View, ...]
+    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "session"))
+    route: Array = field(default_factory=lambda: np.zeros((0, 3)))  # (L, 3) map frame
+    instants: deque[tuple[int, tuple[CameraFrame, ...]]] = field(default_factory=lambda: deque(maxlen=64))
+    running: Future[StepReport] | None = None
+    late: int = 0  # plans that were not ready within the deadline
+
+
+class PlannerDriver(BaseDriver):
+    """`config.planner` for the sessions of a server."""
+
+    name = "reflectdrive"
+
+    def __init__(
+        self,
+        config: Config,
+        network: AnyNetwork | None,
+        deadline_s: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.name = f"reflectdrive-{config.planner}"
+        self._config, self._network, self._deadline_s, self._clock = config, network, deadline_s, clock
+        self._rig: tuple[Camera, ...] = tuple(camera_rig(network)) if config.needs_cameras else ()
+        self._sessions: dict[str, Session] = {}
+        self._network_lock = threading.Lock()
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    def on_session_start(self, session: SessionState) -> None:
+        """Raises BadInput, which the server answers with FAILED_PRECONDITION, for cameras that cannot be used."""
+        calibrations = [
+            convert.calibration(camera, Pose.from_proto(camera.rig_to_camera)) for camera in session.cameras.values()
+        ]
+        if self._rig and not calibrations:
+            raise BadInput(f"no camera is declared, {self._config.planner} needs {len(self._rig)}")
+        views = plan_views(self._rig, calibrations) if self._rig else ()
+        for view in views:
+            log.info(
+                "session %s: %s from %s, %.0f %% covered",
+                session.uuid,
+                view.camera.name,
+                view.source,
+                100 * view.coverage,
+            )
+        if self._rig and max(view.coverage for view in views) < MIN_COVERAGE:
+            raise BadInput("no declared camera sees what the network's cameras see: check rig_to_camera")
+        self._sessions[session.uuid] = Session(Engine(self._config, self._clock, network=self._network), views)
+
+    def on_session_close(self, session: SessionState) -> None:
+        if (found := self._sessions.pop(session.uuid, None)) is not None:
+            found.worker.shutdown(wait=False, cancel_futures=True)
+
+    def on_route(self, session: SessionState) -> None:
+        """The route, in the map frame of the moment it was sent for."""
+        with session.lock:
+            waypoints, time_us = session.route_waypoints_in_rig, session.route_timestamp_us
+            pose = session.ego_trajectory.interpolate(time_us) if len(session.ego_trajectory) else None
+            pose = pose or session.latest_pose()
+        if pose is not None:
+            self._sessions[session.uuid].route = convert.route_in_map(waypoints, convert.planar(pose))
+
+    # --- plans ------------------------------------------------------------------------------------------------------
+
+    def drive(self, ctx: DriveContext) -> DriveResult:
+        """A plan within the deadline, the stop plan if need be. Never raises for what a message holds."""
+        own, time_us = self._sessions[ctx.session.uuid], ctx.time_now_us
+        with ctx.session.lock:
+            pose, state = ctx.session.latest_pose(), ctx.session.latest_dynamic_state()
+        if pose is None or state is None:
+            return DriveResult(RigTrajectory.empty(), debug_scalars={"no_egomotion": 1.0})
+        try:
+            ego = convert.ego_state(time_us, pose, state)
+        except BadInput as fault:
+            log.warning("session %s: %s", ctx.session.uuid, fault)
+            return DriveResult(RigTrajectory.empty(), debug_scalars={"bad_input": 1.0})
+        try:
+            report = self._plan_in_time(own, ctx, ego)
+        except BadInput as fault:
+            log.warning("session %s: %s", ctx.session.uuid, fault)
+            report = own.engine.stop(ego, None, str(fault))
+        except Exception as fault:  # a session that fails must stop its car, and no other
+            log.exception("session %s failed", ctx.session.uuid)
+            report = own.engine.stop(ego, None, f"{type(fault).__name__}: {fault}")
+        return self._result(report, time_us)
+
+    def _plan_in_time(self, own: Session, ctx: DriveContext, ego: EgoState) -> StepReport:
+        """The engine's step, or its stop plan where the step has not ended at the deadline."""
+        if own.running is not None and not own.running.done():
+            own.late += 1
+            return own.engine.stop(ego, None, "the plan before this one is not ready yet")
+        own.running = own.worker.submit(self._step, own, ctx, ego)
+        try:
+            return own.running.result(self._deadline_s)
+        except FutureTimeout:
+            own.late += 1
+            reason = f"no plan within {1e3 * self._deadline_s:.0f} ms: raise --deadline-ms, or use a faster machine"
+            log.warning("session %s: %s", ctx.session.uuid, reason)
+            return own.engine.stop(ego, None, reason)
+
+    def _step(self, own: Session, ctx: DriveContext, ego: EgoState) -> StepReport:
+        observation = self.observation(own, ctx, ego)
+        with self._network_lock:
+            return own.engine.step(observation)
+
+    def observation(self, own: Session, ctx: DriveContext, ego: EgoState) -> Observation:
+        """What the planner is given: images, ego, route, and of CARLA's ground truth the speed limit and the light."""
+        route = geometry.compose(geometry.invert(ego.map_from_ego), own.route) if len(own.route) else own.route
+        limit_mps = NO_MAP_LIMIT_MPS
+        lights: tuple[TrafficLights | None, StopLines | None] = (None, None)
+        if (given := ctx.renderer_data) is not None:
+            limit_mps = float(given.speed_limit_mps) if given.speed_limit_mps > 0.0 else limit_mps
+            name = TrafficLightState.Name(given.ego_traffic_light)
+            lights = convert.light_ahead(name, float(given.ego_traffic_light_distance_m), route)
+        return Observation(
+            stamp_ns=ego.stamp_ns,
+            ego=ego,
+            route=route,
+            command=command_along(route),
+            speed_limit_mps=limit_mps,
+            cameras=self._images(own, ctx.session, ego.stamp_ns),
+            traffic_lights=lights[0],
+            stop_lines=lights[1],
+        )
+
+    def _images(self, own: Session, session: SessionState, stamp_ns: int) -> tuple[CameraFrame, ...]:
+        """Images of two instants, the older first, or of one at the start; none for planners without cameras."""
+        if not own.views:
+            return ()
+        with session.lock:
+            newest = {view.source: session.latest_frame(view.source) for view in own.views}
+        decoded: dict[str, Array] = {}
+        frames = []
+        for view in own.views:
+            found, camera = newest[view.source], view.camera
+            if found is None or view.coverage < MIN_COVERAGE:
+                pixels = black(camera)
+            else:
+                if view.source not in decoded:
+                    decoded[view.source] = _decode(found, view.size)
+                pixels = reproject(view, decoded[view.source]) if not view.passes_through else decoded[view.source]
+            frames.append(CameraFrame(stamp_ns, camera.name, pixels, camera.pixels_from_camera, view.camera_from_ego))
+        if not decoded:
+            raise BadInput("no image has arrived: submit one of each declared camera before drive")
+        settings = self._config.cameras
+        target_ns = stamp_ns - settings.pair_interval_s * 1e9
+        older = min(own.instants, key=lambda instant: abs(instant[0] - target_ns), default=None)
+        own.instants.append((stamp_ns, tuple(frames)))
+        if older is None or abs(older[0] - target_ns) > settings.pair_tolerance_s * 1e9:
+            return tuple(frames)
+        return (*older[1], *frames)
+
+    def _result(self, report: StepReport, time_us: int) -> DriveResult:
+        times, poses = convert.trajectory_us(report.plan.trajectory, time_us)
+        plan = RigTrajectory(times, [Pose.from_xyz_yaw(x, y, 0.0, heading) for x, y, heading in poses.tolist()])
+        scalars = {
+            "total_ms": report.timings_ms.get("total", 0.0),
+            "stopped": float(report.source is PlanSource.STOP),
+            "carried": float(report.source is PlanSource.CARRIED),
+            "verdict": float(report.verdict),
+        }
+        return DriveResult(plan, debug_scalars=scalars)
+
+
+def _decode(frame: Any, size: tuple[int, int]) -> Array:
+    """(H, W, 3) uint8 RGB of a frame's JPEG or PNG at a size (width, height). Raises BadInput."""
+    data = np.frombuffer(frame.image_bytes, np.uint8)
+    found = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+    if found is None:
+        raise BadInput(f"camera {frame.logical_id}: {len(data)} bytes are no JPEG or PNG image: encode it as one")
+    if found.shape[1::-1] != size:
+        found = cv2.resize(found, size, interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.cvtColor(found, cv2.COLOR_BGR2RGB))

@@ -1,0 +1,62 @@
+"""ADE, FDE and miss rate of plans against the driven path, which is the expert of a scene.
+
+ADE at T is the mean distance of the planned and the driven position of the rear axle at 0.5, 1, .. T s; FDE at T is the
+distance at T alone. The miss rate is the share of scenes with an FDE of more than MISS_M at 4 s. A scene without a plan
+is a miss, and counts in no mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..domain import Array
+from ..scoring.scorer import WAYPOINTS
+
+HORIZONS_S = (1, 2, 3, 4)
+MISS_M = 2.0  # as in the motion forecasting challenges of Argoverse and Waymo
+BOOTSTRAP_SAMPLES = 1000  # for the interval of a mean
+DRAWS_AT_ONCE = 1_000_000
+NO_PLAN = np.full(WAYPOINTS, np.nan)
+
+
+def distances(plan: Array, driven: Array) -> Array:
+    """(8,) m between two paths (8, 3) at 0.5, 1, .. 4 s."""
+    return np.asarray(np.hypot(*(plan[:, :2] - driven[:, :2]).T))
+
+
+def summarise(rows: Array) -> dict[str, Any]:
+    """Means and their 95 % intervals of the distances (N, 8) of N scenes; None without a plan.
+
+    `ade_m` and `fde_m` by horizon in s, `miss_rate` in percent.
+    """
+    planned = rows[np.isfinite(rows).all(axis=1)]
+    ends = np.array([2 * horizon for horizon in HORIZONS_S])
+    errors = {
+        "ade_m": np.cumsum(planned, axis=1)[:, ends - 1] / ends,
+        "fde_m": planned[:, ends - 1],
+    }
+    found: dict[str, Any] = {"plans": len(planned)}
+    for name, values in errors.items():
+        found[name] = _by_horizon([round(float(mean), 3) for mean in values.mean(axis=0)] if len(values) else None)
+        found[f"{name}_95"] = _by_horizon(bootstrap_intervals(values).round(3).tolist() if len(values) else None)
+    missed = ~(rows[:, -1] <= MISS_M)
+    found["miss_rate"] = round(100.0 * float(missed.mean()), 3)
+    found["miss_rate_95"] = (100.0 * bootstrap_intervals(missed[:, None].astype(float))[0]).round(3).tolist()
+    return found
+
+
+def _by_horizon(values: list[Any] | None) -> dict[str, Any]:
+    return {str(horizon): None if values is None else values[k] for k, horizon in enumerate(HORIZONS_S)}
+
+
+def bootstrap_intervals(values: Array) -> Array:
+    """(C, 2) ends of the 95 % bootstrap intervals of the means of (N, C) values, rows drawn together; deterministic."""
+    generator, count = np.random.default_rng(0), len(values)
+    at_once = max(1, DRAWS_AT_ONCE // (count * values.shape[1]))
+    resampled = [
+        values[generator.integers(0, count, (min(at_once, BOOTSTRAP_SAMPLES - first), count))].mean(axis=1)
+        for first in range(0, BOOTSTRAP_SAMPLES, at_once)
+    ]
+    return np.asarray(np.percentile(np.concatenate(resampled), [2.5, 97.5], axis=0).T)

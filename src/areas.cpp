@@ -1,0 +1,150 @@
+#include "areas.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "contacts.hpp"
+
+namespace reflectdrive {
+namespace {
+
+constexpr double kWrongWay[] = {2.0, 6.0};  // m: less is 1, less is 0.5, else 0
+constexpr int kWrongWaySteps = 10;
+
+// Between 0 and `most`, also of a value that is none.
+double at_least_0(double value, double most) { return value > 0.0 ? std::min(value, most) : 0.0; }
+
+bool any(const uint64_t* set, const uint64_t* mask, int words) {
+  uint64_t found = 0;
+  for (int word = 0; word < words; ++word) found |= set[word] & mask[word];
+  return found != 0;
+}
+
+// Whether a segment meets a box around the origin, by clipping it to the box (Liang and Barsky).
+bool enters(double ax, double ay, double bx, double by, double half_length, double half_width) {
+  double first = 0.0, last = 1.0;
+  const double start[] = {ax, ay}, step[] = {bx - ax, by - ay}, half[] = {half_length, half_width};
+  for (int axis = 0; axis < 2; ++axis) {
+    if (step[axis] == 0.0) {
+      if (std::abs(start[axis]) > half[axis]) return false;
+      continue;
+    }
+    const double one = (-half[axis] - start[axis]) / step[axis], other = (half[axis] - start[axis]) / step[axis];
+    first = std::max(first, std::min(one, other)), last = std::min(last, std::max(one, other));
+  }
+  return first <= last;
+}
+
+}  // namespace
+
+long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* doubtful) {
+  const double scale = 1.0 / index.cell_m;
+  const double *ax = index.edges, *ay = ax + index.edge_count, *bx = ay + index.edge_count, *by = bx + index.edge_count,
+               *left = by + index.edge_count, *close = left + index.edge_count;
+  long long doubts = 0;
+  for (long long p = 0; p < count; ++p) {
+    const double x = points[2 * p] - index.low_x, y = points[2 * p + 1] - index.low_y;
+    const double column = std::floor(at_least_0(x * scale, index.columns - 1.0));
+    const double row = std::floor(at_least_0(y * scale, index.rows - 1.0));
+    const long long cell = static_cast<long long>(row) * index.columns + static_cast<long long>(column);
+    const double u = x - (column + index.reference_x) * index.cell_m, v = y - (row + index.reference_y) * index.cell_m;
+    uint64_t* set = sets + p * index.words;
+    for (int word = 0; word < index.words; ++word) set[word] = index.references[word * index.cells + cell];
+    bool doubt = std::max(std::abs(points[2 * p]), std::abs(points[2 * p + 1])) > index.reach_m;
+    for (long long e = index.first[cell]; e < index.first[cell + 1]; ++e) {
+      // The edge flips a polygon's bit where it crosses the segment from the cell's reference to the point.
+      const double side_a = ax[e] * v - ay[e] * u, side_b = bx[e] * v - by[e] * u, side = side_b - side_a + left[e];
+      if ((side > 0) != (left[e] > 0) && (side_a > 0) != (side_b > 0))
+        for (int word = 0; word < index.words; ++word) set[word] ^= index.edge_bits[word * index.edge_count + e];
+      doubt |= std::abs(side) < close[e];
+    }
+    doubtful[p] = doubt;
+    doubts += doubt;
+  }
+  return doubts;
+}
+
+void area_flags(const uint64_t* sets, long long boxes, int words, const AreaKinds& kinds, bool road_known, bool* flags) {
+  bool *between = flags, *off_road = between + boxes, *off_route = off_road + boxes, *crossing = off_route + boxes,
+       *rear_crossing = crossing + boxes;
+  for (long long b = 0; b < boxes; ++b) {
+    const uint64_t* corners = sets + 6 * b * words;
+    const uint64_t *center = corners + 4 * words, *rear = center + words;
+    int lanes = 0;
+    bool within = false;
+    for (int word = 0; word < words; ++word) {
+      uint64_t touched = 0, inside = ~uint64_t{0};
+      for (int corner = 0; corner < 4; ++corner) {
+        touched |= corners[corner * words + word];
+        inside &= corners[corner * words + word];
+      }
+      lanes += __builtin_popcountll(touched & kinds.lanes[word]);
+      within |= (inside & kinds.lanes[word]) != 0;
+    }
+    between[b] = lanes > 1 && !within;
+    if (!road_known) {
+      off_road[b] = false;
+      for (int corner = 0; corner < 4; ++corner) off_road[b] |= !any(corners + corner * words, kinds.drivable, words);
+    }
+    off_route[b] = !any(center, kinds.route, words);
+    crossing[b] = any(center, kinds.intersections, words);
+    rear_crossing[b] = any(rear, kinds.intersections, words);
+  }
+}
+
+void box_points(const double* centers, long long boxes, double length_m, double width_m, double ahead_m, double* points) {
+  for (long long b = 0; b < boxes; ++b) {
+    const double x = centers[3 * b], y = centers[3 * b + 1];
+    const double cos = std::cos(centers[3 * b + 2]), sin = std::sin(centers[3 * b + 2]);
+    const double ahead_x = 0.5 * length_m * cos, ahead_y = 0.5 * length_m * sin;
+    const double left_x = -0.5 * width_m * sin, left_y = 0.5 * width_m * cos;
+    double* at = points + 12 * b;
+    at[0] = x + ahead_x + left_x, at[1] = y + ahead_y + left_y;
+    at[2] = x - ahead_x + left_x, at[3] = y - ahead_y + left_y;
+    at[4] = x - ahead_x - left_x, at[5] = y - ahead_y - left_y;
+    at[6] = x + ahead_x - left_x, at[7] = y + ahead_y - left_y;
+    at[8] = x, at[9] = y;
+    at[10] = x - ahead_m * cos, at[11] = y - ahead_m * sin;
+  }
+}
+
+void red_light_contacts(const double* centers, int candidates, double length_m, double width_m, const double* ring,
+                        int vertices, const bool* red, double* score) {
+  const double radius = 0.5 * std::hypot(length_m, width_m);
+  double low_x = ring[0], low_y = ring[1], high_x = low_x, high_y = low_y;
+  for (int v = 1; v < vertices; ++v) {
+    low_x = std::min(low_x, ring[2 * v]), high_x = std::max(high_x, ring[2 * v]);
+    low_y = std::min(low_y, ring[2 * v + 1]), high_y = std::max(high_y, ring[2 * v + 1]);
+  }
+  for (int n = 0; n < candidates; ++n)
+    for (int t = 0; t < kInstants && score[n] > 0.0; ++t) {
+      const double* pose = centers + 3 * (n * kInstants + t);
+      if (!red[t] || pose[0] < low_x - radius || pose[0] > high_x + radius || pose[1] < low_y - radius || pose[1] > high_y + radius)
+        continue;
+      // A polygon and a box touch if an edge enters the box, or if the box is inside.
+      const double cos = std::cos(pose[2]), sin = std::sin(pose[2]);
+      bool touches = false, inside = false;
+      for (int v = 0, before = vertices - 1; v < vertices && !touches; before = v++) {
+        const double ax = ring[2 * before] - pose[0], ay = ring[2 * before + 1] - pose[1];
+        const double bx = ring[2 * v] - pose[0], by = ring[2 * v + 1] - pose[1];
+        touches = enters(ax * cos + ay * sin, ay * cos - ax * sin, bx * cos + by * sin, by * cos - bx * sin, 0.5 * length_m, 0.5 * width_m);
+        if ((ay > 0) != (by > 0) && (ax * by - ay * bx > 0) == (by > ay)) inside = !inside;
+      }
+      if (touches || inside) score[n] = 0.0;
+    }
+}
+
+void driving_direction(const double* centers, int candidates, const bool* wrong, double* score) {
+  for (int n = 0; n < candidates; ++n) {
+    const double* poses = centers + 3 * n * kInstants;
+    double way[kInstants], worst = 0.0;  // driven the wrong way until then; within a second
+    for (int t = 0; t < kInstants; ++t) {
+      const double step = t == 0 ? 0.0 : std::hypot(poses[3 * t] - poses[3 * t - 3], poses[3 * t + 1] - poses[3 * t - 2]);
+      way[t] = (t == 0 ? 0.0 : way[t - 1]) + (wrong[n * kInstants + t] ? step : 0.0);
+      worst = std::max(worst, way[t] - (t > kWrongWaySteps ? way[t - kWrongWaySteps - 1] : 0.0));
+    }
+    score[n] = worst < kWrongWay[0] ? 1.0 : worst < kWrongWay[1] ? 0.5 : 0.0;
+  }
+}
+
+}  // namespace reflectdrive

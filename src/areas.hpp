@@ -1,0 +1,47 @@
+// Points in map polygons, by an index of cells (see reflectdrive_ros/scoring/areas.py), and flags of the ego box.
+#pragma once
+
+#include <cstdint>
+
+namespace reflectdrive {
+
+// Cells of a grid over all polygons. `references` (words, cells) has the polygons around each cell's reference point;
+// the edges near cell c are the columns first[c] .. first[c + 1] of `edges` (6, E): ax, ay, bx, by relative to the
+// reference, ax by - ay bx, and the distance from the line, times its length, below which a point is put to shapely.
+struct AreaCells {
+  double low_x, low_y, cell_m, reference_x, reference_y;  // references in cells
+  long long rows, columns, cells, edge_count;
+  int words;
+  const uint64_t* references;
+  const long long* first;
+  const double* edges;
+  const uint64_t* edge_bits;  // (words, E)
+  double reach_m;             // points further away, along x or y, are put to shapely; infinite if there are none
+};
+
+// Sets (P, words) of the polygons that contain points (P, 2). `doubtful` (P) are those that need an exact test; their
+// number is returned.
+long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* doubtful);
+
+// Polygons by their meaning, each a set of `words`.
+struct AreaKinds {
+  const uint64_t *lanes, *route, *drivable, *intersections;
+};
+
+// Flags (5, B) of B boxes from the sets (B, 6, words) of their four corners, centre and rear axle: over two lanes and
+// within neither; off the road (as it is, if `road_known`); centre off the route's lanes; centre, and rear axle, in an
+// intersection.
+void area_flags(const uint64_t* sets, long long boxes, int words, const AreaKinds& kinds, bool road_known, bool* flags);
+
+// Points (N, T, 6, 2) of boxes at centre poses (N T, 3): front left, rear left, rear right, front right, centre and, by
+// `ahead_m` behind it, the rear axle.
+void box_points(const double* centers, long long boxes, double length_m, double width_m, double ahead_m, double* points);
+
+// Whether boxes at centre poses (N, 41, 3) touch a ring (V, 2) while it is red (41): sets score (N) to 0.
+void red_light_contacts(const double* centers, int candidates, double length_m, double width_m, const double* ring,
+                        int vertices, const bool* red, double* score);
+
+// DDC (N): 1, 0.5, 0 by the distance of centres (N, 41, 3) driven off the route's lanes within a second (section 6).
+void driving_direction(const double* centers, int candidates, const bool* wrong, double* score);
+
+}  // namespace reflectdrive

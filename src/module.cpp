@@ -1,0 +1,588 @@
+// The module reflectdrive_kernels: compiled loops for reflectdrive_ros.scoring, which documents and wraps each function.
+//
+// Results are written into contiguous arrays of the caller. Python's lock is released meanwhile. The
+// arithmetic is the same on every processor: no contraction to fused operations, no reordering.
+
+#include "areas.hpp"
+#include "arrays.hpp"
+#include "comfort.hpp"
+#include "contacts.hpp"
+#include "drivable.hpp"
+#include "frenet.hpp"
+#include "motion.hpp"
+#include "polylines.hpp"
+#include "simulate.hpp"
+
+namespace reflectdrive {
+namespace {
+
+using Doubles = Array<const double>;
+using Flags = Array<const bool>;
+
+// The arguments of a call, taken one after another.
+class Arguments {
+ public:
+  Arguments(PyObject* const* values, Py_ssize_t count) : values_(values), left_(count) {}
+  PyObject* next() {
+    if (left_ == 0) throw std::invalid_argument("too few arguments");
+    --left_;
+    return *values_++;
+  }
+  double number() {
+    const double value = PyFloat_AsDouble(next());
+    if (value == -1.0 && PyErr_Occurred()) throw PythonError();
+    return value;
+  }
+  long integer() {
+    const long value = PyLong_AsLong(next());
+    if (value == -1 && PyErr_Occurred()) throw PythonError();
+    return value;
+  }
+  void end() const {
+    if (left_ != 0) throw std::invalid_argument("too many arguments");
+  }
+  struct PythonError {};  // Python has the sentence already
+
+ private:
+  PyObject* const* values_;
+  Py_ssize_t left_;
+};
+
+// Runs `body(arguments)`; what it throws becomes a ValueError with the function's name.
+template <class Body>
+PyObject* call(const char* name, PyObject* const* values, Py_ssize_t count, Body body) {
+  try {
+    Arguments arguments(values, count);
+    const long long result = body(arguments);
+    arguments.end();
+    return PyLong_FromLongLong(result);
+  } catch (const Arguments::PythonError&) {
+    return nullptr;
+  } catch (const std::exception& fault) {
+    PyErr_Format(PyExc_ValueError, "%s: %s", name, fault.what());
+    return nullptr;
+  }
+}
+
+// Without Python's lock: no Python object may be touched.
+template <class Body>
+void unlocked(Body body) {
+  Py_BEGIN_ALLOW_THREADS
+  body();
+  Py_END_ALLOW_THREADS
+}
+
+#define KERNEL(name) PyObject* py_##name(PyObject*, PyObject* const* values, Py_ssize_t count)
+
+KERNEL(interpolate_plans) {
+  return call("interpolate_plans", values, count, [](Arguments& take) {
+    const Doubles plans(take.next(), "plans", 3), knots(take.next(), "knot_times", 1), times(take.next(), "times", 1);
+    const Array<double> reference(take.next(), "reference", 3);
+    const Py_ssize_t cars = plans.size(0), poses = plans.size(1);
+    plans.of(2, 3, "plans"), knots.of(0, poses + 1, "knot_times"), times.of(0, kSteps + 1, "times");
+    reference.of(0, cars, "reference").of(1, kSteps + 1, "reference").of(2, 3, "reference");
+    unlocked([&] {
+      for (Py_ssize_t n = 0; n < cars; ++n)
+        interpolate_plan(plans.data() + n * poses * 3, static_cast<int>(poses), knots.data(), times.data(),
+                         reference.data() + n * (kSteps + 1) * 3);
+    });
+    return 0;
+  });
+}
+
+KERNEL(follow) {
+  return call("follow", values, count, [](Arguments& take) {
+    const Doubles reference(take.next(), "reference", 3), motion(take.next(), "motion", 2), fit(take.next(), "speed_fit", 2);
+    const Bicycle car{take.number(), take.number()};
+    const Array<double> states(take.next(), "states", 3);
+    const Py_ssize_t cars = reference.size(0);
+    reference.of(1, kSteps + 1, "reference").of(2, 3, "reference");
+    motion.of(1, kStateSize - 3, "motion"), fit.of(0, kSteps, "speed_fit").of(1, kSteps, "speed_fit");
+    states.of(0, cars, "states").of(1, kSteps + 1, "states").of(2, kStateSize, "states");
+    if (motion.size(0) != 1) motion.of(0, cars, "motion");
+    unlocked([&] {
+      for (Py_ssize_t n = 0; n < cars; ++n)
+        follow(reference.data() + n * (kSteps + 1) * 3, motion.data() + (motion.size(0) == 1 ? 0 : n) * (kStateSize - 3),
+               fit.data(), car, states.data() + n * (kSteps + 1) * kStateSize);
+    });
+    return 0;
+  });
+}
+
+KERNEL(fit_curvatures) {
+  return call("fit_curvatures", values, count, [](Arguments& take) {
+    const Doubles turns(take.next(), "turns", 2), distances(take.next(), "distances", 2);
+    const Array<double> curvatures(take.next(), "curvatures", 2);
+    turns.of(1, kSteps, "turns"), distances.of(0, turns.size(0), "distances").of(1, kSteps, "distances");
+    curvatures.of(0, turns.size(0), "curvatures").of(1, kSteps, "curvatures");
+    for (Py_ssize_t n = 0; n < turns.size(0); ++n)
+      fit_curvatures(turns.data() + n * kSteps, distances.data() + n * kSteps, curvatures.data() + n * kSteps);
+    return 0;
+  });
+}
+
+// Five arguments: columns (5, A, 51) with x, y, cosine and sine of the heading and speed; present; sizes; static.
+class AgentArguments {
+ public:
+  explicit AgentArguments(Arguments& take)
+      : columns_(take.next(), "columns", 3), present_(take.next(), "present", 2), sizes_(take.next(), "sizes", 2),
+        fixed_(take.next(), "static", 1) {
+    const Py_ssize_t agents = present_.size(0);
+    columns_.of(0, 5, "columns").of(1, agents, "columns").of(2, kSamples, "columns");
+    present_.of(1, kSamples, "present"), sizes_.of(0, agents, "sizes").of(1, 2, "sizes"), fixed_.of(0, agents, "static");
+  }
+  Agents agents() const {
+    const Py_ssize_t size = present_.size(0) * kSamples;
+    const double* x = columns_.data();
+    return {static_cast<int>(present_.size(0)), x, x + size, x + 2 * size, x + 3 * size, x + 4 * size,
+            present_.data(), sizes_.data(), fixed_.data()};
+  }
+
+ private:
+  Doubles columns_;
+  Flags present_;
+  Doubles sizes_;
+  Flags fixed_;
+};
+
+// Three arguments: states, centers, beside_counts.
+class CandidateArguments {
+ public:
+  explicit CandidateArguments(Arguments& take)
+      : states_(take.next(), "states", 3), centers_(take.next(), "centers", 3), beside_(take.next(), "beside_counts", 2) {
+    states_.of(1, kInstants, "states").of(2, kStateSize, "states");
+    centers_.of(0, states_.size(0), "centers").of(1, kInstants, "centers").of(2, 3, "centers");
+    beside_.of(0, states_.size(0), "beside_counts").of(1, kInstants, "beside_counts");
+  }
+  Candidates candidates() const {
+    return {static_cast<int>(states_.size(0)), states_.data(), centers_.data(), beside_.data()};
+  }
+
+ private:
+  Doubles states_, centers_;
+  Flags beside_;
+};
+
+KERNEL(no_collision) {
+  return call("no_collision", values, count, [](Arguments& take) {
+    const CandidateArguments ego(take);
+    const EgoBox box{take.number(), take.number()};
+    const AgentArguments agents(take);
+    const bool whole = take.integer(), spare_first = take.integer();
+    const Array<double> score(take.next(), "score", 2);
+    const Candidates candidates = ego.candidates();
+    score.of(0, candidates.count, "score").of(1, kInstants, "score");
+    unlocked([&] { no_collision(candidates, box, agents.agents(), whole, spare_first, score.data()); });
+    return 0;
+  });
+}
+
+KERNEL(time_to_collision) {
+  return call("time_to_collision", values, count, [](Arguments& take) {
+    const CandidateArguments ego(take);
+    const EgoBox box{take.number(), take.number()};
+    const AgentArguments agents(take);
+    const long last = take.integer();
+    const bool whole = take.integer(), at_contact = take.integer();
+    const Array<double> score(take.next(), "score", 1);
+    const Candidates candidates = ego.candidates();
+    score.of(0, candidates.count, "score");
+    if (last < 0 || last >= kInstants) throw std::invalid_argument("last is not 0 to 40");
+    unlocked([&] {
+      time_to_collision(candidates, box, agents.agents(), static_cast<int>(last), whole, at_contact, score.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(agent_gaps) {
+  return call("agent_gaps", values, count, [](Arguments& take) {
+    const Doubles centers(take.next(), "centers", 3);
+    const Array<const long long> samples(take.next(), "samples", 1);
+    const EgoBox box{take.number(), take.number()};
+    const AgentArguments agents(take);
+    const double most_m = take.number();
+    const Array<double> gaps(take.next(), "gaps", 2);
+    const Py_ssize_t candidates = centers.size(0), instants = centers.size(1);
+    centers.of(2, 3, "centers"), samples.of(0, instants, "samples");
+    gaps.of(0, candidates, "gaps").of(1, instants, "gaps");
+    for (Py_ssize_t k = 0; k < instants; ++k)
+      if (samples.data()[k] < 0 || samples.data()[k] >= kSamples) throw std::invalid_argument("samples is not 0 to 50");
+    unlocked([&] {
+      agent_gaps(centers.data(), static_cast<int>(candidates), static_cast<int>(instants), samples.data(), box,
+                 agents.agents(), most_m, gaps.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(box_points) {
+  return call("box_points", values, count, [](Arguments& take) {
+    const Doubles centers(take.next(), "centers", 2);
+    const double length_m = take.number(), width_m = take.number(), ahead_m = take.number();
+    const Array<double> points(take.next(), "points", 3);
+    centers.of(1, 3, "centers"), points.of(0, centers.size(0), "points").of(1, 6, "points").of(2, 2, "points");
+    unlocked([&] { box_points(centers.data(), centers.size(0), length_m, width_m, ahead_m, points.data()); });
+    return 0;
+  });
+}
+
+KERNEL(polygons_around) {
+  return call("polygons_around", values, count, [](Arguments& take) {
+    const Doubles points(take.next(), "points", 2), place(take.next(), "place", 1);
+    const long columns = take.integer();
+    const Array<const uint64_t> references(take.next(), "references", 2);
+    const Array<const long long> first(take.next(), "first", 1);
+    const Doubles edges(take.next(), "edges", 2);
+    const Array<const uint64_t> edge_bits(take.next(), "edge_bits", 2);
+    const double reach_m = take.number();
+    const Array<uint64_t> sets(take.next(), "sets", 2);
+    const Array<bool> doubtful(take.next(), "doubtful", 1);
+    const Py_ssize_t words = references.size(0), cells = references.size(1);
+    points.of(1, 2, "points"), place.of(0, 5, "place"), first.of(0, cells + 1, "first"), edges.of(0, 6, "edges");
+    edge_bits.of(0, words, "edge_bits").of(1, edges.size(1), "edge_bits");
+    sets.of(0, points.size(0), "sets").of(1, words, "sets"), doubtful.of(0, points.size(0), "doubtful");
+    if (columns <= 0 || cells % columns != 0) throw std::invalid_argument("columns does not divide the cells");
+    const double* p = place.data();
+    const AreaCells index{p[0], p[1], p[2], p[3], p[4], cells / columns, columns, cells, edges.size(1),
+                          static_cast<int>(words), references.data(), first.data(), edges.data(), edge_bits.data(), reach_m};
+    long long doubts = 0;
+    unlocked([&] { doubts = polygons_around(index, points.data(), points.size(0), sets.data(), doubtful.data()); });
+    return doubts;
+  });
+}
+
+KERNEL(area_flags) {
+  return call("area_flags", values, count, [](Arguments& take) {
+    const Array<const uint64_t> sets(take.next(), "sets", 3), lanes(take.next(), "lanes", 1), route(take.next(), "route", 1),
+        drivable(take.next(), "drivable", 1), intersections(take.next(), "intersections", 1);
+    const bool road_known = take.integer();
+    const Array<bool> flags(take.next(), "flags", 2);
+    const Py_ssize_t words = sets.size(2);
+    sets.of(1, 6, "sets"), lanes.of(0, words, "lanes"), route.of(0, words, "route");
+    drivable.of(0, words, "drivable"), intersections.of(0, words, "intersections");
+    flags.of(0, 5, "flags").of(1, sets.size(0), "flags");
+    const AreaKinds kinds{lanes.data(), route.data(), drivable.data(), intersections.data()};
+    unlocked([&] { area_flags(sets.data(), sets.size(0), static_cast<int>(words), kinds, road_known, flags.data()); });
+    return 0;
+  });
+}
+
+KERNEL(red_light_contacts) {
+  return call("red_light_contacts", values, count, [](Arguments& take) {
+    const Doubles centers(take.next(), "centers", 3);
+    const double length_m = take.number(), width_m = take.number();
+    const Doubles ring(take.next(), "ring", 2);
+    const Flags red(take.next(), "red", 1);
+    const Array<double> score(take.next(), "score", 1);
+    centers.of(1, kInstants, "centers").of(2, 3, "centers"), ring.of(1, 2, "ring"), red.of(0, kInstants, "red");
+    score.of(0, centers.size(0), "score");
+    if (ring.size(0) < 3) throw std::invalid_argument("ring has fewer than 3 points");
+    unlocked([&] {
+      red_light_contacts(centers.data(), static_cast<int>(centers.size(0)), length_m, width_m, ring.data(),
+                         static_cast<int>(ring.size(0)), red.data(), score.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(driving_direction) {
+  return call("driving_direction", values, count, [](Arguments& take) {
+    const Doubles centers(take.next(), "centers", 3);
+    const Flags wrong(take.next(), "wrong", 2);
+    const Array<double> score(take.next(), "score", 1);
+    centers.of(1, kInstants, "centers").of(2, 3, "centers");
+    wrong.of(0, centers.size(0), "wrong").of(1, kInstants, "wrong"), score.of(0, centers.size(0), "score");
+    unlocked([&] { driving_direction(centers.data(), static_cast<int>(centers.size(0)), wrong.data(), score.data()); });
+    return 0;
+  });
+}
+
+// Three arguments: distance_m (rows, columns), place (x, y, heading of the ego frame), resolution_m.
+class GridArguments {
+ public:
+  explicit GridArguments(Arguments& take)
+      : distance_(take.next(), "distance_m", 2), place_(take.next(), "place", 1), resolution_m_(take.number()) {
+    place_.of(0, 3, "place");
+    if (distance_.size(0) < 2 || distance_.size(1) < 2) throw std::invalid_argument("distance_m has fewer than 2 x 2 cells");
+  }
+  DistanceGrid grid() const {
+    const double* at = place_.data();
+    return {distance_.data(), distance_.size(0), distance_.size(1), resolution_m_, at[0], at[1], at[2]};
+  }
+
+ private:
+  Array<const float> distance_;
+  Doubles place_;
+  double resolution_m_;
+};
+
+KERNEL(point_clearances) {
+  return call("point_clearances", values, count, [](Arguments& take) {
+    const GridArguments grid(take);
+    const Doubles points(take.next(), "points", 2);
+    const Array<double> clearances(take.next(), "clearances", 1);
+    points.of(1, 2, "points"), clearances.of(0, points.size(0), "clearances");
+    unlocked([&] { point_clearances(grid.grid(), points.data(), points.size(0), clearances.data()); });
+    return 0;
+  });
+}
+
+KERNEL(box_clearances) {
+  return call("box_clearances", values, count, [](Arguments& take) {
+    const GridArguments grid(take);
+    const Doubles poses(take.next(), "poses", 2), outline(take.next(), "outline", 2);
+    const bool is_likely = take.integer();
+    const Array<double> found(take.next(), "clearances", 1);
+    poses.of(1, 3, "poses"), outline.of(1, 2, "outline"), found.of(0, poses.size(0), "clearances");
+    unlocked([&] {
+      (is_likely ? likely_box_distances : box_clearances)(grid.grid(), poses.data(), poses.size(0), outline.data(),
+                                                           static_cast<int>(outline.size(0)), found.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(comfort_flags) {
+  return call("comfort_flags", values, count, [](Arguments& take) {
+    const Doubles states(take.next(), "states", 3), weights(take.next(), "weights", 3);
+    const Array<const long long> ranges(take.next(), "ranges", 3);
+    const long point = take.integer();
+    const double ahead_m = take.number();
+    const Doubles low(take.next(), "low", 1), high(take.next(), "high", 1);
+    const Array<bool> flags(take.next(), "flags", 2);
+    const Py_ssize_t samples = states.size(1), blocks = ranges.size(1);
+    states.of(2, kStateSize, "states"), low.of(0, 6, "low"), high.of(0, 6, "high");
+    weights.of(0, 5, "weights").of(1, samples, "weights").of(2, blocks * kBlock, "weights");
+    ranges.of(0, 5, "ranges").of(2, 2, "ranges"), flags.of(0, states.size(0), "flags").of(1, 6, "flags");
+    if (blocks * kBlock < samples) throw std::invalid_argument("ranges has too few blocks");
+    for (Py_ssize_t i = 0; i < 10 * blocks; ++i)
+      if (ranges.data()[i] < 0 || ranges.data()[i] > samples) throw std::invalid_argument("ranges leaves the samples");
+    const ComfortFilters filters{static_cast<int>(samples), static_cast<int>(blocks), weights.data(), ranges.data()};
+    unlocked([&] {
+      comfort_flags(states.data(), static_cast<int>(states.size(0)), filters, static_cast<ComfortPoint>(point), ahead_m,
+                    low.data(), high.data(), flags.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(nearest_places) {
+  return call("nearest_places", values, count, [](Arguments& take) {
+    const Doubles line(take.next(), "line", 2), along(take.next(), "along", 1), points(take.next(), "points", 2);
+    const Array<long long> segments(take.next(), "segments", 1);
+    const Array<double> shares(take.next(), "shares", 1), distances(take.next(), "distances", 1);
+    const Py_ssize_t number = points.size(0);
+    line.of(1, 2, "line"), along.of(0, line.size(0), "along"), points.of(1, 2, "points");
+    segments.of(0, number, "segments"), shares.of(0, number, "shares"), distances.of(0, number, "distances");
+    if (line.size(0) < 2) throw std::invalid_argument("line has fewer than 2 points");
+    const Polyline polyline{line.data(), along.data(), static_cast<int>(line.size(0))};
+    unlocked([&] { nearest_places(polyline, points.data(), number, segments.data(), shares.data(), distances.data()); });
+    return 0;
+  });
+}
+
+KERNEL(farther_than) {
+  return call("farther_than", values, count, [](Arguments& take) {
+    const Doubles line(take.next(), "line", 2), along(take.next(), "along", 1), points(take.next(), "points", 2);
+    const double distance = take.number();
+    const Array<bool> farther(take.next(), "farther", 1);
+    line.of(1, 2, "line"), along.of(0, line.size(0), "along"), points.of(1, 2, "points");
+    farther.of(0, points.size(0), "farther");
+    if (line.size(0) < 2) throw std::invalid_argument("line has fewer than 2 points");
+    const Polyline polyline{line.data(), along.data(), static_cast<int>(line.size(0))};
+    unlocked([&] { farther_than(polyline, points.data(), points.size(0), distance, farther.data()); });
+    return 0;
+  });
+}
+
+KERNEL(first_fault) {
+  return call("first_fault", values, count, [](Arguments& take) {
+    const Doubles centers(take.next(), "centers", 2), rear_axles(take.next(), "rear_axles", 2);
+    const Flags moving(take.next(), "moving", 1);
+    const EgoBox box{take.number(), take.number()};
+    const Doubles others(take.next(), "others", 3), sizes(take.next(), "sizes", 2);
+    const Py_ssize_t samples = centers.size(0), agents = others.size(0);
+    centers.of(1, 3, "centers"), rear_axles.of(0, samples, "rear_axles").of(1, 3, "rear_axles");
+    moving.of(0, samples, "moving"), others.of(1, samples, "others").of(2, 3, "others");
+    sizes.of(0, agents, "sizes").of(1, 2, "sizes");
+    long long found = -1;
+    unlocked([&] {
+      found = first_fault(centers.data(), rear_axles.data(), moving.data(), static_cast<int>(samples), box, others.data(),
+                          sizes.data(), static_cast<int>(agents));
+    });
+    return found;
+  });
+}
+
+KERNEL(to_frenet) {
+  return call("to_frenet", values, count, [](Arguments& take) {
+    const Doubles places(take.next(), "places", 2), route_headings(take.next(), "route_headings", 1), at(take.next(), "at", 1);
+    const Doubles points(take.next(), "points", 3);
+    const double tolerance_m = take.number();
+    const Array<double> straight(take.next(), "straight", 3), headings(take.next(), "headings", 2);
+    const Py_ssize_t plans = points.size(0), number = points.size(1), length = at.size(0);
+    places.of(0, length, "places").of(1, 2, "places"), route_headings.of(0, length, "route_headings"), points.of(2, 2, "points");
+    straight.of(0, plans, "straight").of(1, number, "straight").of(2, 2, "straight");
+    headings.of(0, plans, "headings").of(1, number, "headings");
+    if (length == 0) throw std::invalid_argument("at is empty");
+    const Route route{places.data(), route_headings.data(), at.data(), static_cast<int>(length)};
+    unlocked([&] {
+      to_frenet(route, points.data(), static_cast<int>(plans), static_cast<int>(number), tolerance_m, straight.data(), headings.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(headings_of_points) {
+  return call("headings_of_points", values, count, [](Arguments& take) {
+    const Doubles points(take.next(), "points", 3);
+    const HeadingPrior prior{take.number(), take.number(), take.number(), take.number(), take.number(), take.number(), take.number()};
+    const Array<double> headings(take.next(), "headings", 2);
+    const Py_ssize_t plans = points.size(0), number = points.size(1);
+    points.of(2, 2, "points"), headings.of(0, plans, "headings").of(1, number, "headings");
+    unlocked([&] {
+      headings_of_points(points.data(), static_cast<int>(plans), static_cast<int>(number), prior, headings.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(resample) {
+  return call("resample", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 2), knots(take.next(), "knots", 1), times(take.next(), "times", 1);
+    const double same_place_m = take.number();
+    const Array<double> found(take.next(), "found", 2);
+    poses.of(1, 3, "poses"), knots.of(0, poses.size(0), "knots"), found.of(0, times.size(0), "found").of(1, 3, "found");
+    if (poses.size(0) < 2) throw std::invalid_argument("poses has fewer than 2");
+    unlocked([&] {
+      resample(poses.data(), knots.data(), static_cast<int>(poses.size(0)), times.data(), static_cast<int>(times.size(0)),
+               same_place_m, found.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(drop_reversals) {
+  return call("drop_reversals", values, count, [](Arguments& take) {
+    const Array<double> points(take.next(), "points", 3);
+    const double ahead = take.number(), telling_m = take.number();
+    points.of(2, 2, "points");
+    for (Py_ssize_t n = 0; n < points.size(0); ++n)
+      drop_reversals(points.data() + 2 * n * points.size(1), static_cast<int>(points.size(1)), ahead, telling_m);
+    return 0;
+  });
+}
+
+KERNEL(hold_distances) {
+  return call("hold_distances", values, count, [](Arguments& take) {
+    const Array<double> wanted(take.next(), "wanted", 2);
+    const Doubles room(take.next(), "room", 1);
+    const double start_mps = take.number(), fine_s = take.number();
+    const SpeedLimits limits{take.number(), take.number(), take.number(), take.number()};
+    room.of(0, wanted.size(0), "room");
+    unlocked([&] {
+      hold_distances(wanted.data(), room.data(), static_cast<int>(wanted.size(0)), static_cast<int>(wanted.size(1)),
+                     start_mps, fine_s, limits);
+    });
+    return 0;
+  });
+}
+
+KERNEL(follow_waypoints) {
+  return call("follow_waypoints", values, count, [](Arguments& take) {
+    const Doubles knots(take.next(), "knots", 3), distances(take.next(), "distances", 2);
+    const double same_place_m = take.number();
+    const Array<double> found(take.next(), "found", 3);
+    const Py_ssize_t plans = knots.size(0), samples = distances.size(1);
+    knots.of(2, 3, "knots"), distances.of(0, plans, "distances");
+    found.of(0, plans, "found").of(1, samples, "found").of(2, 3, "found");
+    if (knots.size(1) < 2 || samples < 1) throw std::invalid_argument("knots has fewer than 2, or distances is empty");
+    unlocked([&] {
+      follow_waypoints(knots.data(), static_cast<int>(plans), static_cast<int>(knots.size(1)), distances.data(),
+                       static_cast<int>(samples), same_place_m, found.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(bends_too_sharply) {
+  return call("bends_too_sharply", values, count, [](Arguments& take) {
+    const Doubles knots(take.next(), "knots", 3);
+    const double tightest_per_m = take.number(), telling_m = take.number();
+    const Array<bool> found(take.next(), "found", 1);
+    const Py_ssize_t plans = knots.size(0), number = knots.size(1);
+    knots.of(2, 2, "knots"), found.of(0, plans, "found");
+    for (Py_ssize_t n = 0; n < plans; ++n)
+      found.data()[n] = bends_too_sharply(knots.data() + 2 * n * number, static_cast<int>(number), tightest_per_m, telling_m);
+    return 0;
+  });
+}
+
+KERNEL(pursue) {
+  return call("pursue", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 3), distances(take.next(), "distances", 2);
+    const double tightest_per_m = take.number(), look_ahead_m = take.number();
+    const Array<double> found(take.next(), "found", 3);
+    const Py_ssize_t plans = poses.size(0), samples = poses.size(1);
+    poses.of(2, 3, "poses"), distances.of(0, plans, "distances").of(1, samples, "distances");
+    found.of(0, plans, "found").of(1, samples, "found").of(2, 3, "found");
+    if (samples < 1) throw std::invalid_argument("poses is empty");
+    for (Py_ssize_t n = 0; n < plans; ++n)
+      pursue(poses.data() + 3 * n * samples, distances.data() + n * samples, static_cast<int>(samples), tightest_per_m,
+             look_ahead_m, found.data() + 3 * n * samples);
+    return 0;
+  });
+}
+
+KERNEL(follow_leads) {
+  return call("follow_leads", values, count, [](Arguments& take) {
+    const Doubles speeds(take.next(), "speeds", 1), accelerations(take.next(), "accelerations", 2);
+    const Array<const long long> leads(take.next(), "leads", 1);
+    const Doubles gaps(take.next(), "gaps", 1), times(take.next(), "times", 1);
+    const Following rule{take.number(), take.number(), take.number(), take.number(), take.number(), take.number(), take.number()};
+    const Array<double> driven(take.next(), "driven", 2);
+    const Py_ssize_t agents = speeds.size(0), steps = accelerations.size(1);
+    accelerations.of(0, agents, "accelerations"), leads.of(0, agents, "leads"), gaps.of(0, agents, "gaps");
+    driven.of(0, agents, "driven").of(1, times.size(0), "driven");
+    if (steps < 1) throw std::invalid_argument("accelerations has no step");
+    for (Py_ssize_t a = 0; a < agents; ++a)
+      if (leads.data()[a] < 0 || leads.data()[a] >= agents) throw std::invalid_argument("leads holds no row of an agent");
+    for (Py_ssize_t t = 0; t < times.size(0); ++t)
+      if (!(times.data()[t] >= 0.0)) throw std::invalid_argument("times is negative");
+    unlocked([&] {
+      follow_leads(speeds.data(), accelerations.data(), leads.data(), gaps.data(), static_cast<int>(agents),
+                   static_cast<int>(steps), times.data(), static_cast<int>(times.size(0)), rule, driven.data());
+    });
+    return 0;
+  });
+}
+
+#define ENTRY(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_##name)), METH_FASTCALL, nullptr}
+
+PyMethodDef kMethods[] = {
+    ENTRY(interpolate_plans), ENTRY(follow),          ENTRY(fit_curvatures),     ENTRY(no_collision),
+    ENTRY(time_to_collision), ENTRY(agent_gaps),      ENTRY(box_points),         ENTRY(polygons_around),
+    ENTRY(area_flags),        ENTRY(red_light_contacts), ENTRY(driving_direction), ENTRY(point_clearances),
+    ENTRY(box_clearances),    ENTRY(comfort_flags),   ENTRY(nearest_places),     ENTRY(farther_than),
+    ENTRY(first_fault),       ENTRY(to_frenet),       ENTRY(headings_of_points), ENTRY(resample),
+    ENTRY(bends_too_sharply), ENTRY(pursue),
+    ENTRY(drop_reversals), ENTRY(hold_distances),    ENTRY(follow_waypoints), ENTRY(follow_leads),
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "reflectdrive_kernels", "Compiled loops of the driving score.", -1,
+                       kMethods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace reflectdrive
+
+PyMODINIT_FUNC PyInit_reflectdrive_kernels() {
+#ifdef __x86_64__
+  if (!__builtin_cpu_supports("avx2")) {
+    PyErr_SetString(PyExc_ImportError, "this processor has no AVX2, which reflectdrive needs on x86-64");
+    return nullptr;
+  }
+#endif
+  return PyModule_Create(&reflectdrive::kModule);
+}

@@ -1,0 +1,208 @@
+"""Claims about `reflectdrive serve --egodriver`: frames and units, the deadline, isolated sessions."""
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("carla_driver_interface", reason="the extra egodriver is not installed")
+
+import grpc
+from carla_driver_interface import server
+from carla_driver_interface.geometry import Pose
+from carla_driver_interface.geometry import Trajectory as RigTrajectory
+from carla_driver_interface.protocol import DynamicState, Vec3
+from carla_driver_interface.testing import FakeCamera, FakeLoop
+
+from reflectdrive_ros import __main__, geometry
+from reflectdrive_ros.cli import serve
+from reflectdrive_ros.config import Config
+from reflectdrive_ros.domain import LightState, Trajectory
+from reflectdrive_ros.egodriver import convert, driver
+from reflectdrive_ros.features.cameras import rig
+from reflectdrive_ros.features.reprojection import plan_views
+
+HOST = "127.0.0.1"
+DEADLINE_S = 5.0  # of a machine that runs other tests, too
+FOLLOWER = serve.served_config(replace(Config(), planner="route_follower"))
+
+
+def three_cameras(width=640, height=360):
+    """The canonical rig as the contract's test cameras, which have no roll."""
+    places = [("left", 92.0, 57.8, 0.64), ("front", 52.0, 0.0, 0.0), ("right", 92.0, -57.8, -0.6)]
+    return [
+        FakeCamera(name, width, height, fov_deg=fov, x=1.5, y=y, z=1.95, yaw_left_deg=yaw)
+        for name, fov, yaw, y in places
+    ]
+
+
+# --- frames and units -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("heading", [-3.0, -0.4, 0.0, 2.2])
+def test_poses_and_plans_survive_the_way_to_the_contract_and_back(heading):
+    pose = Pose.from_xyz_yaw(120.5, -33.25, 4.0, heading)
+    np.testing.assert_allclose(convert.planar(pose), [120.5, -33.25, heading], atol=1e-9)
+    plan = Trajectory(np.stack([np.arange(1.0, 41.0), 0.1 * np.arange(40), 0.02 * np.arange(40)], axis=1), 0.1)
+    times, poses = convert.trajectory_us(plan, 7_000_000)
+    sent = RigTrajectory(times, [pose @ Pose.from_xyz_yaw(x, y, 0.0, turn) for x, y, turn in poses.tolist()])
+    back = RigTrajectory.from_proto(sent.to_proto())
+    assert list(back.timestamps_us) == [7_000_000 + 100_000 * step for step in range(1, 41)]
+    in_map = np.array([convert.planar(one) for one in back.poses])
+    there = geometry.compose(geometry.invert(convert.planar(pose)), in_map)
+    np.testing.assert_allclose(there, plan.poses, atol=1e-5)
+
+
+def test_the_ego_state_has_nanoseconds_and_the_velocities_of_the_rig():
+    state = DynamicState(
+        linear_velocity=Vec3(x=8.0, y=0.1), angular_velocity=Vec3(z=0.2), linear_acceleration=Vec3(x=-1.5)
+    )
+    ego = convert.ego_state(1_500_000, Pose.from_xyz_yaw(1.0, 2.0, 0.0, 0.5), state)
+    assert (ego.stamp_ns, ego.speed_mps, ego.acceleration_mps2) == (1_500_000_000, 8.0, -1.5)
+    assert ego.yaw_rate_rps == pytest.approx(0.2)
+    state.linear_velocity.x = float("nan")
+    with pytest.raises(convert.BadInput, match="the dynamic state holds NaN"):
+        convert.ego_state(0, Pose.identity(), state)
+
+
+def test_a_route_is_kept_in_the_map_and_one_without_length_is_none():
+    here = np.array([10.0, 5.0, np.pi / 2])
+    line = convert.route_in_map(np.array([[0.0, 0.0, 0.0], [10.0, 0.0, 0.0], [20.0, 0.0, 0.0]]), here)
+    np.testing.assert_allclose(line, [[10, 5, np.pi / 2], [10, 15, np.pi / 2], [10, 25, np.pi / 2]], atol=1e-9)
+    assert convert.route_in_map(np.zeros((3, 3)), here).shape == (0, 3)
+    assert convert.route_in_map(np.zeros((0, 3)), here).shape == (0, 3)
+    with pytest.raises(convert.BadInput, match="the route holds NaN"):
+        convert.route_in_map(np.full((2, 3), np.nan), here)
+
+
+def test_a_light_ahead_is_a_stop_line_across_the_route():
+    route = np.stack([np.arange(-5.0, 100.0, 5.0), np.zeros(21), np.zeros(21)], axis=1)
+    lights, lines = convert.light_ahead("TRAFFIC_LIGHT_STATE_RED", 30.0, route)
+    assert lights.states.tolist() == [LightState.RED]
+    np.testing.assert_allclose(lines.ends[0], [[30.0, 2.0], [30.0, -2.0]], atol=1e-9)
+    for name, distance_m in (("TRAFFIC_LIGHT_STATE_NONE", 30.0), ("TRAFFIC_LIGHT_STATE_RED", -1.0)):
+        assert convert.light_ahead(name, distance_m, route) == (None, None)
+
+
+def test_declared_cameras_see_what_the_canonical_ones_see():
+    found = [
+        convert.calibration(camera.available_camera(), Pose.from_proto(camera.available_camera().rig_to_camera))
+        for camera in three_cameras()
+    ]
+    views = plan_views(rig(288, 144), found)
+    assert [view.source for view in views] == ["left", "front", "right"]
+    assert min(view.coverage for view in views) > 0.8
+    assert max(view.rotation_deg for view in views) < 2.0
+
+
+def test_cameras_that_cannot_be_used_are_named():
+    camera = FakeCamera().available_camera()
+    camera.intrinsics.opencv_pinhole_param.thin_prism_coeffs.append(0.1)
+    with pytest.raises(convert.BadInput, match="camera camera_front has thin prism distortion"):
+        convert.calibration(camera, Pose.identity())
+    camera.intrinsics.ClearField("opencv_pinhole_param")
+    with pytest.raises(convert.BadInput, match="camera camera_front is neither"):
+        convert.calibration(camera, Pose.identity())
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def serving(made):
+    return server.serving(made, port=0, host=HOST, max_workers=serve.WORKERS)
+
+
+def test_a_hundred_steps_are_answered_within_the_deadline_and_the_car_drives_on():
+    small = [FakeCamera(width=96, height=54)]
+    with serving(serve.make_driver(FOLLOWER, DEADLINE_S)) as port, FakeLoop(f"{HOST}:{port}", small) as loop:
+        result = loop.run(100)
+    assert result.steps == len(result.debug) == 100
+    assert max(answer.inference_seconds for answer in result.debug) < DEADLINE_S
+    assert not any(answer.scalars["stopped"] for answer in result.debug)
+    assert np.abs(result.lateral_offsets_m).max() < 0.2
+    assert result.speeds_mps[-1] > 5.0
+
+
+def test_the_learned_planner_drives_by_the_images_of_the_contract():
+    config = serve.served_config(Config())
+    made = serve.make_driver(config, 60.0)
+    with serving(made) as port, FakeLoop(f"{HOST}:{port}", three_cameras(), initial_speed_mps=8.0) as loop:
+        result = loop.run(8)
+    assert result.steps == 8
+    assert not any(answer.scalars["stopped"] for answer in result.debug)
+    assert np.abs(result.lateral_offsets_m).max() < 1.0
+    assert result.ego.positions[-1, 0] > 3.0
+
+
+class Failing(driver.PlannerDriver):
+    """Fails in every session that starts faster than 5 m/s."""
+
+    def observation(self, own, ctx, ego):
+        if ego.speed_mps > 5.0:
+            raise RuntimeError("planted")
+        return super().observation(own, ctx, ego)
+
+
+def test_a_session_that_fails_does_not_stop_another():
+    ends = {}
+
+    def drive(name, port, speed):
+        with FakeLoop(f"{HOST}:{port}", initial_speed_mps=speed) as loop:
+            try:
+                ends[name] = loop.run(10)
+            except grpc.RpcError as fault:
+                ends[name] = fault
+
+    with serving(Failing(FOLLOWER, None, DEADLINE_S)) as port:
+        threads = [threading.Thread(target=drive, args=(*one,)) for one in (("good", port, 1.0), ("bad", port, 9.0))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert ends["good"].steps == ends["bad"].steps == 10
+    assert not any(answer.scalars["stopped"] for answer in ends["good"].debug)
+    assert ends["bad"].debug[0].scalars["stopped"] == 1.0
+    assert ends["bad"].speeds_mps[-1] < 9.0  # it brakes
+
+
+class Slow(driver.PlannerDriver):
+    def observation(self, own, ctx, ego):
+        time.sleep(1.0)
+        return super().observation(own, ctx, ego)
+
+
+def test_a_plan_that_is_late_is_replaced_by_the_stop_plan_at_the_deadline():
+    with serving(Slow(FOLLOWER, None, 0.1)) as port, FakeLoop(f"{HOST}:{port}", initial_speed_mps=8.0) as loop:
+        result = loop.run(3)
+    assert result.steps == 3
+    assert max(answer.inference_seconds for answer in result.debug) < 0.9
+    assert all(answer.scalars["stopped"] for answer in result.debug)
+
+
+def test_damaged_images_give_the_stop_plan_and_not_an_error():
+    class Damaged(FakeLoop):
+        def _encode(self, rgb):
+            return b"no image"
+
+    made = serve.make_driver(serve.served_config(Config()), DEADLINE_S)
+    with serving(made) as port, Damaged(f"{HOST}:{port}", three_cameras(96, 54), initial_speed_mps=8.0) as loop:
+        result = loop.run(2)
+    assert all(answer.scalars["stopped"] for answer in result.debug)
+
+
+def test_a_planner_that_needs_cameras_refuses_a_session_without_a_view():
+    made = serve.make_driver(serve.served_config(Config()), DEADLINE_S)
+    behind = [FakeCamera(yaw_left_deg=180.0)]
+    with serving(made) as port, FakeLoop(f"{HOST}:{port}", behind) as loop, pytest.raises(grpc.RpcError) as refused:
+        loop.run(1)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "no declared camera sees" in refused.value.details()
+
+
+def test_the_command_says_what_it_needs(capsys):
+    assert __main__.run(["serve"]) == 2
+    assert "give --egodriver" in capsys.readouterr().err
+    assert __main__.run(["serve", "--egodriver", "--planner", "reflexdiffusion"]) == 2
+    assert "needs lanes and histories" in capsys.readouterr().err
