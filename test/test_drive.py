@@ -175,7 +175,7 @@ def command(*words):
     parser.add_argument("--planner", nargs="+")
     parser.add_argument("--config")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--workers", type=int)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--random-weights", action="store_true")
     cli_args.add_model_arguments(parser)
     cli_args.add_settings_argument(parser)
@@ -213,7 +213,7 @@ def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
 
 def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
     rows = {name: driving_scores.Driver(name) for name in ("nobody", "constant_velocity")}
-    found = dict(closed_loop._iterate_drives([("nobody", 1), ("constant_velocity", 0)], rows, Config(), 1.0))
+    found = dict(closed_loop._iterate_drives([("nobody", 1), ("constant_velocity", 0)], rows, Config(), 1.0, None, 1))
     assert isinstance(found["constant_velocity", 0], closed_loop.DriveResult)
     assert "planner is 'nobody'" in found["nobody", 1]
 
@@ -242,7 +242,7 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
 def test_the_traffic_of_world_300_leaves_its_process_alive():
     """SUMO was reported to die of signal 11 in this world; the drive has a process of its own, as all of a table."""
     rows = driving_scores.make_drivers(["constant_velocity"], [""], random_weights=False)
-    (found,) = dict(closed_loop._iterate_drives([("constant_velocity", 300)], rows, Config(), 30.0)).values()
+    (found,) = dict(closed_loop._iterate_drives([("constant_velocity", 300)], rows, Config(), 30.0, None, 1)).values()
     assert isinstance(found, closed_loop.DriveResult), found
     assert found.log.duration_s == pytest.approx(30.0)
 

@@ -106,6 +106,6 @@ def summary(found: Mapping[str, float]) -> str:
     parts = " ".join(f"{name.upper()} {shown[name]}" for name in ("nc", "dac", "ttc", "ep"))
     return (
         f"PDMS {shown['pdms']} (drafted {shown['pdms_drafted']}, best of all goals {shown['pdms_best']}; "
-        f"{parts}), ADE {found['ade_m']:.2f} m, goal error {found['goal_error_m']:.2f} m, "
-        f"tokens {found['token_accuracy']:.1f} %"
+        f"{parts}), ADE {found.get('ade_m', np.nan):.2f} m, goal error {found.get('goal_error_m', np.nan):.2f} m, "
+        f"tokens {found.get('token_accuracy', np.nan):.1f} %"
     )
