@@ -37,11 +37,11 @@ bool enters(double ax, double ay, double bx, double by, double half_length, doub
 
 }  // namespace
 
-long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* doubtful) {
+long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* uncertain) {
   const double scale = 1.0 / index.cell_m;
   const double *ax = index.edges, *ay = ax + index.edge_count, *bx = ay + index.edge_count, *by = bx + index.edge_count,
                *left = by + index.edge_count, *close = left + index.edge_count;
-  long long doubts = 0;
+  long long uncertain_count = 0;
   for (long long p = 0; p < count; ++p) {
     const double x = points[2 * p] - index.low_x, y = points[2 * p + 1] - index.low_y;
     const double column = std::floor(at_least_0(x * scale, index.columns - 1.0));
@@ -50,18 +50,18 @@ long long polygons_around(const AreaCells& index, const double* points, long lon
     const double u = x - (column + index.reference_x) * index.cell_m, v = y - (row + index.reference_y) * index.cell_m;
     uint64_t* set = sets + p * index.words;
     for (int word = 0; word < index.words; ++word) set[word] = index.references[word * index.cells + cell];
-    bool doubt = std::max(std::abs(points[2 * p]), std::abs(points[2 * p + 1])) > index.reach_m;
+    bool is_uncertain = std::max(std::abs(points[2 * p]), std::abs(points[2 * p + 1])) > index.reach_m;
     for (long long e = index.first[cell]; e < index.first[cell + 1]; ++e) {
       // The edge flips a polygon's bit where it crosses the segment from the cell's reference to the point.
       const double side_a = ax[e] * v - ay[e] * u, side_b = bx[e] * v - by[e] * u, side = side_b - side_a + left[e];
       if ((side > 0) != (left[e] > 0) && (side_a > 0) != (side_b > 0))
         for (int word = 0; word < index.words; ++word) set[word] ^= index.edge_bits[word * index.edge_count + e];
-      doubt |= std::abs(side) < close[e];
+      is_uncertain |= std::abs(side) < close[e];
     }
-    doubtful[p] = doubt;
-    doubts += doubt;
+    uncertain[p] = is_uncertain;
+    uncertain_count += is_uncertain;
   }
-  return doubts;
+  return uncertain_count;
 }
 
 void area_flags(const uint64_t* sets, long long boxes, int words, const AreaKinds& kinds, bool road_known, bool* flags) {

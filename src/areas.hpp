@@ -19,9 +19,9 @@ struct AreaCells {
   double reach_m;             // points further away, along x or y, are put to shapely; infinite if there are none
 };
 
-// Sets (P, words) of the polygons that contain points (P, 2). `doubtful` (P) are those that need an exact test; their
+// Sets (P, words) of the polygons that contain points (P, 2). `uncertain` (P) are those that need an exact test; their
 // number is returned.
-long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* doubtful);
+long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* uncertain);
 
 // Polygons by their meaning, each a set of `words`.
 struct AreaKinds {

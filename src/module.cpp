@@ -237,18 +237,18 @@ KERNEL(polygons_around) {
     const Array<const uint64_t> edge_bits(take.next(), "edge_bits", 2);
     const double reach_m = take.number();
     const Array<uint64_t> sets(take.next(), "sets", 2);
-    const Array<bool> doubtful(take.next(), "doubtful", 1);
+    const Array<bool> uncertain(take.next(), "uncertain", 1);
     const Py_ssize_t words = references.size(0), cells = references.size(1);
     points.of(1, 2, "points"), place.of(0, 5, "place"), first.of(0, cells + 1, "first"), edges.of(0, 6, "edges");
     edge_bits.of(0, words, "edge_bits").of(1, edges.size(1), "edge_bits");
-    sets.of(0, points.size(0), "sets").of(1, words, "sets"), doubtful.of(0, points.size(0), "doubtful");
+    sets.of(0, points.size(0), "sets").of(1, words, "sets"), uncertain.of(0, points.size(0), "uncertain");
     if (columns <= 0 || cells % columns != 0) throw std::invalid_argument("columns does not divide the cells");
     const double* p = place.data();
     const AreaCells index{p[0], p[1], p[2], p[3], p[4], cells / columns, columns, cells, edges.size(1),
                           static_cast<int>(words), references.data(), first.data(), edges.data(), edge_bits.data(), reach_m};
-    long long doubts = 0;
-    unlocked([&] { doubts = polygons_around(index, points.data(), points.size(0), sets.data(), doubtful.data()); });
-    return doubts;
+    long long uncertain_count = 0;
+    unlocked([&] { uncertain_count = polygons_around(index, points.data(), points.size(0), sets.data(), uncertain.data()); });
+    return uncertain_count;
   });
 }
 

@@ -173,9 +173,9 @@ class AreaIndex:
         flat = points.reshape(-1, 2)
         sets = np.zeros((len(flat), self.words), np.uint64)
         if self.count:
-            doubtful = np.empty(len(flat), bool)
-            if kernels.polygons_around(flat, *self._cells, sets, doubtful):
-                sets[doubtful] = self._exact(*flat[doubtful].T)
+            uncertain = np.empty(len(flat), bool)
+            if kernels.polygons_around(flat, *self._cells, sets, uncertain):
+                sets[uncertain] = self._exact(*flat[uncertain].T)
         return sets.reshape(*points.shape[:-1], self.words)
 
     def _exact(self, x: Array, y: Array) -> Array:
