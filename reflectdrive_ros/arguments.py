@@ -71,6 +71,12 @@ def add_workers_arguments(parser: argparse._ActionsContainer, name: str, default
     )
 
 
+def add_bags_argument(parser: argparse.ArgumentParser) -> None:
+    """The recordings that a command reads."""
+    help = "rosbag2 folder or file (mcap or sqlite3), or folder of bags"
+    parser.add_argument("bags", type=location, nargs="+", metavar="BAG", help=help)
+
+
 def cluster(text: str) -> Cluster:
     """Raises argparse.ArgumentTypeError."""
     host, _, port = text.rpartition(":")

@@ -52,13 +52,7 @@ LIMIT_OPTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "bags",
-        type=arguments.location,
-        nargs="+",
-        metavar="BAG",
-        help="rosbag2 folder or file (mcap or sqlite3), or folder of bags",
-    )
+    arguments.add_bags_argument(parser)
     parser.add_argument("--out", type=arguments.location, required=True, metavar="DIR", help="folder of the set")
     parser.add_argument("--from", dest="source", choices=("bags", "navsim"), default="bags", help="what BAG is")
     navsim = parser.add_argument_group("of --from navsim")

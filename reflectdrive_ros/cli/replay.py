@@ -38,13 +38,7 @@ MANY_FOLDER = Path("out") / "replays"  # of several bags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "bags",
-        type=arguments.location,
-        nargs="+",
-        metavar="BAG",
-        help="rosbag2 folder or file (mcap or sqlite3), or folder of bags",
-    )
+    arguments.add_bags_argument(parser)
     parser.add_argument("--out", type=arguments.location, help="output folder (default: out/<bag>, out/replays)")
     arguments.add_workers_arguments(parser, "--jobs", 1, "parallel replays of several bags")
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
