@@ -6,6 +6,8 @@ so `compose(map_from_ego, ego_from_x)` is `map_from_x`: the inner names cancel.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import reflectdrive_kernels as kernels
 
@@ -208,3 +210,8 @@ def box_gaps(poses_a: Array, sizes_a: Array, poses_b: Array, sizes_b: Array) -> 
             in_b[..., 1] - half_b[..., 1] - half_a[..., 0] * sin - half_a[..., 1] * cos,
         ),
     )
+
+
+def outer_ring(polygon: Any) -> Array:
+    """(V, 2) outline of a shapely polygon, not closed, without its holes."""
+    return np.asarray(polygon.exterior.coords)[:-1, :2]

@@ -404,7 +404,7 @@ def _transform(a_from_b: Array, polygon: Any) -> Any:
 def _ring(polygon: Any) -> Array:
     if len(polygon.interiors):
         raise TracksError("a lane polygon has a hole, expected none")
-    return np.asarray(polygon.exterior.coords)[:-1]
+    return geometry.outer_ring(polygon)
 
 
 # --- the route -------------------------------------------------------------------------------------------------------

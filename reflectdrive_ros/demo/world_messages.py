@@ -242,7 +242,7 @@ def road_rings(road_map: RoadMap) -> list[Array]:
     for area in (*road_map.roads.values(), *road_map.junctions.values()):
         for part in getattr(area, "geoms", [area]):
             if not part.is_empty:
-                rings.append(np.asarray(part.exterior.coords)[:-1, :2])
+                rings.append(geometry.outer_ring(part))
     return rings
 
 

@@ -320,4 +320,4 @@ def red_lights(cache: Any, ego_from_map: Array) -> RedLights:
 
 def _ring(polygon: Any, ego_from_map: Array) -> Array:
     """(V, 2) outline, ego frame, not closed."""
-    return geometry.transform_points(ego_from_map, np.asarray(polygon.exterior.coords)[:-1, :2])
+    return geometry.transform_points(ego_from_map, geometry.outer_ring(polygon))

@@ -26,7 +26,7 @@ def near_polygons(lanelets: LaneletMap, map_from_ego: Array, reach_m: float) -> 
 
 def areas_around(lanelets: LaneletMap | None, map_from_ego: Array, route: Array) -> MapAreas:
     """Lanes and drivable space within RADIUS_M, ego frame; none without a map. The lanes that contain points of the
-    route (L, 3, ego frame) count as on the route."""
+    route (L, 3, ego frame) count as on the route. A hole counts as inside."""
     if lanelets is None:
         return MapAreas()
     ego_from_map = geometry.invert(map_from_ego)
@@ -36,12 +36,7 @@ def areas_around(lanelets: LaneletMap | None, map_from_ego: Array, route: Array)
     for polygon in near_polygons(lanelets, map_from_ego, RADIUS_M):
         part = shapely.transform(polygon, lambda points: geometry.transform_points(ego_from_map, points))
         shapely.prepare(part)
-        lanes.append(_ring(part))
+        lanes.append(geometry.outer_ring(part))
         on_route.append(bool(shapely.contains(part, line).any()))
-        roads.append(_ring(part.buffer(LANE_GAP_M, join_style="mitre", mitre_limit=2.0)))
+        roads.append(geometry.outer_ring(part.buffer(LANE_GAP_M, join_style="mitre", mitre_limit=2.0)))
     return MapAreas(tuple(lanes), tuple(on_route), roadblocks=tuple(roads))
-
-
-def _ring(polygon: Any) -> Array:
-    """(V, 2) outline, not closed; a hole counts as inside."""
-    return np.asarray(polygon.exterior.coords)[:-1]

@@ -102,7 +102,7 @@ def rings_of(surface: Any) -> list[Array]:
         if part.is_empty or part.geom_type != "Polygon":
             continue
         if not part.interiors:
-            rings.append(np.array(part.exterior.coords)[:-1])
+            rings.append(geometry.outer_ring(part))
             continue
         x, _ = part.interiors[0].centroid.coords[0]
         low_x, low_y, high_x, high_y = part.bounds
