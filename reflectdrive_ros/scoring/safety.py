@@ -57,6 +57,7 @@ MIN_CURVATURE_SPEED_MPS = 1.0  # below, curvature is heading noise
 BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
 SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much ..
 LEAST_GAP_M = 0.15  # .. but none of a gap below this: planned ten times a second, they would add up to a contact
+STOP_GAP_CHOICES = 5  # shares of `repair.stop_gap_m` that are tried where less than it is free ahead
 TOUCH_M = 1e-6  # a box that touches the vehicle now would not be checked at all
 
 
@@ -140,9 +141,35 @@ class SafetyContext:
         return inflate_boxes(now, sizes, self.config.vehicle, self.config.guard.clearance_m)
 
     @cached_property
+    def stopping_vehicle(self) -> VehicleConfig:
+        """The vehicle, longer in front by `repair.stop_gap_m`, or by as much as fits between it and what is ahead now.
+
+        Search and repair drive it among the agents: their plans stop before one with this gap.
+        """
+        vehicle, margin_m = self.config.vehicle, self.config.repair.stop_gap_m
+        if self.forecast is None or margin_m <= 0.0 or len(self.forecast.poses) == 0:
+            return vehicle
+        longer = [longer_in_front(vehicle, share * margin_m) for share in np.linspace(1.0, 0.0, STOP_GAP_CHOICES)]
+        centres = np.array([[each.rear_axle_to_center_m, 0.0, 0.0] for each in longer])
+        sizes = np.array([[each.length_m, each.width_m] for each in longer])
+        now = self.forecast.poses[:, 0]
+        touched = geometry.boxes_overlap(centres[:, None], sizes[:, None], now[None], self.inflated_sizes[None])
+        touched &= ~touched[-1]  # those that the vehicle itself touches are not checked with any gap
+        return longer[int(np.argmin(touched.any(axis=1)))]
+
+    @cached_property
     def inflated_agents(self) -> AgentTracks:
         """Agents of the scene with `inflated_sizes`."""
         return replace(self.scene.agents, sizes=self.inflated_sizes)
+
+
+def longer_in_front(vehicle: VehicleConfig, by_m: float) -> VehicleConfig:
+    """The vehicle with its front bumper further ahead."""
+    return replace(
+        vehicle,
+        length_m=vehicle.length_m + by_m,
+        rear_axle_to_center_m=vehicle.rear_axle_to_center_m + 0.5 * by_m,
+    )
 
 
 def inflate_boxes(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
@@ -251,7 +278,7 @@ def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCh
     states = states_of_poses(padded[None], observation.ego.speed_mps)
     centers = metrics.centers(states, vehicle)
     road_clearance_m = None if known.grid is None else exact_road_clearances(known.grid, centers, vehicle)
-    unsafe = int(_safety(known, states, centers, road_clearance_m).first_unsafe[0])
+    unsafe = int(_safety(known, states, centers, vehicle, road_clearance_m).first_unsafe[0])
     samples = np.arange(1, steps + 1)
     gap = None
     if known.others is not None:
@@ -320,12 +347,17 @@ def safety_of_states(known: SafetyContext, states: Array, exact: bool = False) -
     centers = metrics.centers(states, vehicle)
     if known.grid is not None:
         road_clearance_m = (exact_road_clearances if exact else road_clearances)(known.grid, centers, vehicle)
-    return _safety(known, states, centers, road_clearance_m)
+    stopping = known.stopping_vehicle
+    boxes = centers if stopping is vehicle else metrics.centers(states, stopping)
+    return _safety(known, states, boxes, stopping, road_clearance_m)
 
 
-def _safety(known: SafetyContext, states: Array, centers: Array, road_clearance_m: Array | None) -> Safety:
-    """Safety of states (N, 41, 11) with box centres (N, 41, 3) and their distances (N, 41) to the edge of the road."""
-    vehicle, agents = known.config.vehicle, known.inflated_agents
+def _safety(
+    known: SafetyContext, states: Array, centers: Array, vehicle: VehicleConfig, road_clearance_m: Array | None
+) -> Safety:
+    """Safety of states (N, 41, 11) of a vehicle with box centres (N, 41, 3) and distances (N, 41) to the edge of the
+    road."""
+    agents = known.inflated_agents
     by_step, excess = np.ones(states.shape[:2]), np.zeros(len(states))
     if len(agents):
         anywhere = np.ones(states.shape[:2], bool)  # a lateral collision counts everywhere
