@@ -151,10 +151,23 @@ def test_of_two_plans_that_pass_equally_long_the_one_with_its_corners_on_the_roa
     assert Assessment(safety=Safety(by_step, np.zeros(2)), stays_on_road=np.array([True, True]), **alike).best(0.0) == 0
 
 
-@pytest.mark.parametrize(("route_m", "plan_m", "counts"), [(0, 2, True), (0, 4, False), (3, 0, True), (3, -1, False)])
-def test_points_beside_the_route_earn_no_quality(route_m, plan_m, counts):
-    """2.5 m beside it, or half a metre more than the car is now; all in metres to the left."""
-    known = known_of(observation(8.0, route=straight_route(left=route_m), agents=cars((60, 30, 0, 0))))
+@pytest.mark.parametrize(
+    ("route_m", "plan_m", "edge_known", "counts"),
+    [
+        (0, 2, True, True),
+        (0, 4, True, False),
+        (3, 0, True, True),
+        (3, -1, True, False),
+        (0, 0.7, False, True),
+        (0, 2, False, False),
+        (3, 0, False, True),
+    ],
+)
+def test_points_beside_the_route_earn_no_quality(route_m, plan_m, edge_known, counts):
+    """2.5 m beside it (1 m where the edge of the road is unknown), or half a metre more than the car is now; all in
+    metres to the left."""
+    grid = strip_grid(12.0) if edge_known else None
+    known = known_of(observation(8.0, route=straight_route(left=route_m), agents=cars((60, 30, 0, 0)), drivable=grid))
     found = assess(known, evaluate(known, plain(straight(8.0, left=plan_m))[None]))
     assert (found.quality[0] > 0.1) == counts
     assert counts or found.quality[0] == 0.0
