@@ -73,7 +73,6 @@ ONLY_IN = {
     "libsumo": ("sim",),
     "sumolib": ("sim",),
     "traci": ("sim",),
-    "webdataset": ("data",),
     "ray": ("cluster",),
     "carla_driver_interface": ("egodriver", "cli.serve"),
     "grpc": ("egodriver",),

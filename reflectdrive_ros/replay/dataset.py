@@ -5,8 +5,9 @@
     OUT/frames.jsonl         all rows, with their split and scene
     OUT/dataset.html         report
 
-A bag is one task of the worker pool and is streamed twice. Files of a task depend on `made_by`, which they carry: the
-next run keeps those that would be the same, so that after a kill at any point the same command completes the set.
+A bag is streamed twice. Where there are fewer bags than workers, each worker has a part of a bag. The files of a task
+carry `made_by`, what they depend on: the next run keeps those that would be the same, so that after a kill at any point
+the same command completes the set.
 """
 
 from __future__ import annotations
@@ -66,12 +67,13 @@ class DatasetOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """One bag. Without `wanted` it is indexed, else the shards named there are made of it."""
+    """One bag or a part of one. Without `wanted` it is indexed, else the shards named there are made of it."""
 
     bag: Path
     drive: str
     out: Path
     made_by: str  # hash of what its files depend on
+    part: tuple[int, int] = (0, 1)  # which part of the bag is indexed, and of how many
     wanted: tuple[tuple[str, tuple[int, ...]], ...] | None = None  # shard that is to be made -> its ticks
 
 
@@ -120,7 +122,9 @@ def make_dataset(
     work = partial(_run_job, options=options, config=config, image_size=image_size)
     notices: dict[str, str] = {}
     todo = [job for job in jobs if read_index(job) is None]
-    failures |= run_jobs(todo, work, workers, "indexing", errors)
+    parts = [part for job in todo for part in index_parts(job, parts_of_each(todo, workers))]
+    failures |= run_jobs([part for part in parts if read_index(part) is None], work, workers, "indexing", errors)
+    join_indices(todo, parts)
     rows: dict[str, list[FrameRow]] = {}
     for job in jobs:
         if str(job.bag) not in failures and (found := read_index(job)) is not None:
@@ -134,7 +138,9 @@ def make_dataset(
     folders = {folder: plan_shards(rows, folder) for folder in (SPLITS if val_share else ("",))}
     jobs = [replace(job, wanted=missing_shards(job, folders, out)) for job in jobs]
     write_indices(folders, jobs, out, failures)  # what is whole now: an interrupted run leaves a readable set
-    failures |= run_jobs([job for job in jobs if job.wanted], work, workers, "writing scenes", errors)
+    todo = [job for job in jobs if job.wanted]
+    shares = [share for job in todo for share in shard_parts(job, parts_of_each(todo, workers))]
+    failures |= run_jobs(shares, work, workers, "writing scenes", errors)
     indices = write_indices(folders, jobs, out, failures)
     every = [row for drive in rows.values() for row in drive]
     if not any(index.scenes for index in indices.values()):
@@ -175,8 +181,34 @@ def digest_of(content: Any) -> str:
 # --- the index -------------------------------------------------------------------------------------------------------
 
 
+def parts_of_each(jobs: Sequence[Job], workers: Workers) -> int:
+    """Into how many parts each bag is divided, so that no worker is idle."""
+    return -(-workers // max(len(jobs), 1)) if isinstance(workers, int) else 1
+
+
+def index_parts(job: Job, count: int) -> list[Job]:
+    return [replace(job, part=(number, count)) for number in range(count)]
+
+
 def index_path(job: Job) -> Path:
-    return job.out / FRAMES / f"{job.drive}.jsonl"
+    number, count = job.part
+    return job.out / FRAMES / (f"{job.drive}.jsonl" if count == 1 else f"{job.drive}.{number + 1}of{count}.jsonl")
+
+
+def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
+    """Writes the indices of bags whose parts are all whole, and removes the parts."""
+    for job in jobs:
+        mine = [part for part in parts if part.drive == job.drive]
+        found = [read_index(part) for part in mine]
+        if len(mine) > 1 and all(each is not None for each in found):
+            headers, rows = zip(*filter(None, found), strict=True)
+            notice = next((header["notice"] for header in headers if header["notice"]), "")
+            frame_index.write_rows(
+                index_path(job), {**headers[0], "notice": notice}, [r for each in rows for r in each]
+            )
+        if read_index(job) is not None:
+            for path in (job.out / FRAMES).glob(f"{job.drive}.*of*.jsonl"):
+                path.unlink()
 
 
 def read_index(job: Job) -> tuple[dict[str, Any], list[FrameRow]] | None:
@@ -270,6 +302,13 @@ def missing_shards(job: Job, folders: Mapping[str, Shards], out: Path) -> tuple[
     )
 
 
+def shard_parts(job: Job, count: int) -> list[Job]:
+    """The job as several, each with shards that follow each other."""
+    assert job.wanted is not None
+    size = -(-len(job.wanted) // count)
+    return [replace(job, wanted=job.wanted[first : first + size]) for first in range(0, len(job.wanted), size)]
+
+
 def write_indices(
     folders: Mapping[str, Shards], jobs: Sequence[Job], out: Path, failures: Mapping[str, str]
 ) -> dict[str, Index]:
@@ -345,29 +384,37 @@ def _run_job(
     """Indexes one bag, or writes its missing shards; a sentence where that is not possible."""
     try:
         with local_copy(job.bag) as bag, BagReader(bag) as reader:
-            ticks = reader.duration_s / options.tick_s
             if job.wanted is None:
                 drive, route = open_drive(job, reader, options, config, INDEX_IMAGE)
-                rows = [row for row, _ in reported(drive.frames(reader, route), ticks, report)]
+                ticks: Sequence[int] = ticks_of_part(reader, options.tick_s, job.part)
+                frames = drive.frames(reader, route, ticks, with_scenes=False)
+                rows = [row for row, _ in reported(frames, ticks, report)]
                 notice = "; ".join(filter(None, (reader.notice, drive.notice and f"bag {job.bag}: {drive.notice}")))
                 header = {"made_by": job.made_by, "notice": notice}
                 frame_index.write_rows(index_path(job), header, rows)
             else:
                 drive, route = open_drive(job, reader, options, config, image_size)
-                write_shards(job, reported(drive.frames(reader, route), ticks, report))
+                ticks = sorted(tick for _, each in job.wanted for tick in each)
+                write_shards(job, reported(drive.frames(reader, route, ticks, with_scenes=True), ticks, report))
     except UserError as fault:
         sentence = str(fault)
         return sentence if str(job.bag) in sentence else f"bag {job.bag}: {sentence}"
     return ""
 
 
-def reported(frames: Any, ticks: float, report: Callable[[float], None]) -> Any:
-    """The frames; `report` gets the share of the bag, which has about so many ticks."""
-    before, count = 0.0, max(ticks, 1.0)
-    for row, scene in frames:
-        if row.tick / count >= before + PROGRESS_STEP:
-            before = row.tick / count
-            report(min(before, 1.0))
+def ticks_of_part(reader: BagReader, tick_s: float, part: tuple[int, int]) -> range:
+    number, count = part
+    ticks = (reader.end_ns - reader.start_ns) // round(tick_s * 1e9) + 1
+    return range(ticks * number // count, ticks * (number + 1) // count)
+
+
+def reported(frames: Any, ticks: Sequence[int], report: Callable[[float], None]) -> Any:
+    """The frames of these ticks; `report` gets the share that is done."""
+    before = 0.0
+    for done, (row, scene) in enumerate(frames):
+        if done / len(ticks) >= before + PROGRESS_STEP:
+            before = done / len(ticks)
+            report(before)
         yield row, scene
 
 
