@@ -137,7 +137,7 @@ def test_the_expert_is_the_driven_path(bag, dataset):
 
 
 def test_every_tick_has_a_row_with_its_reasons(dataset):
-    _, rows = frame_index.read_rows(dataset / "frames.jsonl")
+    _, rows = frame_index.read_rows(dataset / "frames.parquet")
     assert [row.tick for row in rows] == list(range(16))  # 8 s
     assert all(row.valid == (not row.reasons) for row in rows)
     assert all(reason in frame_index.REASONS for row in rows for reason in row.reasons)
@@ -153,7 +153,7 @@ def without_route(topic, message):
 def test_a_bag_without_a_route_gets_its_driven_path_as_a_flagged_hindsight_route(tmp_path):
     short_bag(tmp_path / "a", "pandaset_002", without_route, seconds=100.0)
     assert run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set")]) == 0
-    _, rows = frame_index.read_rows(tmp_path / "set" / "frames.jsonl")
+    _, rows = frame_index.read_rows(tmp_path / "set" / "frames.parquet")
     assert all(row.hindsight for row in rows)
     for scene in scenes_of(tmp_path / "set", images=False):
         assert scene.notes["route"] == "driven"
@@ -165,7 +165,7 @@ def skipped(tmp_path, change, *options, seconds=100.0):
     """Reasons of a changed recording, by tick."""
     short_bag(tmp_path / "a", "pandaset_002", change, seconds=seconds)
     run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set"), *options])
-    _, rows = frame_index.read_rows(tmp_path / "set" / "frames" / "a.jsonl")
+    _, rows = frame_index.read_rows(tmp_path / "set" / "frames" / "a.parquet")
     return {row.tick: set(row.reasons) for row in rows}
 
 
@@ -389,7 +389,7 @@ def test_a_finer_tick_gives_more_scenes_of_the_same_drive(bag, dataset, tmp_path
 
 
 def test_splits_are_by_drive_and_places_of_val_are_left_out_of_train(dataset):
-    _, rows = frame_index.read_rows(dataset / "frames.jsonl")
+    _, rows = frame_index.read_rows(dataset / "frames.parquet")
     drives = {
         name: [replace(row, drive=name, place=f"map/{k // 8 + shift}") for k, row in enumerate(rows)]
         for name, shift in (("a", 0), ("b", 1), ("c", 7))

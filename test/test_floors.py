@@ -74,6 +74,7 @@ ONLY_IN = {
     "sumolib": ("sim",),
     "traci": ("sim",),
     "ray": ("cluster",),
+    "pyarrow": ("data",),
     "carla_driver_interface": ("egodriver", "cli.serve"),
     "grpc": ("egodriver",),
 }

@@ -1,8 +1,8 @@
 """Scene sets from recordings: an index of all ticks first, then shards of the valid ones.
 
-    OUT/frames/DRIVE.jsonl   rows of one bag, complete or absent
+    OUT/frames/DRIVE.parquet   rows of one bag, complete or absent
     OUT/DRIVE-00000.tar ..   scenes, with a note each (`data.shards`); in OUT/train and OUT/val with a share for val
-    OUT/frames.jsonl         all rows, with their split and scene
+    OUT/frames.parquet         all rows, with their split and scene
     OUT/dataset.html         report
 
 A bag is streamed twice. Where there are fewer bags than workers, each worker has a part of a bag. The files of a task
@@ -43,10 +43,9 @@ from .engine import recorded_path
 from .many import find_bags_in, made_by
 from .recorded_world import BagSlice, find_map
 
-FORMAT = 1  # of a set made of recordings; the scenes' own is codec.FORMAT
 SET_NAME = "recordings"
 SHARD_SCENES = 100
-FRAMES, ALL_FRAMES = "frames", "frames.jsonl"
+FRAMES, ALL_FRAMES = "frames", "frames.parquet"
 SPLITS = ("train", "val")
 INDEX_IMAGE = (32, 18)  # px: while indexing, images are checked and not kept; small ones are decoded faster
 DRIVE_CHARACTERS = 80
@@ -192,7 +191,7 @@ def index_parts(job: Job, count: int) -> list[Job]:
 
 def index_path(job: Job) -> Path:
     number, count = job.part
-    return job.out / FRAMES / (f"{job.drive}.jsonl" if count == 1 else f"{job.drive}.{number + 1}of{count}.jsonl")
+    return job.out / FRAMES / (f"{job.drive}.parquet" if count == 1 else f"{job.drive}.{number + 1}of{count}.parquet")
 
 
 def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
@@ -207,7 +206,7 @@ def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
                 index_path(job), {**headers[0], "notice": notice}, [r for each in rows for r in each]
             )
         if read_index(job) is not None:
-            for path in (job.out / FRAMES).glob(f"{job.drive}.*of*.jsonl"):
+            for path in (job.out / FRAMES).glob(f"{job.drive}.*of*.parquet"):
                 path.unlink()
 
 
@@ -277,7 +276,7 @@ def plan_shards(rows: dict[str, list[FrameRow]], folder: str) -> Shards:
 
 
 def shard_made_by(job: Job, ticks: Sequence[int]) -> dict[str, Any]:
-    return {"dataset_format": FORMAT, "drive": job.drive, "sha256": digest_of([job.made_by, list(ticks)])}
+    return {"dataset_format": frame_index.FORMAT, "drive": job.drive, "sha256": digest_of([job.made_by, list(ticks)])}
 
 
 def whole_note(job: Job, folder: Path, name: str, ticks: Sequence[int]) -> ShardNote | None:
@@ -324,7 +323,7 @@ def write_indices(
             else:
                 notes.append(note)
         made = {
-            "dataset_format": FORMAT,
+            "dataset_format": frame_index.FORMAT,
             "codec": codec.FORMAT,
             "drives": sorted({drive for drive, _ in planned.values()}),
         }
