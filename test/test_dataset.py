@@ -11,15 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from own_bags import ODOMETRY, ROUTE, short_bag
 
 from reflectdrive_ros.__main__ import run
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.data import frame_index, shards
+from reflectdrive_ros.data import codec, frame_index, shards
 from reflectdrive_ros.demo.recordings import open_recording
 from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.replay import dataset as dataset_module
+from reflectdrive_ros.replay import dataset_frames
 from reflectdrive_ros.replay.bag_topics import map_topics
 from reflectdrive_ros.replay.dataset import assign_splits
 from reflectdrive_ros.replay.engine import due_steps
@@ -78,6 +80,41 @@ def assert_inputs_equal_those_of_the_node(folder, path):
 
 def test_inputs_of_the_recorded_drive_equal_those_of_the_node_to_the_last_bit(bag, dataset):
     assert_inputs_equal_those_of_the_node(dataset, bag)
+
+
+def test_images_between_two_ticks_are_the_older_ones_as_in_the_node(bag, tmp_path):
+    """With a tick every 0.7 s the images of 0.5 s before a scene belong to no tick: they were passed over at first."""
+    assert run(["dataset", str(bag), "--out", str(tmp_path / "set"), "--tick", "0.7"]) == 0
+    assert_inputs_equal_those_of_the_node(tmp_path / "set", bag)
+
+
+def frames_of(bag, ticks):
+    """Rows and files of the scenes of some ticks."""
+    job = dataset_module.Job(bag, "sunny", bag.parent, "")
+    with BagReader(bag) as reader:
+        drive, route = dataset_module.open_drive(job, reader, dataset_module.DatasetOptions(), Config(), (288, 144))
+        return [
+            (row, scene and codec.sample_of(scene, lossless=True))
+            for row, scene in drive.frames(reader, route, ticks, with_scenes=True)
+        ]
+
+
+def test_a_part_of_a_bag_gives_the_same_rows_and_scenes_as_the_whole(bag, monkeypatch):
+    """Until `LEAD_NS` before the part objects are left out; their history is 2 s long."""
+    monkeypatch.setattr(dataset_frames, "LEAD_NS", 3_000_000_000)
+    whole = frames_of(bag, range(16))
+    assert [row.tick for row, _ in whole] == list(range(16))
+    assert any(scene for _, scene in whole[6:])
+    assert frames_of(bag, range(6, 16)) == whole[6:]
+    assert frames_of(bag, [5, 7]) == [whole[5], whole[7]]
+
+
+def test_two_processes_share_one_bag_and_make_the_same_set(bag, dataset, tmp_path):
+    out = tmp_path / "set"
+    assert run(["dataset", str(bag), "--out", str(out), "--jobs", "2"]) == 0
+    assert (out / "sunny-00000.tar").read_bytes() == (dataset / "sunny-00000.tar").read_bytes()
+    assert frame_index.read_rows(out / "frames.parquet") == frame_index.read_rows(dataset / "frames.parquet")
+    assert [path.name for path in (out / "frames").iterdir()] == ["sunny.parquet"]
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +257,19 @@ def test_an_object_on_the_driven_path_skips_the_frame(bag, tmp_path):
         return [(topic, message)]
 
     assert "future_collides" in skipped(tmp_path, change)[4]
+
+
+def test_an_index_is_parquet_and_a_damaged_one_is_no_index(dataset, tmp_path):
+    whole = (dataset / "frames.parquet").read_bytes()
+    columns = pyarrow.parquet.read_table(dataset / "frames.parquet").to_pydict()
+    assert list(columns)[:5] == ["drive", "tick", "stamp_ns", "valid", "reasons"]
+    assert set(columns["drive"]) == {"sunny"}
+    path = tmp_path / "frames.parquet"
+    middle = len(whole) // 4
+    for harmed in (whole[:-100], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], b"", b"{}" * 50):
+        path.write_bytes(harmed)
+        with pytest.raises(shards.SetError, match=r"frames\.parquet .*: remove it, and it is made again"):
+            frame_index.read_rows(path)
 
 
 # --- sets ------------------------------------------------------------------------------------------------------------

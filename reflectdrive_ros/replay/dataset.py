@@ -211,9 +211,9 @@ def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
 
 
 def read_index(job: Job) -> tuple[dict[str, Any], list[FrameRow]] | None:
-    """Header and rows of a bag's index; None if it is missing, damaged or would be another now.
+    """Header and rows of a bag's index; None if it is missing or would be another now.
 
-    Raises SetError for one of another version.
+    Raises SetError for one that is damaged or of another version.
     """
     path = index_path(job)
     try:

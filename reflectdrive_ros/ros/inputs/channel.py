@@ -114,7 +114,7 @@ class Channel:
         return item
 
     def convert_usable(self, item: tuple[int, Any], converter: Callable[[Any], T]) -> T:
-        """As `convert`, of an item that was usable when it was looked at."""
+        """As `convert`, of an item that `usable` gave before."""
         try:
             result = converter(item[1])
         except BadMessage as fault:
