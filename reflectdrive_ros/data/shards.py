@@ -217,7 +217,11 @@ def index_of(folder: Path) -> Index:
     try:
         content = read_json(path)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise SetError(f"{shown(path)} is no index of scenes of format {FORMAT}: make the set again")
+            found = content.get("format") if isinstance(content, dict) else None
+            raise SetError(
+                f"{shown(path)} is no index of scenes of format {FORMAT}, it has {shown(str(found))}: make the set "
+                "again, or use the version of reflectdrive that wrote it"
+            )
         check_fields(content, FIELDS)
     except FileNotFoundError:
         raise SetError(

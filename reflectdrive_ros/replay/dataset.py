@@ -37,7 +37,7 @@ from ..ros.bag import BagError, BagReader
 from ..ros.lanelet_map import LaneletMap
 from ..storage import local_copy
 from .bag_topics import TOPIC_KEYWORDS, TopicMapping, known_sources, map_topics
-from .dataset_checks import FrameLimits
+from .dataset_checks import FrameLimits, problem_reason
 from .dataset_frames import Drive
 from .engine import recorded_path
 from .many import find_bags_in, made_by
@@ -226,9 +226,11 @@ def read_index(job: Job) -> tuple[dict[str, Any], list[FrameRow]] | None:
 def no_frame_sentence(bag: Path, rows: Sequence[FrameRow]) -> str:
     counts = frame_index.reason_counts(rows)
     reason = max(counts, key=counts.__getitem__, default="")
-    problem = next((row.problem for row in reversed(rows) if row.problem), "")
-    return f"bag {bag} has no valid frame: {counts.get(reason, 0)} of {len(rows)} ticks are skipped as {reason}" + (
-        f" ({problem})" if problem else ""
+    problems = [part for row in reversed(rows) for part in row.problem.split("; ") if part]
+    why = next((part for part in problems if problem_reason(part) == reason), frame_index.REASONS.get(reason, ""))
+    return (
+        f"bag {bag} has no valid frame: {counts.get(reason, 0)} of {len(rows)} ticks are skipped as {reason}"
+        + f" ({why})" * bool(why)
     )
 
 
