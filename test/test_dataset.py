@@ -21,9 +21,9 @@ from reflectdrive_ros.data import codec, frame_index, shards
 from reflectdrive_ros.demo.recordings import open_recording
 from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.replay import dataset as dataset_module
-from reflectdrive_ros.replay import dataset_frames
+from reflectdrive_ros.replay import dataset_frames, dataset_index
 from reflectdrive_ros.replay.bag_topics import map_topics
-from reflectdrive_ros.replay.dataset import assign_splits
+from reflectdrive_ros.replay.dataset_index import assign_splits, share_out
 from reflectdrive_ros.replay.engine import due_steps
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.convert import stamp_ns
@@ -90,7 +90,7 @@ def test_images_between_two_ticks_are_the_older_ones_as_in_the_node(bag, tmp_pat
 
 def frames_of(bag, ticks):
     """Rows and files of the scenes of some ticks."""
-    job = dataset_module.Job(bag, "sunny", bag.parent, "")
+    job = dataset_index.Job(bag, "sunny", bag.parent, "")
     with BagReader(bag) as reader:
         drive, route = dataset_module.open_drive(job, reader, dataset_module.DatasetOptions(), Config(), (288, 144))
         return [
@@ -107,6 +107,14 @@ def test_a_part_of_a_bag_gives_the_same_rows_and_scenes_as_the_whole(bag, monkey
     assert any(scene for _, scene in whole[6:])
     assert frames_of(bag, range(6, 16)) == whole[6:]
     assert frames_of(bag, [5, 7]) == [whole[5], whole[7]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "workers", "parts"),
+    [([10], 2, [2]), ([10, 10], 2, [1, 1]), ([10, 10, 10], 2, [1, 1, 1]), ([80, 20], 2, [2, 1]), ([0], 4, [1])],
+)
+def test_a_bag_is_divided_by_its_share_of_the_work(sizes, workers, parts):
+    assert share_out(sizes, workers) == parts
 
 
 def test_two_processes_share_one_bag_and_make_the_same_set(bag, dataset, tmp_path):
@@ -287,9 +295,10 @@ def test_the_same_command_keeps_what_is_there_and_completes_what_is_not(bag, dat
     assert tar.read_bytes() == whole
 
 
-@pytest.mark.parametrize("after_s", [1.5, 4.0])
-def test_a_kill_leaves_nothing_that_is_read_as_whole(bag, dataset, tmp_path, after_s):
+@pytest.mark.parametrize(("after_s", "jobs"), [(1.5, "1"), (4.0, "2")])
+def test_a_kill_leaves_nothing_that_is_read_as_whole(bag, dataset, tmp_path, after_s, jobs):
     command = [sys.executable, "-m", "reflectdrive_ros", "dataset", str(bag), "--out", str(tmp_path / "set")]
+    command += ["--jobs", jobs]
     killed = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     time.sleep(after_s)
     killed.send_signal(signal.SIGKILL)
@@ -369,11 +378,11 @@ def test_a_set_of_the_proving_ground_is_not_overwritten(bag, tmp_path, capsys):
 def indexed(tmp_path, change):
     """Problem sentence, rows and notice of a changed recording, indexed in this process."""
     short_bag(tmp_path / "a", "pandaset_002", change, seconds=7.0)
-    job = dataset_module.Job(tmp_path / "a", "a", tmp_path, "")
-    (tmp_path / dataset_module.FRAMES).mkdir()
+    job = dataset_index.Job(tmp_path / "a", "a", tmp_path, "")
+    (tmp_path / dataset_index.FRAMES).mkdir()
     options = dataset_module.DatasetOptions()
     problem = dataset_module._run_job(job, lambda _: None, options=options, config=Config(), image_size=(288, 162))
-    header, rows = dataset_module.read_index(job) or ({"notice": ""}, [])
+    header, rows = dataset_index.read_index(job) or ({"notice": ""}, [])
     return problem, rows, header["notice"]
 
 
@@ -399,7 +408,7 @@ def test_an_unknown_distortion_model_is_refused_with_those_that_are_known(tmp_pa
     problem, rows, _ = indexed(tmp_path, changed_info(distortion_model="thin_prism", d=[0.1] * 5))
     assert problem == ""
     assert not any(row.valid for row in rows)
-    sentence = dataset_module.no_frame_sentence(tmp_path / "a", rows)
+    sentence = dataset_index.no_frame_sentence(tmp_path / "a", rows)
     assert "distortion model 'thin_prism', expected one of plumb_bob, rational_polynomial, equidistant" in sentence
 
 

@@ -5,7 +5,7 @@
     OUT/frames.parquet         all rows, with their split and scene
     OUT/dataset.html         report
 
-A bag is streamed twice. Where there are fewer bags than workers, each worker has a part of a bag. The files of a task
+A bag is streamed twice; a large one is shared by several workers, each of which has a part of it. The files of a task
 carry `made_by`, what they depend on: the next run keeps those that would be the same, so that after a kill at any point
 the same command completes the set.
 """
@@ -37,16 +37,27 @@ from ..ros.bag import BagError, BagReader
 from ..ros.lanelet_map import LaneletMap
 from ..storage import local_copy
 from .bag_topics import TOPIC_KEYWORDS, TopicMapping, known_sources, map_topics
-from .dataset_checks import FrameLimits, problem_reason
+from .dataset_checks import FrameLimits
 from .dataset_frames import Drive
+from .dataset_index import (
+    FRAMES,
+    SPLITS,
+    Job,
+    assign_splits,
+    index_parts,
+    index_path,
+    join_indices,
+    no_frame_sentence,
+    read_index,
+    share_out,
+)
 from .engine import recorded_path
 from .many import find_bags_in, made_by
 from .recorded_world import BagSlice, find_map
 
 SET_NAME = "recordings"
 SHARD_SCENES = 100
-FRAMES, ALL_FRAMES = "frames", "frames.parquet"
-SPLITS = ("train", "val")
+ALL_FRAMES = "frames.parquet"
 INDEX_IMAGE = (32, 18)  # px: while indexing, images are checked and not kept; small ones are decoded faster
 DRIVE_CHARACTERS = 80
 PROGRESS_STEP = 0.01
@@ -62,18 +73,6 @@ class DatasetOptions:
     limits: FrameLimits = field(default_factory=FrameLimits)
     tick_s: float = 0.5  # between two frames
     overrides: Mapping[str, Sequence[tuple[float, float]]] | None = None  # drive -> seconds from the bag's start
-
-
-@dataclass(frozen=True)
-class Job:
-    """One bag or a part of one. Without `wanted` it is indexed, else the shards named there are made of it."""
-
-    bag: Path
-    drive: str
-    out: Path
-    made_by: str  # hash of what its files depend on
-    part: tuple[int, int] = (0, 1)  # which part of the bag is indexed, and of how many
-    wanted: tuple[tuple[str, tuple[int, ...]], ...] | None = None  # shard that is to be made -> its ticks
 
 
 @dataclass(frozen=True)
@@ -114,14 +113,16 @@ def make_dataset(
             failures[str(bag)] = f"{fault.filename or bag} cannot be used: {fault.strerror}"
             continue
         content["overrides"] = (options.overrides or {}).get(drive, [])
-        jobs.append(Job(bag, drive, out, digest_of(content)))
+        size = sum(file[0] for file in content["bag"].values())
+        jobs.append(Job(bag, drive, out, digest_of(content), size))
     if unknown := sorted(set(options.overrides or {}) - set(names.values())):
         raise BagError(f"the interval file names drive '{unknown[0]}', the bags are {', '.join(names.values())}")
     (out / FRAMES).mkdir(parents=True, exist_ok=True)
     work = partial(_run_job, options=options, config=config, image_size=image_size)
     notices: dict[str, str] = {}
     todo = [job for job in jobs if read_index(job) is None]
-    parts = [part for job in todo for part in index_parts(job, parts_of_each(todo, workers))]
+    counts = share_out([job.size for job in todo], workers)
+    parts = [part for job, count in zip(todo, counts, strict=True) for part in index_parts(job, count)]
     failures |= run_jobs([part for part in parts if read_index(part) is None], work, workers, "indexing", errors)
     join_indices(todo, parts)
     rows: dict[str, list[FrameRow]] = {}
@@ -138,8 +139,9 @@ def make_dataset(
     jobs = [replace(job, wanted=missing_shards(job, folders, out)) for job in jobs]
     write_indices(folders, jobs, out, failures)  # what is whole now: an interrupted run leaves a readable set
     todo = [job for job in jobs if job.wanted]
-    shares = [share for job in todo for share in shard_parts(job, parts_of_each(todo, workers))]
-    failures |= run_jobs(shares, work, workers, "writing scenes", errors)
+    counts = share_out([len(job.wanted or ()) for job in todo], workers)
+    parts = [part for job, count in zip(todo, counts, strict=True) for part in shard_parts(job, count)]
+    failures |= run_jobs(parts, work, workers, "writing scenes", errors)
     indices = write_indices(folders, jobs, out, failures)
     every = [row for drive in rows.values() for row in drive]
     if not any(index.scenes for index in indices.values()):
@@ -175,88 +177,6 @@ def drive_names(bags: Sequence[Path]) -> dict[Path, str]:
 
 def digest_of(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-# --- the index -------------------------------------------------------------------------------------------------------
-
-
-def parts_of_each(jobs: Sequence[Job], workers: Workers) -> int:
-    """Into how many parts each bag is divided, so that no worker is idle."""
-    return -(-workers // max(len(jobs), 1)) if isinstance(workers, int) else 1
-
-
-def index_parts(job: Job, count: int) -> list[Job]:
-    return [replace(job, part=(number, count)) for number in range(count)]
-
-
-def index_path(job: Job) -> Path:
-    number, count = job.part
-    return job.out / FRAMES / (f"{job.drive}.parquet" if count == 1 else f"{job.drive}.{number + 1}of{count}.parquet")
-
-
-def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
-    """Writes the indices of bags whose parts are all whole, and removes the parts."""
-    for job in jobs:
-        mine = [part for part in parts if part.drive == job.drive]
-        found = [read_index(part) for part in mine]
-        if len(mine) > 1 and all(each is not None for each in found):
-            headers, rows = zip(*filter(None, found), strict=True)
-            notice = next((header["notice"] for header in headers if header["notice"]), "")
-            frame_index.write_rows(
-                index_path(job), {**headers[0], "notice": notice}, [r for each in rows for r in each]
-            )
-        if read_index(job) is not None:
-            for path in (job.out / FRAMES).glob(f"{job.drive}.*of*.parquet"):
-                path.unlink()
-
-
-def read_index(job: Job) -> tuple[dict[str, Any], list[FrameRow]] | None:
-    """Header and rows of a bag's index; None if it is missing or would be another now.
-
-    Raises SetError for one that is damaged or of another version.
-    """
-    path = index_path(job)
-    try:
-        header, rows = frame_index.read_rows(path)
-    except OSError:
-        return None
-    return (header, rows) if header.get("made_by") == job.made_by else None
-
-
-def no_frame_sentence(bag: Path, rows: Sequence[FrameRow]) -> str:
-    counts = frame_index.reason_counts(rows)
-    reason = max(counts, key=counts.__getitem__, default="")
-    problems = [part for row in reversed(rows) for part in row.problem.split("; ") if part]
-    why = next((part for part in problems if problem_reason(part) == reason), frame_index.REASONS.get(reason, ""))
-    return (
-        f"bag {bag} has no valid frame: {counts.get(reason, 0)} of {len(rows)} ticks are skipped as {reason}"
-        + f" ({why})" * bool(why)
-    )
-
-
-def assign_splits(rows: Mapping[str, Sequence[FrameRow]], val_share: float) -> dict[str, list[FrameRow]]:
-    """Rows with their split: whole drives go to val, and frames of train at places that these pass are left out.
-
-    Drives are chosen by the hash of their name, so that further drives move no other from one split to the other
-    as long as the share of drives in val stays.
-    """
-    if not val_share:
-        return {drive: [*each] for drive, each in rows.items()}
-    if len(rows) < 2:
-        raise BagError(f"--val-share {val_share:g} needs at least two drives: splits are by drive")
-    order = sorted(rows, key=lambda drive: hashlib.sha256(drive.encode()).hexdigest())
-    val = set(order[: min(max(round(val_share * len(order)), 1), len(order) - 1)])
-    places = {row.place for drive in val for row in rows[drive] if row.place}
-    found: dict[str, list[FrameRow]] = {}
-    for drive, each in rows.items():
-        split = "val" if drive in val else "train"
-        found[drive] = [
-            replace(row, split=split, valid=False, reasons=(*row.reasons, "place_of_val"))
-            if split == "train" and row.place in places
-            else replace(row, split=split)
-            for row in each
-        ]
-    return found
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------
