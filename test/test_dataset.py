@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from own_bags import ODOMETRY, ROUTE, short_bag
+from std_msgs.msg import Bool
 
 from reflectdrive_ros.__main__ import run
 from reflectdrive_ros.config import Config
@@ -252,6 +253,27 @@ def test_manual_override_and_a_collision_of_the_logged_future_skip_frames(tmp_pa
     found = skipped(tmp_path, lambda topic, message: [(topic, message)], "--overrides", str(tmp_path / "hands.csv"))
     assert all("manual_override" in found[tick] for tick in (4, 6, 8))
     assert "manual_override" not in found[10]
+
+
+def test_a_topic_of_the_bag_marks_manual_overrides(tmp_path, capsys):
+    first_ns = begin_ns()
+
+    def change(topic, message):
+        if topic != ODOMETRY:
+            return [(topic, message)]
+        at_s = (stamp_ns(message.header) - first_ns) * 1e-9
+        return [(topic, message), ("/override", Bool(data=4.0 <= at_s < 4.5))]
+
+    found = skipped(tmp_path, change, "--override-topic", "/override")
+    assert all("manual_override" in found[tick] for tick in (4, 6, 8))
+    assert "manual_override" not in found[10]
+    capsys.readouterr()
+    assert "has no such topic, expected one of type std_msgs/msg/Bool or" in refusal(
+        capsys, tmp_path / "a", "--out", tmp_path / "other", "--override-topic", "/hands"
+    )
+    assert "has it as nav_msgs/msg/Odometry" in refusal(
+        capsys, tmp_path / "a", "--out", tmp_path / "other", "--override-topic", ODOMETRY
+    )
 
 
 def test_an_object_on_the_driven_path_skips_the_frame(bag, tmp_path):

@@ -89,6 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CSV of manual overrides: drive, start, end in s of the bag",
     )
+    parser.add_argument(
+        "--override-topic",
+        default="",
+        metavar="NAME",
+        help="topic of manual overrides: std_msgs/Bool, true while a person drives, or Autoware's operation mode",
+    )
     arguments.add_workers_arguments(parser, "--jobs", 1, "processes, each with a bag or a part of one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     limits = parser.add_argument_group("limits beyond which a tick makes no scene")
@@ -115,6 +121,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         limits=FrameLimits(**{entry.name: getattr(args, entry.name) for entry in fields(FrameLimits)}),
         tick_s=args.tick,
         overrides=None if args.overrides is None else read_overrides(args.overrides),
+        override_topic=args.override_topic,
     )
     with lock_folder(args.out):
         made = make_dataset(

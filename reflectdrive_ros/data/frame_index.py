@@ -38,7 +38,7 @@ REASONS: Mapping[str, str] = {
     "localisation_jump": "the position jumps within that time",
     "localisation_covariance": "the standard deviation of the position is too large within that time",
     "standing": "the car stands for long, and still does 4 s ahead",
-    "manual_override": "the interval file marks a part of the 4 s ahead",
+    "manual_override": "a person drives in the 4 s ahead, by the interval file or the override topic",
     "off_lane": "the car is too far from the lanes of the map",
     "runs_red_light": "the driven path crosses the stop line of a light that is red then",
     "future_collides": "the driven path overlaps an object within 4 s",

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,9 @@ from ..errors import UserError
 from ..parallel import Workers, map_restartable
 from ..provenance import program_sha256
 from ..ros import outputs, topics
-from ..ros.bag import BagError, BagReader
+from ..ros.bag import BagError, BagReader, DamagedMessage
+from ..ros.convert import BadMessage
+from ..ros.inputs.control import is_autonomous
 from ..ros.lanelet_map import LaneletMap
 from ..storage import local_copy
 from .bag_topics import TOPIC_KEYWORDS, TopicMapping, known_sources, map_topics
@@ -61,6 +63,10 @@ ALL_FRAMES = "frames.parquet"
 INDEX_IMAGE = (32, 18)  # px: while indexing, images are checked and not kept; small ones are decoded faster
 DRIVE_CHARACTERS = 80
 PROGRESS_STEP = 0.01
+OVERRIDE_TYPES: Mapping[str, Callable[[Any], bool]] = {  # whether a person drives
+    "std_msgs/msg/Bool": lambda message: bool(message.data),
+    topics.OPERATION_MODE_TYPE: lambda message: not is_autonomous(message),
+}
 SHORTEST_S = 6.0  # 2 s before a frame and 4 s after it
 
 
@@ -73,6 +79,7 @@ class DatasetOptions:
     limits: FrameLimits = field(default_factory=FrameLimits)
     tick_s: float = 0.5  # between two frames
     overrides: Mapping[str, Sequence[tuple[float, float]]] | None = None  # drive -> seconds from the bag's start
+    override_topic: str = ""  # of the bag, that says when a person drives
 
 
 @dataclass(frozen=True)
@@ -389,7 +396,10 @@ def open_drive(
         lanelets=lanelets,
         map_name=map_name(lanelets, job),
         limits=options.limits,
-        overrides=(options.overrides or {}).get(job.drive, ()),
+        overrides=[
+            *(options.overrides or {}).get(job.drive, ()),
+            *(override_intervals(reader, options.override_topic) if options.override_topic else ()),
+        ],
         hindsight=hindsight,
         tick_s=options.tick_s,
     )
@@ -402,6 +412,32 @@ def lights_source(reader: BagReader, options: DatasetOptions) -> dict[str, str]:
     if not names or "lights=" in options.topic:
         return {}
     return {"lights": min(names, key=lambda name: (TOPIC_KEYWORDS["lights"] not in name, len(name), name))}
+
+
+def override_intervals(reader: BagReader, topic: str) -> list[tuple[float, float]]:
+    """When a person drives, in s from the bag's start: while the topic's last message says so.
+
+    Raises BagError where the bag has no such topic, or one of another type than OVERRIDE_TYPES.
+    """
+    kind = next((each.type_name for each in reader.topics if each.name == topic and each.count), "")
+    if kind not in OVERRIDE_TYPES:
+        raise BagError(
+            f"--override-topic {topic}: bag {reader.path} has {f'it as {kind}' if kind else 'no such topic'}, "
+            f"expected one of type {' or '.join(OVERRIDE_TYPES)}"
+        )
+    found: list[tuple[float, float]] = []
+    since_ns: int | None = None
+    for entry in reader.messages([topic]):
+        with suppress(BadMessage, DamagedMessage):
+            message = entry.message()
+            if OVERRIDE_TYPES[kind](message):
+                since_ns = entry.received_ns if since_ns is None else since_ns
+            elif since_ns is not None:
+                found.append((since_ns, entry.received_ns))
+                since_ns = None
+    if since_ns is not None:
+        found.append((since_ns, reader.end_ns))
+    return [((first - reader.start_ns) * 1e-9, (last - reader.start_ns) * 1e-9) for first, last in found]
 
 
 def map_drive_topics(config: Config, reader: BagReader, options: DatasetOptions) -> TopicMapping:

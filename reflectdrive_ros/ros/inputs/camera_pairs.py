@@ -56,8 +56,12 @@ class CameraPairs(MessageStore):
     def _skip_cameras(
         self, image_ns: int | None, images: dict[str, Any], now_ns: int
     ) -> tuple[CameraFrame, ...] | None:
-        """As `_cameras`, for images that are decoded only if a later step uses them as its older ones."""
-        if self._rig is None:  # changed calibrations do not clear the cache then: each image has that of its time
+        """As `_cameras`, for images that are decoded only if a later step uses them as its older ones.
+
+        Raw images are scaled at once: they are large. Without a rig all are, as changed calibrations do not clear the
+        cache then: each image has that of its time.
+        """
+        if self._rig is None or not self._config.cameras.compressed:
             return self._cameras(image_ns, images, now_ns, [])
         self._calibrate(images)
         if image_ns is not None:
