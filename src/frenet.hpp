@@ -21,4 +21,21 @@ struct HeadingPrior {
 // Headings (N, T) of plans of points (N, T, 2) that begin at the origin with heading 0.
 void headings_of_points(const double* points, int plans, int count, const HeadingPrior& prior, double* headings);
 
+// When a plan follows a route, and how near it its points are looked for.
+struct RouteRule {
+  double tolerance_m, astray, beside_m, telling_m;
+};
+
+// Whether points (T, 2) of a straight road follow it from its origin on: no step longer than `telling_m` has a smaller
+// cosine than `astray` to the road, no point is more than `beside_m` to its side.
+bool follows(const double* straight, int count, const RouteRule& rule);
+
+// Headings (N, T) of plans of points (N, T, 2), estimated against the route where a plan follows it. The car is at `here`,
+// x and y of the straight road and the route's heading.
+void headings_on_road(const Route& route, const double* here, const double* points, int plans, int count, const RouteRule& rule,
+                      const HeadingPrior& prior, double* headings);
+
+// Points (T, 2) of the ego frame from those of the straight road; the road goes straight on beyond its ends.
+void to_cartesian(const Route& route, const double* straight, int count, double* points);
+
 }  // namespace reflectdrive

@@ -11,7 +11,9 @@
 #include "frenet.hpp"
 #include "motion.hpp"
 #include "polylines.hpp"
+#include "safety.hpp"
 #include "simulate.hpp"
+#include "waypoints.hpp"
 
 namespace reflectdrive {
 namespace {
@@ -558,6 +560,173 @@ KERNEL(follow_leads) {
   });
 }
 
+// Three arguments: places (R, 2), headings (R) and metres along (R) of a route; without places there is none.
+class RouteArguments {
+ public:
+  explicit RouteArguments(Arguments& take)
+      : places_(take.next(), "places", 2), headings_(take.next(), "route_headings", 1), at_(take.next(), "at", 1) {
+    const Py_ssize_t length = at_.size(0);
+    places_.of(0, length, "places").of(1, 2, "places"), headings_.of(0, length, "route_headings");
+  }
+  Route route() const { return {places_.data(), headings_.data(), at_.data(), static_cast<int>(at_.size(0))}; }
+
+ private:
+  Doubles places_, headings_, at_;
+};
+
+RouteRule take_rule(Arguments& take) { return {take.number(), take.number(), take.number(), take.number()}; }
+
+HeadingPrior take_prior(Arguments& take) {
+  return {take.number(), take.number(), take.number(), take.number(), take.number(), take.number(), take.number()};
+}
+
+KERNEL(headings_on_road) {
+  return call("headings_on_road", values, count, [](Arguments& take) {
+    const RouteArguments road(take);
+    const Doubles here(take.next(), "here", 1), points(take.next(), "points", 3);
+    const RouteRule rule = take_rule(take);
+    const HeadingPrior prior = take_prior(take);
+    const Array<double> headings(take.next(), "headings", 2);
+    const Py_ssize_t plans = points.size(0), number = points.size(1);
+    here.of(0, 3, "here"), points.of(2, 2, "points"), headings.of(0, plans, "headings").of(1, number, "headings");
+    if (road.route().count == 0) throw std::invalid_argument("at is empty");
+    unlocked([&] {
+      headings_on_road(road.route(), here.data(), points.data(), static_cast<int>(plans), static_cast<int>(number), rule,
+                       prior, headings.data());
+    });
+    return 0;
+  });
+}
+
+// Two arguments: weights (T, T) of points and (T, 2) of the start.
+class SmoothingArguments {
+ public:
+  SmoothingArguments(Arguments& take, Py_ssize_t number)
+      : of_points_(take.next(), "of_points", 2), of_start_(take.next(), "of_start", 2) {
+    of_points_.of(0, number, "of_points").of(1, number, "of_points");
+    of_start_.of(0, number, "of_start").of(1, 2, "of_start");
+  }
+  Smoothing weights() const { return {of_points_.data(), of_start_.data()}; }
+
+ private:
+  Doubles of_points_, of_start_;
+};
+
+KERNEL(smooth_points) {
+  return call("smooth_points", values, count, [](Arguments& take) {
+    const Doubles points(take.next(), "points", 3), start(take.next(), "start", 2);
+    const double bin_m = take.number();
+    const Py_ssize_t plans = points.size(0), number = points.size(1);
+    const SmoothingArguments plain(take, number), on_road(take, number);
+    const RouteArguments road(take);
+    const RouteRule rule = take_rule(take);
+    const Array<double> moved(take.next(), "moved", 3);
+    points.of(2, 2, "points"), start.of(0, 2, "start").of(1, 2, "start");
+    moved.of(0, plans, "moved").of(1, number, "moved").of(2, 2, "moved");
+    unlocked([&] {
+      smooth_points(points.data(), static_cast<int>(plans), static_cast<int>(number), start.data(), bin_m, plain.weights(),
+                    on_road.weights(), road.route(), rule, moved.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(limit_acceleration) {
+  return call("limit_acceleration", values, count, [](Arguments& take) {
+    const Array<double> points(take.next(), "points", 3);
+    const Pace pace{take.number(), take.number(), take.number(), take.number()};
+    points.of(2, 2, "points");
+    int changed = 0;
+    unlocked([&] {
+      changed = limit_acceleration(points.data(), static_cast<int>(points.size(0)), static_cast<int>(points.size(1)), pace);
+    });
+    return changed;
+  });
+}
+
+KERNEL(interpolate_paths) {
+  return call("interpolate_paths", values, count, [](Arguments& take) {
+    const Doubles ways(take.next(), "ways", 3), along(take.next(), "along", 2), reached(take.next(), "reached", 2);
+    const Array<double> points(take.next(), "points", 3);
+    const Py_ssize_t paths = ways.size(0), knots = ways.size(1), number = reached.size(1);
+    ways.of(2, 2, "ways"), along.of(0, paths, "along").of(1, knots, "along"), reached.of(0, paths, "reached");
+    points.of(0, paths, "points").of(1, number, "points").of(2, 2, "points");
+    if (knots < 2) throw std::invalid_argument("ways has fewer than 2 knots");
+    unlocked([&] {
+      interpolate_paths(ways.data(), along.data(), static_cast<int>(paths), static_cast<int>(knots), reached.data(),
+                        static_cast<int>(number), points.data());
+    });
+    return 0;
+  });
+}
+
+// Two arguments: ends (K, 2, 2) and reach_m (K) of closed stop lines.
+class LineArguments {
+ public:
+  explicit LineArguments(Arguments& take) : ends_(take.next(), "ends", 3), reach_m_(take.next(), "reach_m", 1) {
+    ends_.of(0, reach_m_.size(0), "ends").of(1, 2, "ends").of(2, 2, "ends");
+  }
+  StopLines lines() const { return {ends_.data(), reach_m_.data(), static_cast<int>(reach_m_.size(0))}; }
+
+ private:
+  Doubles ends_, reach_m_;
+};
+
+KERNEL(first_crossings) {
+  return call("first_crossings", values, count, [](Arguments& take) {
+    const LineArguments lines(take);
+    const Doubles poses(take.next(), "poses", 3);
+    const Array<long long> found(take.next(), "found", 1);
+    const Py_ssize_t plans = poses.size(0), number = poses.size(1);
+    poses.of(2, 3, "poses"), found.of(0, plans, "found");
+    unlocked([&] {
+      first_crossings(lines.lines(), poses.data(), static_cast<int>(plans), static_cast<int>(number), 3, found.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(plan_safety) {
+  return call("plan_safety", values, count, [](Arguments& take) {
+    const Doubles states(take.next(), "states", 3);
+    const EgoBox box{take.number(), take.number()};
+    const double ahead_m = take.number();
+    const AgentArguments agents(take);
+    const LineArguments lines(take);
+    const GridArguments grid(take);
+    const Doubles outline(take.next(), "outline", 2);
+    const double margin_m = take.number();
+    const Array<double> centers(take.next(), "centers", 3), clearances(take.next(), "clearances", 2);
+    const Array<double> by_step(take.next(), "by_step", 2), excess(take.next(), "excess", 1);
+    const Py_ssize_t plans = states.size(0);
+    states.of(1, kInstants, "states").of(2, kStateSize, "states"), outline.of(1, 2, "outline");
+    centers.of(0, plans, "centers").of(1, kInstants, "centers").of(2, 3, "centers");
+    clearances.of(0, plans, "clearances").of(1, kInstants, "clearances");
+    by_step.of(0, plans, "by_step").of(1, kInstants, "by_step"), excess.of(0, plans, "excess");
+    unlocked([&] {
+      const RoadCheck road{grid.grid(), outline.data(), static_cast<int>(outline.size(0)), margin_m};
+      plan_safety(states.data(), static_cast<int>(plans), box, ahead_m, agents.agents(), road, lines.lines(), centers.data(),
+                  clearances.data(), by_step.data(), excess.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(vehicle_demands) {
+  return call("vehicle_demands", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 3);
+    const double dt_s = take.number(), speed_mps = take.number(), slowest_mps = take.number();
+    const Array<double> demands(take.next(), "demands", 3);
+    const Py_ssize_t plans = poses.size(0), number = poses.size(1);
+    poses.of(2, 3, "poses"), demands.of(0, 6, "demands").of(1, plans, "demands").of(2, number, "demands");
+    unlocked([&] {
+      vehicle_demands(poses.data(), static_cast<int>(plans), static_cast<int>(number), dt_s, speed_mps, slowest_mps,
+                      demands.data());
+    });
+    return 0;
+  });
+}
+
 #define ENTRY(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_##name)), METH_FASTCALL, nullptr}
 
 PyMethodDef kMethods[] = {
@@ -568,6 +737,8 @@ PyMethodDef kMethods[] = {
     ENTRY(first_fault),       ENTRY(to_frenet),       ENTRY(headings_of_points), ENTRY(resample),
     ENTRY(bends_too_sharply), ENTRY(pursue),
     ENTRY(drop_reversals), ENTRY(hold_distances),    ENTRY(follow_waypoints), ENTRY(follow_leads),
+    ENTRY(headings_on_road), ENTRY(smooth_points),   ENTRY(limit_acceleration), ENTRY(interpolate_paths),
+    ENTRY(first_crossings), ENTRY(plan_safety),     ENTRY(vehicle_demands),
     {nullptr, nullptr, 0, nullptr},
 };
 
