@@ -686,11 +686,24 @@ KERNEL(first_crossings) {
   });
 }
 
+KERNEL(box_centers) {
+  return call("box_centers", values, count, [](Arguments& take) {
+    const Doubles states(take.next(), "states", 3);
+    const double ahead_m = take.number();
+    const Array<double> centers(take.next(), "centers", 3);
+    const Py_ssize_t plans = states.size(0);
+    states.of(1, kInstants, "states").of(2, kStateSize, "states");
+    centers.of(0, plans, "centers").of(1, kInstants, "centers").of(2, 3, "centers");
+    unlocked([&] { box_centers(states.data(), static_cast<int>(plans), ahead_m, centers.data()); });
+    return 0;
+  });
+}
+
 KERNEL(plan_safety) {
   return call("plan_safety", values, count, [](Arguments& take) {
     const Doubles states(take.next(), "states", 3);
-    const EgoBox box{take.number(), take.number()};
-    const double ahead_m = take.number();
+    const PlacedBox box{{take.number(), take.number()}, take.number()};
+    const double ahead_m = take.number();  // of the car's centre
     const AgentArguments agents(take);
     const LineArguments lines(take);
     const GridArguments grid(take);
@@ -705,7 +718,8 @@ KERNEL(plan_safety) {
     by_step.of(0, plans, "by_step").of(1, kInstants, "by_step"), excess.of(0, plans, "excess");
     unlocked([&] {
       const RoadCheck road{grid.grid(), outline.data(), static_cast<int>(outline.size(0)), margin_m};
-      plan_safety(states.data(), static_cast<int>(plans), box, ahead_m, agents.agents(), road, lines.lines(), centers.data(),
+      box_centers(states.data(), static_cast<int>(plans), ahead_m, centers.data());
+      plan_safety(states.data(), centers.data(), static_cast<int>(plans), box, agents.agents(), road, lines.lines(),
                   clearances.data(), by_step.data(), excess.data());
     });
     return 0;
@@ -738,7 +752,7 @@ PyMethodDef kMethods[] = {
     ENTRY(bends_too_sharply), ENTRY(pursue),
     ENTRY(drop_reversals), ENTRY(hold_distances),    ENTRY(follow_waypoints), ENTRY(follow_leads),
     ENTRY(headings_on_road), ENTRY(smooth_points),   ENTRY(limit_acceleration), ENTRY(interpolate_paths),
-    ENTRY(first_crossings), ENTRY(plan_safety),     ENTRY(vehicle_demands),
+    ENTRY(first_crossings), ENTRY(box_centers),      ENTRY(plan_safety),     ENTRY(vehicle_demands),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -37,7 +37,7 @@ from ..domain import (
     SafetyCheck,
     Trajectory,
 )
-from . import contacts, drivable, metrics, prediction
+from . import contacts, drivable, prediction
 from .contacts import SAMPLES, AgentTracks
 from .frenet import FrenetFrame
 from .limits import RouteLimits
@@ -141,17 +141,17 @@ class SafetyContext:
         return inflate_boxes(now, sizes, self.config.vehicle, self.config.guard.clearance_m)
 
     @cached_property
+    def inflated_agents(self) -> AgentTracks:
+        """Agents of the scene with `inflated_sizes`."""
+        return replace(self.scene.agents, sizes=self.inflated_sizes)
+
+    @cached_property
     def for_kernels(self) -> tuple[Any, ...]:
-        """Arguments of `kernels.plan_safety`: the car's box, agents with `inflated_sizes`, closed lines, the grid."""
-        vehicle, limits = self.config.vehicle, self.limits
-        agents = replace(self.scene.agents, sizes=self.inflated_sizes)
+        """Arguments of `kernels.plan_safety`: inflated agents, closed lines, the grid."""
         return (
-            vehicle.length_m,
-            vehicle.width_m,
-            vehicle.rear_axle_to_center_m,
-            *agents.for_kernels(),
-            limits.closed_lines,
-            limits.reach_m,
+            *self.inflated_agents.for_kernels(),
+            self.limits.closed_lines,
+            self.limits.reach_m,
             *(NO_GRID if self.grid is None else drivable.for_kernels(self.grid)),
         )
 
@@ -275,7 +275,7 @@ def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCh
     padded = np.concatenate([poses, np.repeat(poses[-1:], STEPS - steps, axis=0)])
     vehicle, observation = known.config.vehicle, known.observation
     states = states_of_poses(padded[None], observation.ego.speed_mps)
-    safety, centers, road_clearance_m = _check_states(known, states, exact=True)
+    safety, centers, road_clearance_m = _check_states(known, states, vehicle, exact=True)
     unsafe = int(safety.first_unsafe[0])
     samples = np.arange(1, steps + 1)
     gap = None
@@ -341,27 +341,31 @@ def states_of_poses(poses: Array, speed_mps: float) -> Array:
 def safety_of_states(known: SafetyContext, states: Array, exact: bool = False) -> Safety:
     """Safety by the positions and speeds of states (N, 41, 11). `exact` checks the road like the guard, at six times
     the cost."""
-    return _check_states(known, states, exact)[0]
+    return _check_states(known, states, known.config.vehicle, exact)[0]
 
 
-def _check_states(known: SafetyContext, states: Array, exact: bool) -> tuple[Safety, Array, Array]:
-    """Safety of states (N, 41, 11), their box centres (N, 41, 3), and their distances (N, 41) to the edge of the road,
-    if it is known."""
+def _check_states(
+    known: SafetyContext, states: Array, vehicle: VehicleConfig, exact: bool
+) -> tuple[Safety, Array, Array]:
+    """Safety of states (N, 41, 11), with collisions of `vehicle`; the car's box centres (N, 41, 3), and its distances
+    (N, 41) to the edge of the road, if it is known."""
     centers, clearances_m = np.empty((len(states), STEPS + 1, 3)), np.empty((len(states), STEPS + 1))
     by_step, excess = np.empty((len(states), STEPS + 1)), np.empty(len(states))
-    outline = known.road_outline(exact)
-    kernels.plan_safety(states, *known.for_kernels, *outline, centers, clearances_m, by_step, excess)
+    box = (vehicle.length_m, vehicle.width_m, vehicle.rear_axle_to_center_m)
+    road = (*known.for_kernels, *known.road_outline(exact))
+    ahead_m = known.config.vehicle.rear_axle_to_center_m
+    kernels.plan_safety(states, *box, ahead_m, *road, centers, clearances_m, by_step, excess)
     return Safety(by_step, excess), centers, clearances_m
 
 
-def stays_on_road(known: SafetyContext, states: Array) -> Array:
-    """(N,) bool of states (N, 41, 11): whether the corners stay in the drivable space, without margin, as in the
+def stays_on_road(known: SafetyContext, centers: Array) -> Array:
+    """(N,) bool of box centres (N, 41, 3): whether the corners stay in the drivable space, without margin, as in the
     driving score."""
     if known.grid is None:
-        return np.ones(len(states), bool)
+        return np.ones(len(centers), bool)
     vehicle = known.config.vehicle
     corners = drivable.corners(np.array([vehicle.length_m, vehicle.width_m]))
-    distances_m = drivable.likely_box_distances(known.grid, metrics.centers(states, vehicle), corners)
+    distances_m = drivable.likely_box_distances(known.grid, centers, corners)
     return np.asarray((distances_m > LIKELY_M).all(axis=1))
 
 
