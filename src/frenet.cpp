@@ -9,16 +9,7 @@
 namespace reflectdrive {
 namespace {
 
-// `values` at `x`, linear between ascending `at`, constant beyond them.
-double interpolate(const double* at, const double* values, int count, double x) {
-  const int after = static_cast<int>(std::upper_bound(at, at + count, x) - at);
-  if (after == 0) return values[0];
-  if (after == count) return values[count - 1];
-  const double share = (x - at[after - 1]) / (at[after] - at[after - 1]);
-  return values[after - 1] + share * (values[after] - values[after - 1]);
-}
-
-// Likewise of the places (R, 2) of a route.
+// The place at metres along a route, on it.
 void place_at(const Route& route, double along, double* place) {
   const int after = static_cast<int>(std::upper_bound(route.at, route.at + route.count, along) - route.at);
   const int begin = std::clamp(after - 1, 0, route.count - 1), end = std::min(after, route.count - 1);
@@ -30,6 +21,14 @@ void place_at(const Route& route, double along, double* place) {
 }
 
 }  // namespace
+
+double interpolate(const double* at, const double* values, int count, double x) {
+  const int after = static_cast<int>(std::upper_bound(at, at + count, x) - at);
+  if (after == 0) return values[0];
+  if (after == count) return values[count - 1];
+  const double share = (x - at[after - 1]) / (at[after] - at[after - 1]);
+  return values[after - 1] + share * (values[after] - values[after - 1]);
+}
 
 void to_frenet(const Route& route, const double* points, int plans, int count, double tolerance_m, double* straight, double* headings) {
   for (int n = 0; n < plans; ++n) {
@@ -51,7 +50,7 @@ void to_frenet(const Route& route, const double* points, int plans, int count, d
       const double along = at + dx * forward + dy * left;
       straight[2 * (n * count + t)] = along;
       straight[2 * (n * count + t) + 1] = dy * forward - dx * left;
-      headings[n * count + t] = interpolate(route.at, route.headings, route.count, along);
+      headings[n * count + t] = heading_at(route, along);
     }
   }
 }
@@ -145,7 +144,7 @@ void headings_on_road(const Route& route, const double* here, const double* poin
 void to_cartesian(const Route& route, const double* straight, int count, double* points) {
   for (int t = 0; t < count; ++t) {
     const double along = straight[2 * t], beside = straight[2 * t + 1];
-    const double heading = interpolate(route.at, route.headings, route.count, along);
+    const double heading = heading_at(route, along);
     const double beyond = along - std::clamp(along, route.at[0], route.at[route.count - 1]);
     const double forward = std::cos(heading), left = std::sin(heading);
     place_at(route, along, points + 2 * t);

@@ -9,6 +9,12 @@ struct Route {
   int count;
 };
 
+// `values` (count) at `x`, linear between ascending `at`, constant beyond them.
+double interpolate(const double* at, const double* values, int count, double x);
+
+// The heading of a route at metres along it.
+inline double heading_at(const Route& route, double along) { return interpolate(route.at, route.headings, route.count, along); }
+
 // Points (N, T, 2) as a straight road has them: metres along and to the left (N, T, 2), and the route's heading (N, T).
 // Each is found near where its step from the one before leads, up to `tolerance_m` away.
 void to_frenet(const Route& route, const double* points, int plans, int count, double tolerance_m, double* straight, double* headings);

@@ -3,6 +3,7 @@
 // Results are written into contiguous arrays of the caller. Python's lock is released meanwhile. The
 // arithmetic is the same on every processor: no contraction to fused operations, no reordering.
 
+#include "agents.hpp"
 #include "areas.hpp"
 #include "arrays.hpp"
 #include "comfort.hpp"
@@ -369,31 +370,62 @@ KERNEL(comfort_flags) {
   });
 }
 
-KERNEL(nearest_places) {
-  return call("nearest_places", values, count, [](Arguments& take) {
-    const Doubles line(take.next(), "line", 2), along(take.next(), "along", 1), points(take.next(), "points", 2);
-    const Array<long long> segments(take.next(), "segments", 1);
-    const Array<double> shares(take.next(), "shares", 1), distances(take.next(), "distances", 1);
+// One argument: the points (L >= 2, 2+) of a polyline, of which x and y count.
+class LineOfPoints {
+ public:
+  LineOfPoints(Arguments& take, Py_ssize_t least) : line_(take.next(), "line", 2), along_(line_.size(0)) {
+    const Py_ssize_t length = line_.size(0), columns = line_.size(1);
+    if (length < least || columns < 2) throw std::invalid_argument("line has too few points or columns");
+    points_ = line_.data();
+    if (columns > 2) {
+      kept_.resize(2 * length);
+      for (Py_ssize_t k = 0; k < length; ++k)
+        kept_[2 * k] = line_.data()[columns * k], kept_[2 * k + 1] = line_.data()[columns * k + 1];
+      points_ = kept_.data();
+    }
+    arc_lengths(points_, static_cast<int>(length), along_.data());
+  }
+  Polyline line() const { return {points_, along_.data(), static_cast<int>(along_.size())}; }
+
+ private:
+  Doubles line_;
+  std::vector<double> kept_, along_;
+  const double* points_;
+};
+
+KERNEL(project) {
+  return call("project", values, count, [](Arguments& take) {
+    const LineOfPoints line(take, 2);
+    const Doubles points(take.next(), "points", 2);
+    const Array<double> along(take.next(), "along", 1), offsets(take.next(), "offsets", 1);
     const Py_ssize_t number = points.size(0);
-    line.of(1, 2, "line"), along.of(0, line.size(0), "along"), points.of(1, 2, "points");
-    segments.of(0, number, "segments"), shares.of(0, number, "shares"), distances.of(0, number, "distances");
-    if (line.size(0) < 2) throw std::invalid_argument("line has fewer than 2 points");
-    const Polyline polyline{line.data(), along.data(), static_cast<int>(line.size(0))};
-    unlocked([&] { nearest_places(polyline, points.data(), number, segments.data(), shares.data(), distances.data()); });
+    points.of(1, 2, "points"), along.of(0, number, "along"), offsets.of(0, number, "offsets");
+    unlocked([&] { project(line.line(), points.data(), number, along.data(), offsets.data()); });
+    return 0;
+  });
+}
+
+KERNEL(sample) {
+  return call("sample", values, count, [](Arguments& take) {
+    const LineOfPoints line(take, 1);
+    const Doubles along(take.next(), "along", 1);
+    const Array<double> poses(take.next(), "poses", 2);
+    poses.of(0, along.size(0), "poses").of(1, 3, "poses");
+    unlocked([&] {
+      sample(line.line().points, line.line().count, along.data(), static_cast<int>(along.size(0)), poses.data());
+    });
     return 0;
   });
 }
 
 KERNEL(farther_than) {
   return call("farther_than", values, count, [](Arguments& take) {
-    const Doubles line(take.next(), "line", 2), along(take.next(), "along", 1), points(take.next(), "points", 2);
+    const LineOfPoints line(take, 2);
+    const Doubles points(take.next(), "points", 2);
     const double distance = take.number();
     const Array<bool> farther(take.next(), "farther", 1);
-    line.of(1, 2, "line"), along.of(0, line.size(0), "along"), points.of(1, 2, "points");
-    farther.of(0, points.size(0), "farther");
-    if (line.size(0) < 2) throw std::invalid_argument("line has fewer than 2 points");
-    const Polyline polyline{line.data(), along.data(), static_cast<int>(line.size(0))};
-    unlocked([&] { farther_than(polyline, points.data(), points.size(0), distance, farther.data()); });
+    points.of(1, 2, "points"), farther.of(0, points.size(0), "farther");
+    unlocked([&] { farther_than(line.line(), points.data(), points.size(0), distance, farther.data()); });
     return 0;
   });
 }
@@ -741,18 +773,90 @@ KERNEL(vehicle_demands) {
   });
 }
 
+KERNEL(project_to_road) {
+  return call("project_to_road", values, count, [](Arguments& take) {
+    const RouteArguments road(take);
+    const Doubles poses(take.next(), "poses", 2);
+    const Array<double> at(take.next(), "at_m", 1), beside(take.next(), "beside_m", 1), facing(take.next(), "facing", 1);
+    const Py_ssize_t agents = poses.size(0);
+    poses.of(1, 3, "poses"), at.of(0, agents, "at_m"), beside.of(0, agents, "beside_m"), facing.of(0, agents, "facing");
+    if (road.route().count == 0) throw std::invalid_argument("at is empty");
+    unlocked([&] {
+      project_to_road(road.route(), poses.data(), static_cast<int>(agents), at.data(), beside.data(), facing.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(find_leads) {
+  return call("find_leads", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 2), speeds(take.next(), "speeds", 1), sizes(take.next(), "sizes", 2);
+    const Flags follows(take.next(), "follows", 1);
+    const Doubles at(take.next(), "at_m", 1), beside(take.next(), "beside_m", 1), facing(take.next(), "facing", 1);
+    const Flags on_road(take.next(), "on_road", 1);
+    const LeadRule rule{take.number(), take.number(), take.number(), take.number()};
+    const Array<long long> rows(take.next(), "rows", 1);
+    const Array<double> gaps(take.next(), "gaps", 1);
+    const Py_ssize_t agents = speeds.size(0);
+    poses.of(0, agents, "poses").of(1, 3, "poses"), sizes.of(0, agents, "sizes").of(1, 2, "sizes");
+    follows.of(0, agents, "follows"), at.of(0, agents, "at_m"), beside.of(0, agents, "beside_m");
+    facing.of(0, agents, "facing"), on_road.of(0, agents, "on_road"), rows.of(0, agents, "rows"), gaps.of(0, agents, "gaps");
+    const RoadUsers users{static_cast<int>(agents), poses.data(), speeds.data(), sizes.data(), follows.data(),
+                          at.data(),                beside.data(), facing.data(), on_road.data()};
+    unlocked([&] { find_leads(users, rule, rows.data(), gaps.data()); });
+    return 0;
+  });
+}
+
+KERNEL(along_arcs) {
+  return call("along_arcs", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 2), velocities(take.next(), "velocities", 2), rates(take.next(), "yaw_rates", 1);
+    const Doubles driven(take.next(), "driven", 2);
+    const double decay_s = take.number(), least_mps = take.number();
+    const Array<double> found(take.next(), "found", 3);
+    const Py_ssize_t agents = rates.size(0), number = driven.size(1);
+    poses.of(0, agents, "poses").of(1, 3, "poses"), velocities.of(0, agents, "velocities").of(1, 2, "velocities");
+    driven.of(0, agents, "driven"), found.of(0, agents, "found").of(1, number, "found").of(2, 3, "found");
+    unlocked([&] {
+      along_arcs(poses.data(), velocities.data(), rates.data(), static_cast<int>(agents), driven.data(),
+                 static_cast<int>(number), decay_s, least_mps, found.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(along_road) {
+  return call("along_road", values, count, [](Arguments& take) {
+    const RouteArguments road(take);
+    const Doubles at(take.next(), "at_m", 1), beside(take.next(), "beside_m", 1), poses(take.next(), "poses", 2);
+    const Doubles speeds(take.next(), "speeds", 1), driven(take.next(), "driven", 2);
+    const double decay_s = take.number(), least_mps = take.number();
+    const Array<double> found(take.next(), "found", 3);
+    const Py_ssize_t agents = speeds.size(0), number = driven.size(1);
+    at.of(0, agents, "at_m"), beside.of(0, agents, "beside_m"), poses.of(0, agents, "poses").of(1, 3, "poses");
+    driven.of(0, agents, "driven"), found.of(0, agents, "found").of(1, number, "found").of(2, 3, "found");
+    if (road.route().count == 0 || number == 0) throw std::invalid_argument("at or driven is empty");
+    unlocked([&] {
+      along_road(road.route(), at.data(), beside.data(), poses.data(), speeds.data(), static_cast<int>(agents), driven.data(),
+                 static_cast<int>(number), decay_s, least_mps, found.data());
+    });
+    return 0;
+  });
+}
+
 #define ENTRY(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_##name)), METH_FASTCALL, nullptr}
 
 PyMethodDef kMethods[] = {
     ENTRY(interpolate_plans), ENTRY(follow),          ENTRY(fit_curvatures),     ENTRY(no_collision),
     ENTRY(time_to_collision), ENTRY(agent_gaps),      ENTRY(box_points),         ENTRY(polygons_around),
     ENTRY(area_flags),        ENTRY(red_light_contacts), ENTRY(driving_direction), ENTRY(point_clearances),
-    ENTRY(box_clearances),    ENTRY(comfort_flags),   ENTRY(nearest_places),     ENTRY(farther_than),
+    ENTRY(box_clearances),    ENTRY(comfort_flags),   ENTRY(project),         ENTRY(sample),      ENTRY(farther_than),
     ENTRY(first_fault),       ENTRY(to_frenet),       ENTRY(headings_of_points), ENTRY(resample),
     ENTRY(bends_too_sharply), ENTRY(pursue),
     ENTRY(drop_reversals), ENTRY(hold_distances),    ENTRY(follow_waypoints), ENTRY(follow_leads),
     ENTRY(headings_on_road), ENTRY(smooth_points),   ENTRY(limit_acceleration), ENTRY(interpolate_paths),
     ENTRY(first_crossings), ENTRY(box_centers),      ENTRY(plan_safety),     ENTRY(vehicle_demands),
+    ENTRY(project_to_road), ENTRY(find_leads),       ENTRY(along_arcs),         ENTRY(along_road),
     {nullptr, nullptr, 0, nullptr},
 };
 
