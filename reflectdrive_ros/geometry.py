@@ -124,14 +124,6 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
     return along, offset
 
 
-def farther_than(polyline: Array, points: Array, distance_m: float) -> Array:
-    """(..) bool, whether points (.., 2) are further than a distance from a polyline (L >= 2, 2+)."""
-    places = np.asarray(points, float)
-    farther = np.empty(places.shape[:-1], bool)
-    kernels.farther_than(np.asarray(polyline, float), places.reshape(-1, 2), distance_m, farther.reshape(-1))
-    return farther
-
-
 def sample(polyline: Array, along: Array) -> Array:
     """Poses (N, 3) at arc lengths (N,) along a polyline (L >= 2, 2+), which is extended straight beyond its ends."""
     along = np.asarray(along, float)

@@ -219,55 +219,121 @@ KERNEL(agent_gaps) {
   });
 }
 
+// Four arguments: centers (B, 3), length_m, width_m and ahead_m of boxes.
+class BoxArguments {
+ public:
+  explicit BoxArguments(Arguments& take)
+      : centers_(take.next(), "centers", 2), length_m_(take.number()), width_m_(take.number()), ahead_m_(take.number()) {
+    centers_.of(1, 3, "centers");
+  }
+  AreaBoxes boxes() const { return {centers_.data(), centers_.size(0), length_m_, width_m_, ahead_m_}; }
+
+ private:
+  Doubles centers_;
+  double length_m_, width_m_, ahead_m_;
+};
+
 KERNEL(box_points) {
   return call("box_points", values, count, [](Arguments& take) {
-    const Doubles centers(take.next(), "centers", 2);
-    const double length_m = take.number(), width_m = take.number(), ahead_m = take.number();
+    const BoxArguments boxes(take);
     const Array<double> points(take.next(), "points", 3);
-    centers.of(1, 3, "centers"), points.of(0, centers.size(0), "points").of(1, 6, "points").of(2, 2, "points");
-    unlocked([&] { box_points(centers.data(), centers.size(0), length_m, width_m, ahead_m, points.data()); });
+    points.of(0, boxes.boxes().count, "points").of(1, 6, "points").of(2, 2, "points");
+    unlocked([&] { box_points(boxes.boxes(), points.data()); });
     return 0;
   });
 }
 
+// Seven arguments, those of `AreaCells`: place (5), columns, references, first, edges, edge_bits, reach_m.
+class CellArguments {
+ public:
+  explicit CellArguments(Arguments& take)
+      : place_(take.next(), "place", 1), columns_(take.integer()), references_(take.next(), "references", 2),
+        first_(take.next(), "first", 1), edges_(take.next(), "edges", 2), edge_bits_(take.next(), "edge_bits", 2),
+        reach_m_(take.number()) {
+    const Py_ssize_t words = references_.size(0), cells = references_.size(1);
+    place_.of(0, 5, "place"), first_.of(0, cells + 1, "first"), edges_.of(0, 6, "edges");
+    edge_bits_.of(0, words, "edge_bits").of(1, edges_.size(1), "edge_bits");
+    if (columns_ <= 0 || cells % columns_ != 0) throw std::invalid_argument("columns does not divide the cells");
+  }
+  AreaCells cells() const {
+    const double* p = place_.data();
+    const Py_ssize_t cells = references_.size(1);
+    return {p[0], p[1], p[2], p[3], p[4], cells / columns_, columns_, cells, edges_.size(1), static_cast<int>(words()),
+            references_.data(), first_.data(), edges_.data(), edge_bits_.data(), reach_m_};
+  }
+  Py_ssize_t words() const { return references_.size(0); }
+
+ private:
+  Doubles place_;
+  long columns_;
+  Array<const uint64_t> references_;
+  Array<const long long> first_;
+  Doubles edges_;
+  Array<const uint64_t> edge_bits_;
+  double reach_m_;
+};
+
+// Four arguments: bits of lanes, of the route's lanes, of drivable polygons and of intersections.
+class KindArguments {
+ public:
+  KindArguments(Arguments& take, Py_ssize_t words)
+      : lanes_(take.next(), "lanes", 1), route_(take.next(), "route", 1), drivable_(take.next(), "drivable", 1),
+        intersections_(take.next(), "intersections", 1) {
+    lanes_.of(0, words, "lanes"), route_.of(0, words, "route");
+    drivable_.of(0, words, "drivable"), intersections_.of(0, words, "intersections");
+  }
+  AreaKinds kinds() const { return {lanes_.data(), route_.data(), drivable_.data(), intersections_.data()}; }
+
+ private:
+  Array<const uint64_t> lanes_, route_, drivable_, intersections_;
+};
+
 KERNEL(polygons_around) {
   return call("polygons_around", values, count, [](Arguments& take) {
-    const Doubles points(take.next(), "points", 2), place(take.next(), "place", 1);
-    const long columns = take.integer();
-    const Array<const uint64_t> references(take.next(), "references", 2);
-    const Array<const long long> first(take.next(), "first", 1);
-    const Doubles edges(take.next(), "edges", 2);
-    const Array<const uint64_t> edge_bits(take.next(), "edge_bits", 2);
-    const double reach_m = take.number();
+    const Doubles points(take.next(), "points", 2);
+    const CellArguments index(take);
     const Array<uint64_t> sets(take.next(), "sets", 2);
     const Array<bool> uncertain(take.next(), "uncertain", 1);
-    const Py_ssize_t words = references.size(0), cells = references.size(1);
-    points.of(1, 2, "points"), place.of(0, 5, "place"), first.of(0, cells + 1, "first"), edges.of(0, 6, "edges");
-    edge_bits.of(0, words, "edge_bits").of(1, edges.size(1), "edge_bits");
-    sets.of(0, points.size(0), "sets").of(1, words, "sets"), uncertain.of(0, points.size(0), "uncertain");
-    if (columns <= 0 || cells % columns != 0) throw std::invalid_argument("columns does not divide the cells");
-    const double* p = place.data();
-    const AreaCells index{p[0], p[1], p[2], p[3], p[4], cells / columns, columns, cells, edges.size(1),
-                          static_cast<int>(words), references.data(), first.data(), edges.data(), edge_bits.data(), reach_m};
+    points.of(1, 2, "points"), sets.of(0, points.size(0), "sets").of(1, index.words(), "sets");
+    uncertain.of(0, points.size(0), "uncertain");
     long long uncertain_count = 0;
-    unlocked([&] { uncertain_count = polygons_around(index, points.data(), points.size(0), sets.data(), uncertain.data()); });
+    unlocked([&] {
+      uncertain_count = polygons_around(index.cells(), points.data(), points.size(0), sets.data(), uncertain.data());
+    });
     return uncertain_count;
   });
 }
 
 KERNEL(area_flags) {
   return call("area_flags", values, count, [](Arguments& take) {
-    const Array<const uint64_t> sets(take.next(), "sets", 3), lanes(take.next(), "lanes", 1), route(take.next(), "route", 1),
-        drivable(take.next(), "drivable", 1), intersections(take.next(), "intersections", 1);
+    const Array<const uint64_t> sets(take.next(), "sets", 3);
+    const Py_ssize_t words = sets.size(2);
+    const KindArguments kinds(take, words);
     const bool road_known = take.integer();
     const Array<bool> flags(take.next(), "flags", 2);
-    const Py_ssize_t words = sets.size(2);
-    sets.of(1, 6, "sets"), lanes.of(0, words, "lanes"), route.of(0, words, "route");
-    drivable.of(0, words, "drivable"), intersections.of(0, words, "intersections");
-    flags.of(0, 5, "flags").of(1, sets.size(0), "flags");
-    const AreaKinds kinds{lanes.data(), route.data(), drivable.data(), intersections.data()};
-    unlocked([&] { area_flags(sets.data(), sets.size(0), static_cast<int>(words), kinds, road_known, flags.data()); });
+    sets.of(1, 6, "sets"), flags.of(0, 5, "flags").of(1, sets.size(0), "flags");
+    unlocked([&] {
+      area_flags(sets.data(), sets.size(0), static_cast<int>(words), kinds.kinds(), road_known, flags.data());
+    });
     return 0;
+  });
+}
+
+KERNEL(area_flags_of_boxes) {
+  return call("area_flags_of_boxes", values, count, [](Arguments& take) {
+    const BoxArguments boxes(take);
+    const CellArguments index(take);
+    const KindArguments kinds(take, index.words());
+    const bool road_known = take.integer();
+    const Array<bool> flags(take.next(), "flags", 2), uncertain(take.next(), "uncertain", 1);
+    const Py_ssize_t number = boxes.boxes().count;
+    flags.of(0, 5, "flags").of(1, number, "flags"), uncertain.of(0, number, "uncertain");
+    long long uncertain_count = 0;
+    unlocked([&] {
+      uncertain_count =
+          area_flags_of_boxes(index.cells(), boxes.boxes(), kinds.kinds(), road_known, flags.data(), uncertain.data());
+    });
+    return uncertain_count;
   });
 }
 
@@ -418,14 +484,22 @@ KERNEL(sample) {
   });
 }
 
-KERNEL(farther_than) {
-  return call("farther_than", values, count, [](Arguments& take) {
+KERNEL(lane_keeping) {
+  return call("lane_keeping", values, count, [](Arguments& take) {
+    const Doubles centers(take.next(), "centers", 3);
+    const Flags spared(take.next(), "spared", 2);
     const LineOfPoints line(take, 2);
-    const Doubles points(take.next(), "points", 2);
-    const double distance = take.number();
-    const Array<bool> farther(take.next(), "farther", 1);
-    points.of(1, 2, "points"), farther.of(0, points.size(0), "farther");
-    unlocked([&] { farther_than(line.line(), points.data(), points.size(0), distance, farther.data()); });
+    const double offset_m = take.number();
+    const long steps = take.integer();
+    const Array<double> score(take.next(), "score", 1);
+    const Py_ssize_t plans = centers.size(0), number = centers.size(1);
+    centers.of(2, 3, "centers"), spared.of(0, plans, "spared").of(1, number, "spared"), score.of(0, plans, "score");
+    if (steps < 1) throw std::invalid_argument("steps is not positive");
+    unlocked([&] {
+      for (Py_ssize_t n = 0; n < plans; ++n)
+        score.data()[n] = stays_farther(line.line(), centers.data() + 3 * n * number, static_cast<int>(number), 3,
+                                        spared.data() + n * number, offset_m, static_cast<int>(steps)) ? 0.0 : 1.0;
+    });
     return 0;
   });
 }
@@ -849,8 +923,8 @@ KERNEL(along_road) {
 PyMethodDef kMethods[] = {
     ENTRY(interpolate_plans), ENTRY(follow),          ENTRY(fit_curvatures),     ENTRY(no_collision),
     ENTRY(time_to_collision), ENTRY(agent_gaps),      ENTRY(box_points),         ENTRY(polygons_around),
-    ENTRY(area_flags),        ENTRY(red_light_contacts), ENTRY(driving_direction), ENTRY(point_clearances),
-    ENTRY(box_clearances),    ENTRY(comfort_flags),   ENTRY(project),         ENTRY(sample),      ENTRY(farther_than),
+    ENTRY(area_flags),         ENTRY(area_flags_of_boxes),        ENTRY(red_light_contacts), ENTRY(driving_direction), ENTRY(point_clearances),
+    ENTRY(box_clearances),    ENTRY(comfort_flags),   ENTRY(project),         ENTRY(sample),      ENTRY(lane_keeping),
     ENTRY(first_fault),       ENTRY(to_frenet),       ENTRY(headings_of_points), ENTRY(resample),
     ENTRY(bends_too_sharply), ENTRY(pursue),
     ENTRY(drop_reversals), ENTRY(hold_distances),    ENTRY(follow_waypoints), ENTRY(follow_leads),

@@ -104,10 +104,14 @@ void sample(const double* points, int length, const double* along, int count, do
   }
 }
 
-void farther_than(const Polyline& line, const double* points, long long count, double distance, bool* farther) {
-  int near = 0;  // as in `nearest_places`
-  for (long long p = 0; p < count; ++p) {
-    const double x = points[2 * p], y = points[2 * p + 1];
+bool stays_farther(const Polyline& line, const double* points, int count, int stride, const bool* spared, double distance, int steps) {
+  std::vector<int> counted;
+  for (int t = 0; t < count; ++t)
+    if (!spared[t]) counted.push_back(t);
+  const int number = static_cast<int>(counted.size());
+  int near = 0;  // as in `project`
+  const auto is_farther = [&](int k) {
+    const double *point = points + stride * counted[k], x = point[0], y = point[1];
     bool far = std::sqrt(on_segment(line, near, x, y).gap2) > distance;
     for (int segment = 0; far && segment < line.count - 1;) {
       const double away = std::sqrt(on_segment(line, segment, x, y).gap2);
@@ -115,8 +119,16 @@ void farther_than(const Polyline& line, const double* points, long long count, d
       near = segment;
       segment = next_segment(line, segment, away, distance);
     }
-    farther[p] = far;
+    return far;
+  };
+  for (int middle = steps - 1; middle < number; middle += steps) {  // every run holds one of these
+    if (!is_farther(middle)) continue;
+    int first = middle, end = middle + 1;
+    while (end - first < steps && first > 0 && is_farther(first - 1)) --first;
+    while (end - first < steps && end < number && is_farther(end)) ++end;
+    if (end - first >= steps) return true;
   }
+  return false;
 }
 
 }  // namespace reflectdrive

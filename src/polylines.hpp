@@ -20,7 +20,8 @@ void project(const Polyline& line, const double* points, long long count, double
 // the one before are left out.
 void sample(const double* points, int length, const double* along, int count, double* poses);
 
-// Whether points (P, 2) are further from the polyline than a distance.
-void farther_than(const Polyline& line, const double* points, long long count, double distance, bool* farther);
+// Whether a run of `steps` of the points (T, 2), `stride` numbers apart, is further from the polyline than a distance; those
+// that are `spared` (T) neither count nor interrupt it.
+bool stays_farther(const Polyline& line, const double* points, int count, int stride, const bool* spared, double distance, int steps);
 
 }  // namespace reflectdrive
