@@ -41,7 +41,7 @@ from . import contacts, drivable, prediction
 from .contacts import SAMPLES, AgentTracks
 from .frenet import FrenetFrame
 from .limits import RouteLimits
-from .scorer import WAYPOINTS, Scene, motion_of
+from .scorer import Scene, motion_of
 from .simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
