@@ -60,7 +60,8 @@ def process_count() -> Range[int]:
 def add_workers_arguments(parser: argparse._ActionsContainer, name: str, default: int, help: str) -> None:
     """The option `name` for a number of processes, or `--cluster` in its place: one value, `parallel.Workers`."""
     group = parser.add_mutually_exclusive_group()
-    group.add_argument(name, type=process_count(), default=default, metavar="N", help=help)
+    # a string, so that argparse sees N beside --cluster also where N is the default
+    group.add_argument(name, type=process_count(), default=str(default), metavar="N", help=help)
     group.add_argument(
         "--cluster",
         type=cluster,

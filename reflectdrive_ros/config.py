@@ -442,6 +442,12 @@ class RepairConfig:
         0,
         30,
     )
+    stop_gap_m: float = setting(
+        1.0,
+        "plans that search and repair consider safe stop before an agent with this gap; less where less is free",
+        0.0,
+        10.0,
+    )
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def test_every_numeric_option_refuses_what_is_no_number_of_its_range(monkeypatch
         for value in (action.type.low, action.type.high):
             assert action.type(str(value)) == value
         if action.default is not None:
-            assert action.type(str(action.default)) == action.default, (command, name)
+            assert action.type(str(action.default)) == type(action.type.low)(action.default), (command, name)
     expected = {"--seconds", "--duration", "--rate", "--port", "--seed", "--count", "--width", "--jobs", "--workers"}
     assert expected <= tried
 
@@ -154,3 +154,13 @@ def test_a_renamed_privilege_names_the_current_one(capsys):
         main(["eval", "--privilege", "constant_velocity"])
     assert ended.value.code == 2
     assert "'constant_velocity' is now called 'objects'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["2", "3"])
+def test_processes_and_a_cluster_exclude_each_other_also_where_the_number_is_the_default(capsys, count):
+    parser = argparse.ArgumentParser()
+    arguments.add_workers_arguments(parser, "--workers", 2, "processes")
+    assert parser.parse_args([]).workers == 2
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--workers", count, "--cluster", "local"])
+    assert "not allowed with" in capsys.readouterr().err

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rubber_band import LAYOUT, plain, redraw, strip_grid
-from scenes import cars, config, observation, straight_route, turning_route
+from scenes import SECOND_NS, cars, config, observation, straight_route, turning_route
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import RepairConfig
-from reflectdrive_ros.domain import AgentKind, Agents
+from reflectdrive_ros.domain import AgentKind, Agents, Plan, Trajectory
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
@@ -151,10 +151,23 @@ def test_of_two_plans_that_pass_equally_long_the_one_with_its_corners_on_the_roa
     assert Assessment(safety=Safety(by_step, np.zeros(2)), stays_on_road=np.array([True, True]), **alike).best(0.0) == 0
 
 
-@pytest.mark.parametrize(("route_m", "plan_m", "counts"), [(0, 2, True), (0, 4, False), (3, 0, True), (3, -1, False)])
-def test_points_beside_the_route_earn_no_quality(route_m, plan_m, counts):
-    """2.5 m beside it, or half a metre more than the car is now; all in metres to the left."""
-    known = known_of(observation(8.0, route=straight_route(left=route_m), agents=cars((60, 30, 0, 0))))
+@pytest.mark.parametrize(
+    ("route_m", "plan_m", "edge_known", "counts"),
+    [
+        (0, 2, True, True),
+        (0, 4, True, False),
+        (3, 0, True, True),
+        (3, -1, True, False),
+        (0, 0.7, False, True),
+        (0, 2, False, False),
+        (3, 0, False, True),
+    ],
+)
+def test_points_beside_the_route_earn_no_quality(route_m, plan_m, edge_known, counts):
+    """2.5 m beside it (1 m where the edge of the road is unknown), or half a metre more than the car is now; all in
+    metres to the left."""
+    grid = strip_grid(12.0) if edge_known else None
+    known = known_of(observation(8.0, route=straight_route(left=route_m), agents=cars((60, 30, 0, 0)), drivable=grid))
     found = assess(known, evaluate(known, plain(straight(8.0, left=plan_m))[None]))
     assert (found.quality[0] > 0.1) == counts
     assert counts or found.quality[0] == 0.0
@@ -375,3 +388,75 @@ def test_what_was_tried_is_not_tried_again():
     options = np.stack([straight(7.0), straight(8.0), straight(7.0)])
     np.testing.assert_array_equal(drop_tried(options, tried), options[:1])
     assert drop_tried(options, tried).shape == (0, 16)
+
+
+# --- a gap to stop with, and plans that agree with the one before -----------------------------------------------------
+
+
+def driven_now(scene, points):
+    """A plan made 0.1 s ago whose rest leads through points (8, 2) of the scene."""
+    lead_m = 0.1 * scene.ego.speed_mps
+    line, times_s = np.concatenate([np.zeros((1, 2)), points]), 0.5 * np.arange(len(points) + 1)
+    x, y = (np.interp(0.1 * np.arange(40), times_s, line[:, axis]) for axis in (0, 1))
+    poses = np.stack([x + lead_m, y, np.zeros(40)], axis=1)
+    behind = geometry.compose(scene.ego.map_from_ego, np.array([-lead_m, 0.0, 0.0]))
+    return Plan(scene.stamp_ns - SECOND_NS // 10, behind, Trajectory(poses, 0.1))
+
+
+@pytest.mark.parametrize("ahead_m", [12.0, 16.0, 20.0])
+def test_it_stops_before_an_agent_with_the_gap_that_is_asked_for(ahead_m):
+    """A car that stands across the whole road; `ahead_m` from rear axle to its side."""
+    wall = Agents(np.array([[ahead_m + 1.0, 0.0, 0.0]]), np.zeros((1, 2)), np.array([[2.0, 30.0]]), [AgentKind.VEHICLE])
+    rests = []
+    for gap_m in (0.0, 1.0):
+        known = known_of(observation(5.0, agents=wall), repair__stop_gap_m=gap_m)
+        found = mended(straight(5.0), known, iterations=9)
+        assert found.safe
+        vehicle = known.config.vehicle
+        rests.append(ahead_m - found.states[-1, 0] - vehicle.rear_axle_to_center_m - 0.5 * vehicle.length_m)
+    assert rests[0] >= 0.29
+    assert rests[1] >= 1.29  # `guard.clearance_m` comes on top
+
+
+def test_where_less_than_the_gap_is_free_ahead_the_rest_of_it_counts_and_the_agent_is_not_forgotten():
+    """Half a metre before a car: whoever drives on hits it, whoever stands is safe."""
+    vehicle = config().vehicle
+    front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
+    known = known_of(observation(0.0, agents=cars((front_m + 0.5 + 0.5 * 4.5, 0.0, 0.0, 0.0))))
+    longer_m = known.stopping_vehicle.length_m - vehicle.length_m
+    assert 0.0 <= longer_m <= 0.5
+    assert safety_of(known, plain(straight(0.0))).worst[0] == SAFE
+    assert safety_of(known, plain(straight(2.0))).worst[0] < SAFE
+
+
+def test_beside_an_agent_the_gap_ahead_does_not_count():
+    known = known_of(observation(5.0, agents=cars((14.0, 3.0, 0.0, 0.0))), repair__stop_gap_m=5.0)
+    assert safety_of(known, plain(straight(5.0))).worst[0] == SAFE
+
+
+def test_the_plan_that_is_driven_now_is_continued_where_it_is_safe():
+    """A truck stands ahead. The plan driven now passes it on the left; the network's new plan drives into it. With the
+    last plan known the result is its continuation, not another manoeuvre."""
+    scene = observation(6.0, agents=cars((22.0, -0.5, 0.0, 0.0)))
+    known = known_of(scene)
+    aside = np.stack([3.0 * EVEN[:, 0], np.minimum(0.7 * EVEN[:, 0], 2.8)], axis=1)
+    assert safety_of(known, aside).worst[0] == SAFE
+    into_it = straight(6.0)
+    assert safety_of(known, plain(into_it)).worst[0] < SAFE
+    held = run_repair(into_it, known, LAYOUT, plain, pytest.fail, RepairConfig(), last=driven_now(scene, aside))
+    assert np.allclose(held.points, aside, atol=1e-6)
+    assert (held.safe, held.iterations) == (True, 1)
+    old = replace(driven_now(scene, aside), stamp_ns=scene.stamp_ns - 10 * SECOND_NS)
+    for other in (driven_now(scene, plain(into_it)), old):  # unsafe itself, or of another time
+        found = run_repair(into_it, known, LAYOUT, plain, redraw, RepairConfig(), last=other)
+        assert not np.allclose(found.points, aside, atol=1e-6)
+
+
+def test_a_stop_is_not_continued_where_the_new_plan_goes_on():
+    """The way is free again after the stop that is driven now, but for an agent at its far end."""
+    scene = observation(4.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
+    known = known_of(scene)
+    stop = np.stack([np.minimum(EVEN[:, 0], 2.0), np.zeros(8)], axis=1)
+    assert safety_of(known, stop).worst[0] == SAFE
+    found = run_repair(straight(6.0), known, LAYOUT, plain, redraw, RepairConfig(), last=driven_now(scene, stop))
+    assert found.points[-1, 0] > stop[-1, 0]

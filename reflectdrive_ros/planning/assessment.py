@@ -32,6 +32,7 @@ from .postprocess.waypoints import POINT_DT_S, interpolate
 
 FORECAST_S = 5.0  # horizon of the agents in the score: 4 s and 1 s for the time to collision
 OFF_ROUTE_M = 2.5  # a point is on the route up to this lateral distance ..
+OFF_ROUTE_UNSEEN_M = 1.0  # .. or this, where the edge of the road is unknown: a lane leaves a car about 0.6 m each side
 OFF_ROUTE_MORE_M = 0.5  # .. or up to that of the vehicle now plus this
 
 
@@ -203,7 +204,7 @@ def assess(known: SafetyContext, evaluation: SafetyEvaluation, far_m: float | No
     far_m = float(driven.progress_m.max()) if far_m is None else far_m
     earned = np.ones(len(points))  # safety is assessed separately: the multipliers of the score are left out
     ep = metrics.ego_progress(driven.progress_m, earned, max(far_m, 0.0), masked=False)
-    quality = weighted_mean(known.scene, driven, ep, scoring) * _on_route(known.scene, points)
+    quality = weighted_mean(known.scene, driven, ep, scoring) * _on_route(known, points)
     return Assessment(
         points,
         safety,
@@ -241,9 +242,10 @@ def planned_safety(known: SafetyContext, poses: Array, exact: bool = False) -> S
     return safety_of_states(known, states_of_poses(interpolate(poses, speed_mps), speed_mps), exact)
 
 
-def _on_route(scene: Scene, points: Array) -> Array:
+def _on_route(known: SafetyContext, points: Array) -> Array:
     """(N,) fraction of the points (N, 8, 2) on the route. The driving score of the paper does not measure it."""
     ends = np.concatenate([np.zeros((1, 2)), points.reshape(-1, 2)])
-    _, offset = geometry.project(scene.centerline, ends)
-    allowed = max(OFF_ROUTE_M, abs(float(offset[0])) + OFF_ROUTE_MORE_M)
+    _, offset = geometry.project(known.scene.centerline, ends)
+    nominal_m = OFF_ROUTE_UNSEEN_M if known.grid is None else OFF_ROUTE_M
+    allowed = max(nominal_m, abs(float(offset[0])) + OFF_ROUTE_MORE_M)
     return np.asarray((np.abs(offset[1:]) <= allowed).reshape(len(points), -1).mean(axis=1))

@@ -39,7 +39,7 @@ from .planner import (
     token_trace,
 )
 from .postprocess.comfort import relax_profile
-from .postprocess.waypoints import HORIZON_S, POINT_DT_S, postprocess, trajectories
+from .postprocess.waypoints import HORIZON_S, carried_points, postprocess, trajectories
 from .repair import repair_plan
 
 NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
@@ -105,7 +105,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     edited = edited_points(points[best], actions[best], ids, network.layout)
     if settings.repair and safety_context.can_check:
         best_states = choice.states(best) if np.array_equal(ids, actions[best]) else None
-        found = repair_plan(ids, edited, context, planner_context, safety_context, best_states)
+        found = repair_plan(ids, edited, context, planner_context, safety_context, best_states, state.previous)
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     else:
         same = np.array_equal(ids, actions[best])
@@ -271,18 +271,6 @@ def edit_actions(
 def edited_points(points: Array, before: Array, after: Array, layout: TokenLayout) -> Array:
     """(P, 2) points of edited ids (T,): unchanged where the ids are unchanged, else decoded from the codebook."""
     return np.where((after == before).reshape(points.shape), points, layout.decode(after))
-
-
-def carried_points(last: Plan, observation: Observation, count: int) -> Array:
-    """(P, 2) `count` points of the last plan, 0.5 s apart from now on, current ego frame; NaN beyond its end."""
-    elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
-    times_s = elapsed_s + POINT_DT_S * np.arange(1, count + 1)
-    covered = times_s <= last.trajectory.horizon_s + 1e-6
-    poses = kinematics.resample(last.trajectory, np.minimum(times_s[covered], last.trajectory.horizon_s))
-    now_from_then = geometry.compose(geometry.invert(observation.ego.map_from_ego), last.map_from_ego)
-    points = np.full((count, 2), np.nan)
-    points[covered] = geometry.transform_points(now_from_then, poses[:, :2])
-    return points
 
 
 def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:

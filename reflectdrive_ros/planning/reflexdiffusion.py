@@ -83,7 +83,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     trajectory = slow_trajectory(trajectory, known.limits, observation.ego.speed_mps)
     repairs = 0
     if settings.repair and known.can_check:
-        repaired = repair_points(waypoints(trajectory), known)
+        repaired = repair_points(waypoints(trajectory), known, state.previous)
         if repaired.iterations:
             repairs = repaired.iterations
             dt_s = denoiser.spec.future_dt_s

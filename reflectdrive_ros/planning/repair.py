@@ -15,6 +15,8 @@ path of the plan with stronger braking, and the route.
 Once HURRY_DEADLINE_SHARE of the deadline is used, no second iteration begins and the first one tries only the braking
 and route candidates, in less than half the time.
 
+The plan that is driven now is continued where it is safe (`continue_last`), before anything is searched.
+
 No plan is evaluated twice, so the loop cannot cycle. It ends after `max_stalled_iterations` iterations without
 improvement; until then the waypoint before is tried. The result is the best plan found, including the input: its safety
 never decreases.
@@ -30,20 +32,21 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..config import RepairConfig
-from ..domain import Array
+from ..domain import Array, Plan
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
 from ..tokens import TokenLayout
-from .assessment import assess, evaluate, rank_as_planned
+from .assessment import Assessment, assess, evaluate, rank_as_planned
 from .planner import PlannerContext, no_deadline, token_network
 from .postprocess.route_limits import slow_points
-from .postprocess.waypoints import POINT_DT_S, postprocess, waypoint_poses
+from .postprocess.waypoints import POINT_DT_S, carried_points, postprocess, waypoint_poses
 
 ANCHORS = 4  # token pairs that are kept per iteration
 ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
+CONTINUED_PROGRESS = 0.5  # share of the progress of an unsafe plan that the plan driven now must make to replace it
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
 
 Redraft = Callable[[Array], Array]  # partly masked ids (M, T) int32 -> complete ids, in one step of the network
@@ -69,11 +72,13 @@ def repair_plan(
     planner_context: PlannerContext,
     known: SafetyContext,
     states: Array | None = None,
+    last: Plan | None = None,
 ) -> RepairResult:
     """Post-process a plan of ids (T,) and points (P, 2) and repair it if it is unsafe.
 
     Points may be finer than the codebook: they are kept where an id is unchanged. `context` is that of the network for
-    this scene; `states` (1, 41, 11) are the simulated states of the input, if they are known.
+    this scene; `states` (1, 41, 11) are the simulated states of the input, if they are known. `last` is the plan that
+    is driven now, which is continued if it is safe.
     """
     network = token_network("repair", planner_context)
     layout = network.layout
@@ -89,7 +94,15 @@ def repair_plan(
     if not known.can_check:
         return RepairResult(ids, points_of(ids[None])[0], True, 0, ())
     return run_repair(
-        ids, known, layout, points_of, redraft, planner_context.config.repair, planner_context.deadline_used, states
+        ids,
+        known,
+        layout,
+        points_of,
+        redraft,
+        planner_context.config.repair,
+        planner_context.deadline_used,
+        states,
+        last,
     )
 
 
@@ -102,8 +115,9 @@ class RepairedPoints:
     iterations: int  # 0: the plan is safe as it is, or no candidate is better
 
 
-def repair_points(points: Array, known: SafetyContext) -> RepairedPoints:
-    """The part of the repair that needs no tokens, for a plan through points (P, 2): braking and the route.
+def repair_points(points: Array, known: SafetyContext, last: Plan | None = None) -> RepairedPoints:
+    """The part of the repair that needs no tokens, for a plan through points (P, 2): `last`, the plan that is driven
+    now, braking and the route.
 
     The result is the best of the plan and these candidates: its safety never decreases.
     """
@@ -115,7 +129,10 @@ def repair_points(points: Array, known: SafetyContext) -> RepairedPoints:
     if known.route is not None:
         candidates.append(slow_points(follow_route(points, known), known.limits, speed_mps, POINT_DT_S))
     start = assess(known, evaluation)
-    found = assess(known, evaluate(known, np.concatenate(candidates)), float(start.progress_m[0]))
+    far_m = float(start.progress_m[0])
+    if (held := continue_last(last, known, len(points), far_m)) is not None:
+        return RepairedPoints(held.points[0], True, 1)
+    found = assess(known, evaluate(known, np.concatenate(candidates)), far_m)
     best = found.best(float(start.limit_violation.max()))
     safe = bool(found.safety.worst[best] >= SAFE)
     return RepairedPoints(found.points[best], safe, int(best > 0))
@@ -130,14 +147,24 @@ def run_repair(
     settings: RepairConfig,
     deadline_used: Callable[[], float] = no_deadline,
     states: Array | None = None,
+    last: Plan | None = None,
 ) -> RepairResult:
-    """The plan of ids (T,), or a better one if it is unsafe. `deadline_used` is the elapsed share of the deadline."""
+    """The plan of ids (T,), or a better one if it is unsafe. `deadline_used` is the elapsed share of the deadline.
+
+    `last` is the plan that is driven now. If `continue_last` accepts it, its continuation is the result.
+    """
     ids = np.asarray(ids, np.int32)
     evaluation = evaluate(known, points_of(ids[None]), states)
     if evaluation.safe[0]:
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
     start = assess(known, evaluation)
     far_m = float(start.progress_m[0])  # a repaired plan need not get further than the input
+    held = continue_last(last, known, layout.points, far_m)
+    if held is not None:
+        seen_points = (start.points[0], held.points[0])
+        return RepairResult(
+            encode_points(held.points, known, layout)[0], held.points[0], True, 1, seen_points, held.states[0]
+        )
     tried = {ids.tobytes()}
     present, present_ids = start, ids
     best, best_ids = start, ids
@@ -241,6 +268,26 @@ def follow_route(points: Array, known: SafetyContext) -> Array:
     aside = aside_m * left**2 * (3.0 - 2.0 * left)
     normal = np.stack([-np.sin(poses[..., 2]), np.cos(poses[..., 2])], axis=-1)
     return np.asarray(poses[..., :2] + aside[..., None] * normal)
+
+
+def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: float) -> Assessment | None:
+    """The rest of the plan that is driven now, as `count` points, if it is not older than `engine.carry_max_s`, safe,
+    within the vehicle limits, and makes at least CONTINUED_PROGRESS of the progress `far_m` of the unsafe plan.
+
+    Two repairs that are each safe, one around an agent and one that stops before it, are not safe when they alternate.
+    """
+    if last is None:
+        return None
+    age_ns = known.observation.stamp_ns - last.stamp_ns
+    if not 0 < age_ns <= known.config.engine.carry_max_s * 1e9:
+        return None
+    points = carried_points(last, known.observation, count)
+    for place in np.flatnonzero(np.isnan(points[:, 0])):  # beyond its end: at constant velocity
+        before = points[place - 2] if place > 1 else np.zeros(2)
+        points[place] = 2.0 * points[place - 1] - before
+    slowed = slow_points(points[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
+    found = assess(known, evaluate(known, slowed), far_m)
+    return found if found.sound.all() and found.progress_m[0] >= CONTINUED_PROGRESS * far_m else None
 
 
 def _along(points: Array) -> Array:

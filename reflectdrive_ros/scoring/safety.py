@@ -59,6 +59,7 @@ MIN_CURVATURE_SPEED_MPS = 1.0  # below, curvature is heading noise
 BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
 SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much ..
 LEAST_GAP_M = 0.15  # .. but none of a gap below this: planned ten times a second, they would add up to a contact
+STOP_GAP_CHOICES = 5  # shares of `repair.stop_gap_m` that are tried where less than it is free ahead
 TOUCH_M = 1e-6  # a box that touches the vehicle now would not be checked at all
 
 
@@ -142,6 +143,23 @@ class SafetyContext:
         return inflate_boxes(now, sizes, self.config.vehicle, self.config.guard.clearance_m)
 
     @cached_property
+    def stopping_vehicle(self) -> VehicleConfig:
+        """The vehicle, longer in front by `repair.stop_gap_m`, or by as much as fits between it and what is ahead now.
+
+        Search and repair drive it among the agents: their plans stop before one with this gap.
+        """
+        vehicle, margin_m = self.config.vehicle, self.config.repair.stop_gap_m
+        if self.forecast is None or margin_m <= 0.0 or len(self.forecast.poses) == 0:
+            return vehicle
+        longer = [longer_in_front(vehicle, share * margin_m) for share in np.linspace(1.0, 0.0, STOP_GAP_CHOICES)]
+        centres = np.array([[each.rear_axle_to_center_m, 0.0, 0.0] for each in longer])
+        sizes = np.array([[each.length_m, each.width_m] for each in longer])
+        now = self.forecast.poses[:, 0]
+        touched = geometry.boxes_overlap(centres[:, None], sizes[:, None], now[None], self.inflated_sizes[None])
+        touched &= ~touched[-1]  # those that the vehicle itself touches are not checked with any gap
+        return longer[int(np.argmin(touched.any(axis=1)))]
+
+    @cached_property
     def inflated_agents(self) -> AgentTracks:
         """Agents of the scene with `inflated_sizes`."""
         return replace(self.scene.agents, sizes=self.inflated_sizes)
@@ -170,6 +188,15 @@ class SafetyContext:
             return OUTLINE * (length_m, width_m), OUTLINE_MARGIN_M
         outline, spacing_m = drivable.outline(length_m, width_m, self.grid.resolution_m)
         return outline, 0.5 * spacing_m
+
+
+def longer_in_front(vehicle: VehicleConfig, by_m: float) -> VehicleConfig:
+    """The vehicle with its front bumper further ahead."""
+    return replace(
+        vehicle,
+        length_m=vehicle.length_m + by_m,
+        rear_axle_to_center_m=vehicle.rear_axle_to_center_m + 0.5 * by_m,
+    )
 
 
 def inflate_boxes(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_m: float) -> Array:
@@ -341,7 +368,7 @@ def states_of_poses(poses: Array, speed_mps: float) -> Array:
 def safety_of_states(known: SafetyContext, states: Array, exact: bool = False) -> Safety:
     """Safety by the positions and speeds of states (N, 41, 11). `exact` checks the road like the guard, at six times
     the cost."""
-    return _check_states(known, states, known.config.vehicle, exact)[0]
+    return _check_states(known, states, known.stopping_vehicle, exact)[0]
 
 
 def _check_states(

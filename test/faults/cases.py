@@ -22,11 +22,11 @@ from autoware_internal_planning_msgs.msg import VelocityLimit
 from autoware_perception_msgs.msg import TrafficLightElement, TrafficLightGroup
 from drive import FAULTY_NODE, HERE, REAL_NODE, Drive
 from judge import sentences
-from messages import CAMERAS, image, predicted_objects, route, tf_static, traffic_lights
+from messages import CAMERAS, image, predicted_objects, route, traffic_lights
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
-from sender import IMAGES, INFOS, unaltered
+from sender import IMAGES, INFOS, camera_mounts, unaltered
 from std_msgs.msg import String
 
 from reflectdrive_ros.ros import topics
@@ -243,7 +243,7 @@ def spoiled_route(drive: Drive) -> None:
 
 
 def spoiled_mounts(drive: Drive) -> None:
-    message = tf_static()
+    message = camera_mounts()
     not_a_number(message)
     drive.harness.inputs["tf_static"].publish(message)
 

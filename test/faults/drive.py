@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from messages import route, tf_static
+from messages import route
 from scenes import config
-from sender import GROUPS, IMAGES, INFOS, SENDING, TICK_S, Sender
+from sender import GROUPS, IMAGES, INFOS, SENDING, TICK_S, Sender, camera_mounts
 
 from reflectdrive_ros.config import as_yaml
 from reflectdrive_ros.replay.node import Harness
@@ -152,7 +152,7 @@ class Drive:
             time.sleep(0.02)
 
     def latch(self, made_route: object | None = None) -> None:
-        self.harness.inputs["tf_static"].publish(tf_static())
+        self.harness.inputs["tf_static"].publish(camera_mounts())
         default = [(float(x), 0.0) for x in range(-20, 1900)]
         self.harness.inputs["route"].publish(made_route or route(default))
 

@@ -12,30 +12,58 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import cv2
+import numpy as np
 import rclpy
-from messages import CAMERAS, acceleration, camera_info, image, odometry, predicted_objects, traffic_lights
+from messages import CAMERAS, acceleration, odometry, predicted_objects, traffic_lights
 from rclpy.node import Node
-from sensor_msgs.msg import CompressedImage
 
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.ros import outputs, topics
+from reflectdrive_ros.data import shards
+from reflectdrive_ros.demo import sensor_messages
+from reflectdrive_ros.domain import CameraFrame
+from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.processes import full_topic_name, sender_qos
 
 SPEED_MPS = 5.0
 TICK_S = 0.02
 TICKS_PER_IMAGE = 5
-SHADES = 64
+SCENES = Path(__file__).parents[1] / "data" / "scenes_val"
+STRAIGHT = 9  # of these scenes: a straight road, on which the default planner stays within 0.3 m of a straight route
+SHADES = 8
 SENDING = "sending"
 IMAGES = tuple(f"image:{name}" for name in CAMERAS)
 INFOS = tuple(f"info:{name}" for name in CAMERAS)
 GROUPS = {"cameras": (*INFOS, *IMAGES), "odometry": ("odometry",)}
 
 Alteration = Callable[[str, object], Iterable[object]]  # (key, message) -> the messages to send in its place
+
+
+@cache
+def straight_road() -> tuple[CameraFrame, ...]:
+    """Images of a straight road, one per camera, with the rig that took them."""
+    *_, scene = shards.read(SCENES, images=True, limit=STRAIGHT + 1, on_damage=sys.exit)
+    return scene.cameras[-len(CAMERAS) :]
+
+
+def camera_mounts():
+    """/tf_static of that rig."""
+    return sensor_messages.camera_mounts(
+        0,
+        {camera: np.linalg.inv(frame.camera_from_ego) for camera, frame in zip(CAMERAS, straight_road(), strict=True)},
+    )
+
+
+def jpegs(frame: CameraFrame) -> list[bytes]:
+    """The image at SHADES brightnesses: no two in a row are the same, as of a camera that works."""
+    bgr = cv2.cvtColor(frame.pixels, cv2.COLOR_RGB2BGR).astype(int)
+    shades = (np.clip(bgr + shade, 0, 255).astype(np.uint8) for shade in range(SHADES))
+    return [cv2.imencode(".jpg", shade)[1].tobytes() for shade in shades]
 
 
 def unaltered(_key: str, message: object) -> Iterable[object]:
@@ -53,7 +81,8 @@ class Sender:
         self.alter: Alteration = unaltered
         self.paused = False
         self.places: list[tuple[float, float, float]] = []  # (perf_counter, stamp, x m) whenever odometry was due
-        self.drawn = [cv2.imencode(".jpg", image(shade))[1].tobytes() for shade in range(SHADES)]
+        self._frames = dict(zip(CAMERAS, straight_road(), strict=True))
+        self.jpegs = {camera: jpegs(frame) for camera, frame in self._frames.items()}
         self._publishers, self._now_s, self._driven_s = publishers, now_s, driven_s
         self._count = 0
         self._closing = threading.Event()
@@ -85,14 +114,14 @@ class Sender:
         yield "acceleration", acceleration(now, 0.0)
         yield "objects", predicted_objects(now, (place + 300.0, 0.0, 0.0, SPEED_MPS, 4.5))
         yield "lights", traffic_lights(now)
-        for camera in CAMERAS:
-            info = camera_info(camera)
-            info.header.stamp = outputs.time_message(round(now * 1e9))
+        stamp_ns = round(now * 1e9)
+        for camera, frame in self._frames.items():
+            height, width = frame.pixels.shape[:2]
+            info = sensor_messages.camera_info(stamp_ns, camera, (width, height), frame.pixels_from_camera)
             yield f"info:{camera}", info
-        for camera in CAMERAS:
-            data = self.drawn[self._count % SHADES]
-            header = outputs.header(round(now * 1e9), f"{camera}_optical")
-            yield f"image:{camera}", CompressedImage(header=header, format="jpeg", data=array("B", data))
+        for camera, shades in self.jpegs.items():
+            jpeg = shades[self._count % SHADES]
+            yield f"image:{camera}", sensor_messages.compressed_image(stamp_ns, camera, jpeg)
 
     def close(self) -> None:
         self._closing.set()

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from ...domain import Array, EgoState, Trajectory
+from ... import geometry, kinematics
+from ...domain import Array, EgoState, Observation, Plan, Trajectory
 from ...kinematics import SAME_PLACE_M
 from ...scoring.frenet import FrenetFrame, poses_on_road
 from ...scoring.limits import RouteLimits
@@ -40,6 +41,18 @@ def postprocess(
     )
     kept = limit_curve_speed(kept, ego.speed_mps, POINT_DT_S)
     return kept if limits is None else slow_points(kept, limits, ego.speed_mps, POINT_DT_S)
+
+
+def carried_points(last: Plan, observation: Observation, count: int) -> Array:
+    """(P, 2) `count` points of the last plan, 0.5 s apart from now on, current ego frame; NaN beyond its end."""
+    elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
+    times_s = elapsed_s + POINT_DT_S * np.arange(1, count + 1)
+    covered = times_s <= last.trajectory.horizon_s + 1e-6
+    poses = kinematics.resample(last.trajectory, np.minimum(times_s[covered], last.trajectory.horizon_s))
+    now_from_then = geometry.compose(geometry.invert(observation.ego.map_from_ego), last.map_from_ego)
+    points = np.full((count, 2), np.nan)
+    points[covered] = geometry.transform_points(now_from_then, poses[:, :2])
+    return points
 
 
 def trajectories(
