@@ -5,9 +5,12 @@
 #include <vector>
 
 #include "angles.hpp"
+#include "contacts.hpp"
 
 namespace reflectdrive {
 namespace {
+
+constexpr double kDt = 0.1;
 
 // The integral of exp(-t / decay) from 0 to `time`.
 double decayed(double time, double decay) { return -decay * std::expm1(-time / decay); }
@@ -101,6 +104,24 @@ void along_road(const Route& route, const double* at, const double* beside, cons
       poses_then[3 * t + 1] = pose[1] + places[2 * t + 1] - places[1];
       const double realigned = off * decayed(way[t] / pace, decay_s) / decay_s;
       poses_then[3 * t + 2] = wrap(pose[2] + heading_at(route, moved[2 * t]) - heading_now - realigned);
+    }
+  }
+}
+
+void continue_tracks(const double* poses, int agents, int count, double dt_s, double* found, double* speeds) {
+  std::vector<double> headings(count);
+  for (int a = 0; a < agents; ++a) {
+    const double* knots = poses + 3 * static_cast<long long>(a) * count;
+    headings[0] = knots[2];
+    for (int k = 1; k < count; ++k) headings[k] = unwrap(headings[k - 1], knots[3 * k + 2]);
+    for (int t = 0; t < kSamples; ++t) {
+      const double time = kDt * t / dt_s;
+      const int before = std::clamp(static_cast<int>(time), 0, std::max(count - 2, 0)), after = std::min(before + 1, count - 1);
+      const double share = time - before, dx = knots[3 * after] - knots[3 * before], dy = knots[3 * after + 1] - knots[3 * before + 1];
+      double* at = found + 3 * (static_cast<long long>(a) * kSamples + t);
+      at[0] = knots[3 * before] + dx * share, at[1] = knots[3 * before + 1] + dy * share;
+      at[2] = wrap(headings[before] + (headings[after] - headings[before]) * std::min(share, 1.0));
+      speeds[static_cast<long long>(a) * kSamples + t] = std::hypot(dx, dy) / dt_s;
     }
   }
 }

@@ -36,4 +36,8 @@ void along_arcs(const double* poses, const double* velocities, const double* yaw
 void along_road(const Route& route, const double* at, const double* beside, const double* poses, const double* speeds, int agents,
                 const double* driven, int count, double decay_s, double least_mps, double* found);
 
+// Poses (A, 51, 3) and speeds (A, 51) at 10 Hz of a forecast of poses (A, T, 3) at equal intervals, linear between them;
+// past its end the agents go straight on as in its last interval.
+void continue_tracks(const double* poses, int agents, int count, double dt_s, double* found, double* speeds);
+
 }  // namespace reflectdrive

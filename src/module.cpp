@@ -918,6 +918,22 @@ KERNEL(along_road) {
   });
 }
 
+KERNEL(continue_tracks) {
+  return call("continue_tracks", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 3);
+    const double dt_s = take.number();
+    const Array<double> found(take.next(), "found", 3), speeds(take.next(), "speeds", 2);
+    const Py_ssize_t agents = poses.size(0);
+    poses.of(2, 3, "poses"), found.of(0, agents, "found").of(1, kSamples, "found").of(2, 3, "found");
+    speeds.of(0, agents, "speeds").of(1, kSamples, "speeds");
+    if (poses.size(1) < 1 || !(dt_s > 0.0)) throw std::invalid_argument("poses has no instant, or dt is not positive");
+    unlocked([&] {
+      continue_tracks(poses.data(), static_cast<int>(agents), static_cast<int>(poses.size(1)), dt_s, found.data(), speeds.data());
+    });
+    return 0;
+  });
+}
+
 #define ENTRY(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_##name)), METH_FASTCALL, nullptr}
 
 PyMethodDef kMethods[] = {
@@ -931,6 +947,7 @@ PyMethodDef kMethods[] = {
     ENTRY(headings_on_road), ENTRY(smooth_points),   ENTRY(limit_acceleration), ENTRY(interpolate_paths),
     ENTRY(first_crossings), ENTRY(box_centers),      ENTRY(plan_safety),     ENTRY(vehicle_demands),
     ENTRY(project_to_road), ENTRY(find_leads),       ENTRY(along_arcs),         ENTRY(along_road),
+    ENTRY(continue_tracks),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -30,7 +30,7 @@ from reflectdrive_ros.scoring.safety import (
 from reflectdrive_ros.scoring.simulate import STEPS, VX, X, Y, simulate
 
 DT_S, BIN_M = 0.5, 0.3
-CARS = cars((14, 0.5, 0.3, 2.0), (9, -3.0, 1.5, 1.0), (-9, 0.0, 0.0, 9.0))
+CARS = cars((20, 3.0, 0.3, 2.0), (14, -6.0, 1.5, 0.5))
 ROADS = [None, FrenetFrame.of(straight_route()), FrenetFrame.of(turning_route())]
 
 
@@ -175,9 +175,7 @@ def red_light(at_m):
 @pytest.mark.parametrize(
     "scene",
     [
-        observation(
-            6.0, agents=cars((14, 0.5, 0.3, 2.0), (9, -3.0, 1.5, 1.0), (-9, 0.0, 0.0, 9.0)), drivable=strip_grid(5.0)
-        ),
+        observation(6.0, agents=CARS, drivable=strip_grid(5.0)),
         observation(6.0, agents=cars((12, 0.0, 0.0, 0.0)), **red_light(18.0)),
         observation(6.0, drivable=strip_grid(2.0)),
         observation(6.0),
@@ -199,7 +197,8 @@ def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact)
             known.inflated_sizes,
             known.scene.agents.kinds,
         )
-        by_step = metrics.no_collision(states, centers, vehicle, inflated, areas)
+        longer = known.stopping_vehicle
+        by_step = metrics.no_collision(states, metrics.centers(states, longer), longer, inflated, areas)
         excess += (by_step < SAFE).sum(axis=1)
     if scene.drivable is not None:
         size = np.array([vehicle.length_m, vehicle.width_m])
