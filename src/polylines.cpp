@@ -34,7 +34,8 @@ int next_segment(const Polyline& line, int segment, double away, double best) {
   if (!(skipped > 0.0) || next >= line.count - 1) return next;
   const double *ends = line.along + next + 1, *last = line.along + line.count;
   const double until = line.along[next] + skipped;  // segments that end before are too far away
-  if (*ends >= until) return next;
+  for (int near = 0; near < 4 && next + near < line.count - 1; ++near)  // mostly it is one of the next ones
+    if (ends[near] >= until) return next + near;
   return static_cast<int>(std::lower_bound(ends, last, until) - line.along) - 1;
 }
 

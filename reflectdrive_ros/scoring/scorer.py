@@ -425,5 +425,7 @@ def _previous(previous_states: Array, states: Array) -> Array:
 
 def _around_waypoints(by_step: Array) -> Array:
     """(N, 8) least value of (N, 41) within 0.5 s of each waypoint."""
-    windows = [by_step[:, max(0, step - STEPS_PER_WAYPOINT) : step + STEPS_PER_WAYPOINT + 1] for step in WAYPOINT_STEPS]
-    return np.stack([window.min(axis=1) for window in windows], axis=1)
+    blocks = np.minimum.reduceat(by_step, STEPS_PER_WAYPOINT * np.arange(WAYPOINTS + 1), axis=1)
+    found = np.minimum(blocks[:, :-1], blocks[:, 1:])
+    np.minimum(found[:, :-1], by_step[:, WAYPOINT_STEPS[1:]], out=found[:, :-1])
+    return np.asarray(found)
