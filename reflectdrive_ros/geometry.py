@@ -118,40 +118,18 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
 
     Returns arc length (N,) along the polyline, clamped to its ends, and signed lateral offset (N,), left positive.
     """
-    line, places = np.asarray(polyline, float)[:, :2], np.asarray(points, float)
-    at = arc_lengths(line)
-    nearest, share, away = np.empty(len(places), np.int64), np.empty(len(places)), np.empty(len(places))
-    kernels.nearest_places(line, at, places, nearest, share, away)
-    begins, ends = line[nearest], line[nearest + 1]
-    ahead = ends - begins
-    repeated = (ahead**2).sum(axis=1) <= 1e-12
-    if repeated.any():  # a repeated point has no step
-        heading = headings_along(line)[nearest[repeated]]
-        ahead[repeated] = _side_by_side(np.cos(heading), np.sin(heading))
-    offset = places - begins
-    side = ahead[:, 0] * offset[:, 1] - ahead[:, 1] * offset[:, 0]
-    return at[nearest] + share * (at[nearest + 1] - at[nearest]), np.copysign(away, side)
-
-
-def farther_than(polyline: Array, points: Array, distance_m: float) -> Array:
-    """(..) bool, whether points (.., 2) are further than a distance from a polyline (L >= 2, 2+)."""
-    line, places = np.asarray(polyline, float)[:, :2], np.asarray(points, float)
-    farther = np.empty(places.shape[:-1], bool)
-    kernels.farther_than(line, arc_lengths(line), places.reshape(-1, 2), distance_m, farther.reshape(-1))
-    return farther
+    places = np.asarray(points, float)
+    along, offset = np.empty(len(places)), np.empty(len(places))
+    kernels.project(np.asarray(polyline, float), places, along, offset)
+    return along, offset
 
 
 def sample(polyline: Array, along: Array) -> Array:
     """Poses (N, 3) at arc lengths (N,) along a polyline (L >= 2, 2+), which is extended straight beyond its ends."""
-    line = distinct_points(polyline)
-    at = arc_lengths(line)
     along = np.asarray(along, float)
-    segment = np.clip(np.searchsorted(at, along, side="right") - 1, 0, len(line) - 2)
-    heading = headings_along(line)[segment]
-    beyond = along - at[segment]
-    x = line[segment, 0] + beyond * np.cos(heading)
-    y = line[segment, 1] + beyond * np.sin(heading)
-    return _side_by_side(x, y, wrap(heading))
+    poses = np.empty((len(along), 3))
+    kernels.sample(np.asarray(polyline, float), along, poses)
+    return poses
 
 
 def ego_on_route(route: Array, near_m: float = 60.0, lost_m: float = 15.0) -> tuple[float, float]:

@@ -288,13 +288,25 @@ def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE)
     The directions of the steps as headings would cost several points of PDM score (docs/scoring.md). Raises ValueError
     on another shape, NaN or infinity.
     """
+    points = check_points(points)
+    plans = points.reshape(-1, *points.shape[-2:])
+    poses = np.empty((*points.shape[:-1], 3))
+    headings = np.empty(plans.shape[:2])
+    kernels.headings_of_points(plans, *heading_prior(curvature_change), headings)
+    poses[..., :2], poses[..., 2] = points, headings.reshape(points.shape[:-1])
+    return poses
+
+
+def check_points(points: Array) -> Array:
+    """Points (.., T >= 1, 2) as floats. Raises ValueError on another shape, NaN or infinity."""
     points = np.asarray(points, float)
     if points.ndim < 2 or points.shape[-1] != 2 or points.shape[-2] == 0:
         raise ValueError(f"poses_from_points got points of shape {points.shape}, expected (.., T, 2)")
     if not np.isfinite(points).all():
         raise ValueError("poses_from_points got NaN or infinity")
-    plans = points.reshape(-1, *points.shape[-2:])
-    headings = np.empty(plans.shape[:2])
-    prior = (ROUNDING_M, CURVATURE_PER_M, curvature_change, STANDING_RAD, FIRST_NOISE, SHORTEST_M, DIRECTION_M)
-    kernels.headings_of_points(plans, *prior, headings)
-    return np.concatenate([points, headings.reshape(*points.shape[:-1], 1)], axis=-1)
+    return points
+
+
+def heading_prior(curvature_change: float) -> tuple[float, ...]:
+    """Arguments of the kernels that estimate headings."""
+    return (ROUNDING_M, CURVATURE_PER_M, curvature_change, STANDING_RAD, FIRST_NOISE, SHORTEST_M, DIRECTION_M)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "contacts.hpp"
 
@@ -35,6 +36,43 @@ bool enters(double ax, double ay, double bx, double by, double half_length, doub
   return first <= last;
 }
 
+void points_of_box(const AreaBoxes& boxes, long long box, double* at) {
+  const double *pose = boxes.centers + 3 * box, x = pose[0], y = pose[1], cos = std::cos(pose[2]), sin = std::sin(pose[2]);
+  const double ahead_x = 0.5 * boxes.length_m * cos, ahead_y = 0.5 * boxes.length_m * sin;
+  const double left_x = -0.5 * boxes.width_m * sin, left_y = 0.5 * boxes.width_m * cos;
+  at[0] = x + ahead_x + left_x, at[1] = y + ahead_y + left_y;
+  at[2] = x - ahead_x + left_x, at[3] = y - ahead_y + left_y;
+  at[4] = x - ahead_x - left_x, at[5] = y - ahead_y - left_y;
+  at[6] = x + ahead_x - left_x, at[7] = y + ahead_y - left_y;
+  at[8] = x, at[9] = y;
+  at[10] = x - boxes.ahead_m * cos, at[11] = y - boxes.ahead_m * sin;
+}
+
+// The five flags of a box, `stride` apart, from the sets (6, words) of its points.
+void flags_of_box(const uint64_t* corners, int words, const AreaKinds& kinds, bool road_known, bool* flags, long long stride) {
+  const uint64_t *center = corners + 4 * words, *rear = center + words;
+  int lanes = 0;
+  bool within = false;
+  for (int word = 0; word < words; ++word) {
+    uint64_t touched = 0, inside = ~uint64_t{0};
+    for (int corner = 0; corner < 4; ++corner) {
+      touched |= corners[corner * words + word];
+      inside &= corners[corner * words + word];
+    }
+    lanes += __builtin_popcountll(touched & kinds.lanes[word]);
+    within |= (inside & kinds.lanes[word]) != 0;
+  }
+  flags[0] = lanes > 1 && !within;
+  if (!road_known) {
+    bool off_road = false;
+    for (int corner = 0; corner < 4; ++corner) off_road |= !any(corners + corner * words, kinds.drivable, words);
+    flags[stride] = off_road;
+  }
+  flags[2 * stride] = !any(center, kinds.route, words);
+  flags[3 * stride] = any(center, kinds.intersections, words);
+  flags[4 * stride] = any(rear, kinds.intersections, words);
+}
+
 }  // namespace
 
 long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* uncertain) {
@@ -65,47 +103,32 @@ long long polygons_around(const AreaCells& index, const double* points, long lon
 }
 
 void area_flags(const uint64_t* sets, long long boxes, int words, const AreaKinds& kinds, bool road_known, bool* flags) {
-  bool *between = flags, *off_road = between + boxes, *off_route = off_road + boxes, *crossing = off_route + boxes,
-       *rear_crossing = crossing + boxes;
-  for (long long b = 0; b < boxes; ++b) {
-    const uint64_t* corners = sets + 6 * b * words;
-    const uint64_t *center = corners + 4 * words, *rear = center + words;
-    int lanes = 0;
-    bool within = false;
-    for (int word = 0; word < words; ++word) {
-      uint64_t touched = 0, inside = ~uint64_t{0};
-      for (int corner = 0; corner < 4; ++corner) {
-        touched |= corners[corner * words + word];
-        inside &= corners[corner * words + word];
-      }
-      lanes += __builtin_popcountll(touched & kinds.lanes[word]);
-      within |= (inside & kinds.lanes[word]) != 0;
-    }
-    between[b] = lanes > 1 && !within;
-    if (!road_known) {
-      off_road[b] = false;
-      for (int corner = 0; corner < 4; ++corner) off_road[b] |= !any(corners + corner * words, kinds.drivable, words);
-    }
-    off_route[b] = !any(center, kinds.route, words);
-    crossing[b] = any(center, kinds.intersections, words);
-    rear_crossing[b] = any(rear, kinds.intersections, words);
-  }
+  for (long long b = 0; b < boxes; ++b) flags_of_box(sets + 6 * b * words, words, kinds, road_known, flags + b, boxes);
 }
 
-void box_points(const double* centers, long long boxes, double length_m, double width_m, double ahead_m, double* points) {
-  for (long long b = 0; b < boxes; ++b) {
-    const double x = centers[3 * b], y = centers[3 * b + 1];
-    const double cos = std::cos(centers[3 * b + 2]), sin = std::sin(centers[3 * b + 2]);
-    const double ahead_x = 0.5 * length_m * cos, ahead_y = 0.5 * length_m * sin;
-    const double left_x = -0.5 * width_m * sin, left_y = 0.5 * width_m * cos;
-    double* at = points + 12 * b;
-    at[0] = x + ahead_x + left_x, at[1] = y + ahead_y + left_y;
-    at[2] = x - ahead_x + left_x, at[3] = y - ahead_y + left_y;
-    at[4] = x - ahead_x - left_x, at[5] = y - ahead_y - left_y;
-    at[6] = x + ahead_x - left_x, at[7] = y + ahead_y - left_y;
-    at[8] = x, at[9] = y;
-    at[10] = x - ahead_m * cos, at[11] = y - ahead_m * sin;
+void box_points(const AreaBoxes& boxes, double* points) {
+  for (long long b = 0; b < boxes.count; ++b) points_of_box(boxes, b, points + 12 * b);
+}
+
+long long area_flags_of_boxes(const AreaCells& index, const AreaBoxes& boxes, const AreaKinds& kinds, bool road_known, bool* flags,
+                              bool* uncertain) {
+  constexpr int kBoxes = 64;  // at a time: their points stay in the cache
+  std::vector<uint64_t> sets(6 * kBoxes * index.words);
+  double points[12 * kBoxes];
+  bool of_points[6 * kBoxes];
+  long long uncertain_count = 0;
+  for (long long first = 0; first < boxes.count; first += kBoxes) {
+    const int number = static_cast<int>(std::min<long long>(kBoxes, boxes.count - first));
+    for (int b = 0; b < number; ++b) points_of_box(boxes, first + b, points + 12 * b);
+    polygons_around(index, points, 6 * number, sets.data(), of_points);
+    for (int b = 0; b < number; ++b) {
+      const bool is_uncertain = std::any_of(of_points + 6 * b, of_points + 6 * b + 6, [](bool each) { return each; });
+      uncertain[first + b] = is_uncertain;
+      uncertain_count += is_uncertain;
+      flags_of_box(sets.data() + 6 * b * index.words, index.words, kinds, road_known, flags + first + b, boxes.count);
+    }
   }
+  return uncertain_count;
 }
 
 void red_light_contacts(const double* centers, int candidates, double length_m, double width_m, const double* ring,

@@ -28,14 +28,24 @@ struct AreaKinds {
   const uint64_t *lanes, *route, *drivable, *intersections;
 };
 
-// Flags (5, B) of B boxes from the sets (B, 6, words) of their four corners, centre and rear axle: over two lanes and
-// within neither; off the road (as it is, if `road_known`); centre off the route's lanes; centre, and rear axle, in an
-// intersection.
+// Boxes at centre poses; the rear axle is `ahead_m` behind the centre.
+struct AreaBoxes {
+  const double* centers;  // (B, 3)
+  long long count;
+  double length_m, width_m, ahead_m;
+};
+
+// Points (B, 6, 2) of boxes: front left, rear left, rear right, front right, centre, rear axle.
+void box_points(const AreaBoxes& boxes, double* points);
+
+// Flags (5, B) of B boxes from the sets (B, 6, words) of their points: over two lanes and within neither; off the road
+// (as it is, if `road_known`); centre off the route's lanes; centre, and rear axle, in an intersection.
 void area_flags(const uint64_t* sets, long long boxes, int words, const AreaKinds& kinds, bool road_known, bool* flags);
 
-// Points (N, T, 6, 2) of boxes at centre poses (N T, 3): front left, rear left, rear right, front right, centre and, by
-// `ahead_m` behind it, the rear axle.
-void box_points(const double* centers, long long boxes, double length_m, double width_m, double ahead_m, double* points);
+// Flags (5, B) of boxes from the cells of an index. `uncertain` (B) are boxes with a point that needs an exact test; their
+// number is returned.
+long long area_flags_of_boxes(const AreaCells& index, const AreaBoxes& boxes, const AreaKinds& kinds, bool road_known, bool* flags,
+                              bool* uncertain);
 
 // Whether boxes at centre poses (N, 41, 3) touch a ring (V, 2) while it is red (41): sets score (N) to 0.
 void red_light_contacts(const double* centers, int candidates, double length_m, double width_m, const double* ring,

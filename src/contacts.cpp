@@ -26,19 +26,48 @@ struct Bounds {
     low_x = std::min(low_x, x), high_x = std::max(high_x, x);
     low_y = std::min(low_y, y), high_y = std::max(high_y, y);
   }
-  bool within(const Bounds& other, double reach) const {
-    return low_x - other.high_x <= reach && other.low_x - high_x <= reach && low_y - other.high_y <= reach &&
-           other.low_y - high_y <= reach;
-  }
 };
 
-std::vector<Bounds> bounds_of(const Agents& agents) {
-  std::vector<Bounds> bounds(agents.count);
-  for (int a = 0; a < agents.count; ++a)
-    for (int t = 0; t < kSamples; ++t)
-      if (agents.present[kSamples * a + t]) bounds[a].add(agents.x[kSamples * a + t], agents.y[kSamples * a + t]);
-  return bounds;
-}
+double circle(double length, double width) { return 0.5 * std::hypot(length, width); }
+
+constexpr double kSlack = 1e-9;  // m, against rounding where agents are left out
+
+// The rectangles in which the centre of a box with a circle of `radius` may touch the agents, as columns, so that a
+// candidate is compared with all of them in a loop without branches.
+class Reaches {
+ public:
+  Reaches(const Agents& agents, double radius)
+      : low_x_(agents.count), low_y_(agents.count), high_x_(agents.count), high_y_(agents.count), reach_(agents.count),
+        is_near_(agents.count) {
+    for (int a = 0; a < agents.count; ++a) {
+      Bounds bounds;
+      for (int t = 0; t < kSamples; ++t)
+        if (agents.present[kSamples * a + t]) bounds.add(agents.x[kSamples * a + t], agents.y[kSamples * a + t]);
+      reach_[a] = radius + circle(agents.sizes[2 * a], agents.sizes[2 * a + 1]);
+      const double wide = reach_[a] + kSlack;
+      low_x_[a] = bounds.low_x - wide, high_x_[a] = bounds.high_x + wide;
+      low_y_[a] = bounds.low_y - wide, high_y_[a] = bounds.high_y + wide;
+    }
+    near_.reserve(agents.count);
+  }
+  // The agents whose rectangle meets that of a candidate's path, in their order.
+  const std::vector<int>& near(const Bounds& path) {
+    const int count = static_cast<int>(reach_.size());
+    for (int a = 0; a < count; ++a)
+      is_near_[a] = (path.low_x <= high_x_[a]) & (low_x_[a] <= path.high_x) & (path.low_y <= high_y_[a]) & (low_y_[a] <= path.high_y);
+    near_.clear();
+    for (int a = 0; a < count; ++a)
+      if (is_near_[a]) near_.push_back(a);
+    return near_;
+  }
+  // The distance of two centres beyond which the circles of agent and candidate do not meet.
+  double reach(int agent) const { return reach_[agent]; }
+
+ private:
+  std::vector<double> low_x_, low_y_, high_x_, high_y_, reach_;
+  std::vector<long long> is_near_;
+  std::vector<int> near_;
+};
 
 Box box_of(const Agents& agents, int a, int t) {
   const int at = kSamples * a + t;
@@ -46,23 +75,26 @@ Box box_of(const Agents& agents, int a, int t) {
           0.5 * agents.sizes[2 * a + 1]};
 }
 
-double circle(double length, double width) { return 0.5 * std::hypot(length, width); }
-
 // Rad, 0 straight ahead to pi straight behind, of a point seen from a pose.
 double bearing(double x, double y, double cos, double sin, const Box& target) {
   const double dx = target.x - x, dy = target.y - y;
   return std::abs(std::atan2(dy * cos - dx * sin, dx * cos + dy * sin));
 }
 
-// The places of one candidate's box over time.
+// The places of one candidate's box over time; directions and speeds from `complete` on.
 struct Path {
   double x[kInstants], y[kInstants], cos[kInstants], sin[kInstants], speed[kInstants];
-  Path(const double* states, const double* centers) {
+  bool is_complete = false;
+  explicit Path(const double* centers) {
+    for (int t = 0; t < kInstants; ++t) x[t] = centers[3 * t], y[t] = centers[3 * t + 1];
+  }
+  void complete(const double* states, const double* centers) {
+    if (is_complete) return;
     for (int t = 0; t < kInstants; ++t) {
-      x[t] = centers[3 * t], y[t] = centers[3 * t + 1];
       cos[t] = std::cos(centers[3 * t + 2]), sin[t] = std::sin(centers[3 * t + 2]);
       speed[t] = std::hypot(states[kStateSize * t + VX], states[kStateSize * t + VY]);
     }
+    is_complete = true;
   }
 };
 
@@ -79,21 +111,21 @@ bool any_near(const double* x, const double* y, const double* other_x, const dou
 }  // namespace
 
 void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool whole, bool spare_first, double* score) {
-  const std::vector<Bounds> bounds = bounds_of(agents);
-  const double radius = circle(box.length_m, box.width_m);
+  Reaches reaches(agents, circle(box.length_m, box.width_m));
   std::fill(score, score + ego.count * kInstants, 1.0);
   for (int n = 0; n < ego.count; ++n) {
     const double* states = ego.states + n * kInstants * kStateSize;
     const bool* beside_counts = ego.beside_counts + n * kInstants;
     double* by_step = score + n * kInstants;
-    const Path path(states, ego.centers + 3 * n * kInstants);
+    const double* centers = ego.centers + 3 * n * kInstants;
+    Path path(centers);
     Bounds reached;
     for (int t = 0; t < kInstants; ++t) reached.add(path.x[t], path.y[t]);
-    for (int a = 0; a < agents.count; ++a) {
-      const double reach = radius + circle(agents.sizes[2 * a], agents.sizes[2 * a + 1]), reach2 = reach * reach;
-      if (!reached.within(bounds[a], reach)) continue;
+    for (const int a : reaches.near(reached)) {
+      const double reach2 = reaches.reach(a) * reaches.reach(a);
       const int row = kSamples * a;
       if (!any_near(path.x, path.y, agents.x + row, agents.y + row, kInstants, reach2)) continue;
+      path.complete(states, centers);
       bool judged = false, fault = false;  // of the present contact
       for (int t = 0; t < kInstants; ++t) {
         const Box ours{path.x[t], path.y[t], path.cos[t], path.sin[t], 0.5 * box.length_m, 0.5 * box.width_m};
@@ -123,8 +155,7 @@ void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool 
 
 void time_to_collision(
     const Candidates& ego, EgoBox box, const Agents& agents, int last, bool whole, bool at_contact, double* score) {
-  const std::vector<Bounds> bounds = bounds_of(agents);
-  const double radius = circle(box.length_m, box.width_m);
+  Reaches reaches(agents, circle(box.length_m, box.width_m));
   const int steps = last + 1;
   constexpr int looks = sizeof(kLooks) / sizeof(kLooks[0]);
   double x[looks][kInstants], y[looks][kInstants];  // going straight on
@@ -132,7 +163,8 @@ void time_to_collision(
   for (int n = 0; n < ego.count; ++n) {
     const double* states = ego.states + n * kInstants * kStateSize;
     const bool* beside_counts = ego.beside_counts + n * kInstants;
-    const Path path(states, ego.centers + 3 * n * kInstants);
+    Path path(ego.centers + 3 * n * kInstants);
+    path.complete(states, ego.centers + 3 * n * kInstants);
     Bounds reached;
     for (int look = 0; look < looks; ++look)
       for (int t = 0; t < steps; ++t) {
@@ -140,9 +172,9 @@ void time_to_collision(
         x[look][t] = path.x[t] + way * path.cos[t], y[look][t] = path.y[t] + way * path.sin[t];
         reached.add(x[look][t], y[look][t]);
       }
-    for (int a = 0; a < agents.count && score[n] > 0.0; ++a) {
-      const double reach = radius + circle(agents.sizes[2 * a], agents.sizes[2 * a + 1]), reach2 = reach * reach;
-      if (!reached.within(bounds[a], reach)) continue;
+    for (const int a : reaches.near(reached)) {
+      if (!(score[n] > 0.0)) break;
+      const double reach2 = reaches.reach(a) * reaches.reach(a);
       const int row = kSamples * a;
       bool near = false;
       for (int look = 0; look < looks && !near; ++look)
@@ -173,16 +205,14 @@ void time_to_collision(
 
 void agent_gaps(const double* centers, int candidates, int instants, const long long* samples, EgoBox box,
                 const Agents& agents, double most_m, double* gaps) {
-  const std::vector<Bounds> bounds = bounds_of(agents);
-  const double radius = circle(box.length_m, box.width_m) + most_m;
+  Reaches reaches(agents, circle(box.length_m, box.width_m) + most_m);
   std::fill(gaps, gaps + candidates * instants, most_m);
   for (int n = 0; n < candidates; ++n) {
     const double* poses = centers + 3 * n * instants;
     Bounds reached;
     for (int k = 0; k < instants; ++k) reached.add(poses[3 * k], poses[3 * k + 1]);
-    for (int a = 0; a < agents.count; ++a) {
-      const double reach = radius + circle(agents.sizes[2 * a], agents.sizes[2 * a + 1]), reach2 = reach * reach;
-      if (!reached.within(bounds[a], reach)) continue;
+    for (const int a : reaches.near(reached)) {
+      const double reach2 = reaches.reach(a) * reaches.reach(a);
       for (int k = 0; k < instants; ++k) {
         const int sample = static_cast<int>(samples[k]);
         if (!agents.present[kSamples * a + sample]) continue;

@@ -9,7 +9,19 @@
 namespace reflectdrive {
 namespace {
 
-// `values` at `x`, linear between ascending `at`, constant beyond them.
+// The place at metres along a route, on it.
+void place_at(const Route& route, double along, double* place) {
+  const int after = static_cast<int>(std::upper_bound(route.at, route.at + route.count, along) - route.at);
+  const int begin = std::clamp(after - 1, 0, route.count - 1), end = std::min(after, route.count - 1);
+  const double share = begin == end ? 0.0 : (along - route.at[begin]) / (route.at[end] - route.at[begin]);
+  for (int axis = 0; axis < 2; ++axis) {
+    const double from = route.places[2 * begin + axis];
+    place[axis] = from + share * (route.places[2 * end + axis] - from);
+  }
+}
+
+}  // namespace
+
 double interpolate(const double* at, const double* values, int count, double x) {
   const int after = static_cast<int>(std::upper_bound(at, at + count, x) - at);
   if (after == 0) return values[0];
@@ -17,8 +29,6 @@ double interpolate(const double* at, const double* values, int count, double x) 
   const double share = (x - at[after - 1]) / (at[after] - at[after - 1]);
   return values[after - 1] + share * (values[after] - values[after - 1]);
 }
-
-}  // namespace
 
 void to_frenet(const Route& route, const double* points, int plans, int count, double tolerance_m, double* straight, double* headings) {
   for (int n = 0; n < plans; ++n) {
@@ -40,7 +50,7 @@ void to_frenet(const Route& route, const double* points, int plans, int count, d
       const double along = at + dx * forward + dy * left;
       straight[2 * (n * count + t)] = along;
       straight[2 * (n * count + t) + 1] = dy * forward - dx * left;
-      headings[n * count + t] = interpolate(route.at, route.headings, route.count, along);
+      headings[n * count + t] = heading_at(route, along);
     }
   }
 }
@@ -99,6 +109,47 @@ void headings_of_points(const double* points, int plans, int count, const Headin
       if (k + 2 < count) h[k] -= second[k] * h[k + 2];
     }
     for (int k = 0; k < count; ++k) h[k] = wrap(h[k]);
+  }
+}
+
+bool follows(const double* straight, int count, const RouteRule& rule) {
+  double x = 0.0, y = 0.0;
+  for (int t = 0; t < count; ++t) {
+    const double dx = straight[2 * t] - x, dy = straight[2 * t + 1] - y, length = std::hypot(dx, dy);
+    x = straight[2 * t], y = straight[2 * t + 1];
+    if (!(dx >= rule.astray * length || length < rule.telling_m) || !(std::abs(y) <= rule.beside_m)) return false;
+  }
+  return true;
+}
+
+void headings_on_road(const Route& route, const double* here, const double* points, int plans, int count, const RouteRule& rule,
+                      const HeadingPrior& prior, double* headings) {
+  const double cos = std::cos(here[2]), sin = std::sin(here[2]);
+  std::vector<double> straight(2 * count), turned(2 * count), of_route(count);
+  for (int n = 0; n < plans; ++n) {
+    const double* plan = points + 2 * n * count;
+    double* found = headings + n * count;
+    to_frenet(route, plan, 1, count, rule.tolerance_m, straight.data(), of_route.data());
+    for (int t = 0; t < count; ++t) {  // the car faces along x, as without a road
+      const double x = straight[2 * t] -= here[0], y = straight[2 * t + 1] -= here[1];
+      turned[2 * t] = cos * x - sin * y, turned[2 * t + 1] = sin * x + cos * y;
+    }
+    const bool on_road = follows(straight.data(), count, rule);
+    headings_of_points(on_road ? turned.data() : plan, 1, count, prior, found);
+    if (on_road)
+      for (int t = 0; t < count; ++t) found[t] = wrap(found[t] - here[2] + of_route[t]);
+  }
+}
+
+void to_cartesian(const Route& route, const double* straight, int count, double* points) {
+  for (int t = 0; t < count; ++t) {
+    const double along = straight[2 * t], beside = straight[2 * t + 1];
+    const double heading = heading_at(route, along);
+    const double beyond = along - std::clamp(along, route.at[0], route.at[route.count - 1]);
+    const double forward = std::cos(heading), left = std::sin(heading);
+    place_at(route, along, points + 2 * t);
+    points[2 * t] += beyond * forward - beside * left;
+    points[2 * t + 1] += beyond * left + beside * forward;
   }
 }
 

@@ -9,6 +9,12 @@ struct Route {
   int count;
 };
 
+// `values` (count) at `x`, linear between ascending `at`, constant beyond them.
+double interpolate(const double* at, const double* values, int count, double x);
+
+// The heading of a route at metres along it.
+inline double heading_at(const Route& route, double along) { return interpolate(route.at, route.headings, route.count, along); }
+
 // Points (N, T, 2) as a straight road has them: metres along and to the left (N, T, 2), and the route's heading (N, T).
 // Each is found near where its step from the one before leads, up to `tolerance_m` away.
 void to_frenet(const Route& route, const double* points, int plans, int count, double tolerance_m, double* straight, double* headings);
@@ -20,5 +26,22 @@ struct HeadingPrior {
 
 // Headings (N, T) of plans of points (N, T, 2) that begin at the origin with heading 0.
 void headings_of_points(const double* points, int plans, int count, const HeadingPrior& prior, double* headings);
+
+// When a plan follows a route, and how near it its points are looked for.
+struct RouteRule {
+  double tolerance_m, astray, beside_m, telling_m;
+};
+
+// Whether points (T, 2) of a straight road follow it from its origin on: no step longer than `telling_m` has a smaller
+// cosine than `astray` to the road, no point is more than `beside_m` to its side.
+bool follows(const double* straight, int count, const RouteRule& rule);
+
+// Headings (N, T) of plans of points (N, T, 2), estimated against the route where a plan follows it. The car is at `here`,
+// x and y of the straight road and the route's heading.
+void headings_on_road(const Route& route, const double* here, const double* points, int plans, int count, const RouteRule& rule,
+                      const HeadingPrior& prior, double* headings);
+
+// Points (T, 2) of the ego frame from those of the straight road; the road goes straight on beyond its ends.
+void to_cartesian(const Route& route, const double* straight, int count, double* points);
 
 }  // namespace reflectdrive

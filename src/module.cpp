@@ -3,6 +3,7 @@
 // Results are written into contiguous arrays of the caller. Python's lock is released meanwhile. The
 // arithmetic is the same on every processor: no contraction to fused operations, no reordering.
 
+#include "agents.hpp"
 #include "areas.hpp"
 #include "arrays.hpp"
 #include "comfort.hpp"
@@ -11,7 +12,9 @@
 #include "frenet.hpp"
 #include "motion.hpp"
 #include "polylines.hpp"
+#include "safety.hpp"
 #include "simulate.hpp"
+#include "waypoints.hpp"
 
 namespace reflectdrive {
 namespace {
@@ -216,55 +219,121 @@ KERNEL(agent_gaps) {
   });
 }
 
+// Four arguments: centers (B, 3), length_m, width_m and ahead_m of boxes.
+class BoxArguments {
+ public:
+  explicit BoxArguments(Arguments& take)
+      : centers_(take.next(), "centers", 2), length_m_(take.number()), width_m_(take.number()), ahead_m_(take.number()) {
+    centers_.of(1, 3, "centers");
+  }
+  AreaBoxes boxes() const { return {centers_.data(), centers_.size(0), length_m_, width_m_, ahead_m_}; }
+
+ private:
+  Doubles centers_;
+  double length_m_, width_m_, ahead_m_;
+};
+
 KERNEL(box_points) {
   return call("box_points", values, count, [](Arguments& take) {
-    const Doubles centers(take.next(), "centers", 2);
-    const double length_m = take.number(), width_m = take.number(), ahead_m = take.number();
+    const BoxArguments boxes(take);
     const Array<double> points(take.next(), "points", 3);
-    centers.of(1, 3, "centers"), points.of(0, centers.size(0), "points").of(1, 6, "points").of(2, 2, "points");
-    unlocked([&] { box_points(centers.data(), centers.size(0), length_m, width_m, ahead_m, points.data()); });
+    points.of(0, boxes.boxes().count, "points").of(1, 6, "points").of(2, 2, "points");
+    unlocked([&] { box_points(boxes.boxes(), points.data()); });
     return 0;
   });
 }
 
+// Seven arguments, those of `AreaCells`: place (5), columns, references, first, edges, edge_bits, reach_m.
+class CellArguments {
+ public:
+  explicit CellArguments(Arguments& take)
+      : place_(take.next(), "place", 1), columns_(take.integer()), references_(take.next(), "references", 2),
+        first_(take.next(), "first", 1), edges_(take.next(), "edges", 2), edge_bits_(take.next(), "edge_bits", 2),
+        reach_m_(take.number()) {
+    const Py_ssize_t words = references_.size(0), cells = references_.size(1);
+    place_.of(0, 5, "place"), first_.of(0, cells + 1, "first"), edges_.of(0, 6, "edges");
+    edge_bits_.of(0, words, "edge_bits").of(1, edges_.size(1), "edge_bits");
+    if (columns_ <= 0 || cells % columns_ != 0) throw std::invalid_argument("columns does not divide the cells");
+  }
+  AreaCells cells() const {
+    const double* p = place_.data();
+    const Py_ssize_t cells = references_.size(1);
+    return {p[0], p[1], p[2], p[3], p[4], cells / columns_, columns_, cells, edges_.size(1), static_cast<int>(words()),
+            references_.data(), first_.data(), edges_.data(), edge_bits_.data(), reach_m_};
+  }
+  Py_ssize_t words() const { return references_.size(0); }
+
+ private:
+  Doubles place_;
+  long columns_;
+  Array<const uint64_t> references_;
+  Array<const long long> first_;
+  Doubles edges_;
+  Array<const uint64_t> edge_bits_;
+  double reach_m_;
+};
+
+// Four arguments: bits of lanes, of the route's lanes, of drivable polygons and of intersections.
+class KindArguments {
+ public:
+  KindArguments(Arguments& take, Py_ssize_t words)
+      : lanes_(take.next(), "lanes", 1), route_(take.next(), "route", 1), drivable_(take.next(), "drivable", 1),
+        intersections_(take.next(), "intersections", 1) {
+    lanes_.of(0, words, "lanes"), route_.of(0, words, "route");
+    drivable_.of(0, words, "drivable"), intersections_.of(0, words, "intersections");
+  }
+  AreaKinds kinds() const { return {lanes_.data(), route_.data(), drivable_.data(), intersections_.data()}; }
+
+ private:
+  Array<const uint64_t> lanes_, route_, drivable_, intersections_;
+};
+
 KERNEL(polygons_around) {
   return call("polygons_around", values, count, [](Arguments& take) {
-    const Doubles points(take.next(), "points", 2), place(take.next(), "place", 1);
-    const long columns = take.integer();
-    const Array<const uint64_t> references(take.next(), "references", 2);
-    const Array<const long long> first(take.next(), "first", 1);
-    const Doubles edges(take.next(), "edges", 2);
-    const Array<const uint64_t> edge_bits(take.next(), "edge_bits", 2);
-    const double reach_m = take.number();
+    const Doubles points(take.next(), "points", 2);
+    const CellArguments index(take);
     const Array<uint64_t> sets(take.next(), "sets", 2);
     const Array<bool> uncertain(take.next(), "uncertain", 1);
-    const Py_ssize_t words = references.size(0), cells = references.size(1);
-    points.of(1, 2, "points"), place.of(0, 5, "place"), first.of(0, cells + 1, "first"), edges.of(0, 6, "edges");
-    edge_bits.of(0, words, "edge_bits").of(1, edges.size(1), "edge_bits");
-    sets.of(0, points.size(0), "sets").of(1, words, "sets"), uncertain.of(0, points.size(0), "uncertain");
-    if (columns <= 0 || cells % columns != 0) throw std::invalid_argument("columns does not divide the cells");
-    const double* p = place.data();
-    const AreaCells index{p[0], p[1], p[2], p[3], p[4], cells / columns, columns, cells, edges.size(1),
-                          static_cast<int>(words), references.data(), first.data(), edges.data(), edge_bits.data(), reach_m};
+    points.of(1, 2, "points"), sets.of(0, points.size(0), "sets").of(1, index.words(), "sets");
+    uncertain.of(0, points.size(0), "uncertain");
     long long uncertain_count = 0;
-    unlocked([&] { uncertain_count = polygons_around(index, points.data(), points.size(0), sets.data(), uncertain.data()); });
+    unlocked([&] {
+      uncertain_count = polygons_around(index.cells(), points.data(), points.size(0), sets.data(), uncertain.data());
+    });
     return uncertain_count;
   });
 }
 
 KERNEL(area_flags) {
   return call("area_flags", values, count, [](Arguments& take) {
-    const Array<const uint64_t> sets(take.next(), "sets", 3), lanes(take.next(), "lanes", 1), route(take.next(), "route", 1),
-        drivable(take.next(), "drivable", 1), intersections(take.next(), "intersections", 1);
+    const Array<const uint64_t> sets(take.next(), "sets", 3);
+    const Py_ssize_t words = sets.size(2);
+    const KindArguments kinds(take, words);
     const bool road_known = take.integer();
     const Array<bool> flags(take.next(), "flags", 2);
-    const Py_ssize_t words = sets.size(2);
-    sets.of(1, 6, "sets"), lanes.of(0, words, "lanes"), route.of(0, words, "route");
-    drivable.of(0, words, "drivable"), intersections.of(0, words, "intersections");
-    flags.of(0, 5, "flags").of(1, sets.size(0), "flags");
-    const AreaKinds kinds{lanes.data(), route.data(), drivable.data(), intersections.data()};
-    unlocked([&] { area_flags(sets.data(), sets.size(0), static_cast<int>(words), kinds, road_known, flags.data()); });
+    sets.of(1, 6, "sets"), flags.of(0, 5, "flags").of(1, sets.size(0), "flags");
+    unlocked([&] {
+      area_flags(sets.data(), sets.size(0), static_cast<int>(words), kinds.kinds(), road_known, flags.data());
+    });
     return 0;
+  });
+}
+
+KERNEL(area_flags_of_boxes) {
+  return call("area_flags_of_boxes", values, count, [](Arguments& take) {
+    const BoxArguments boxes(take);
+    const CellArguments index(take);
+    const KindArguments kinds(take, index.words());
+    const bool road_known = take.integer();
+    const Array<bool> flags(take.next(), "flags", 2), uncertain(take.next(), "uncertain", 1);
+    const Py_ssize_t number = boxes.boxes().count;
+    flags.of(0, 5, "flags").of(1, number, "flags"), uncertain.of(0, number, "uncertain");
+    long long uncertain_count = 0;
+    unlocked([&] {
+      uncertain_count =
+          area_flags_of_boxes(index.cells(), boxes.boxes(), kinds.kinds(), road_known, flags.data(), uncertain.data());
+    });
+    return uncertain_count;
   });
 }
 
@@ -367,31 +436,70 @@ KERNEL(comfort_flags) {
   });
 }
 
-KERNEL(nearest_places) {
-  return call("nearest_places", values, count, [](Arguments& take) {
-    const Doubles line(take.next(), "line", 2), along(take.next(), "along", 1), points(take.next(), "points", 2);
-    const Array<long long> segments(take.next(), "segments", 1);
-    const Array<double> shares(take.next(), "shares", 1), distances(take.next(), "distances", 1);
+// One argument: the points (L >= 2, 2+) of a polyline, of which x and y count.
+class LineOfPoints {
+ public:
+  LineOfPoints(Arguments& take, Py_ssize_t least) : line_(take.next(), "line", 2), along_(line_.size(0)) {
+    const Py_ssize_t length = line_.size(0), columns = line_.size(1);
+    if (length < least || columns < 2) throw std::invalid_argument("line has too few points or columns");
+    points_ = line_.data();
+    if (columns > 2) {
+      kept_.resize(2 * length);
+      for (Py_ssize_t k = 0; k < length; ++k)
+        kept_[2 * k] = line_.data()[columns * k], kept_[2 * k + 1] = line_.data()[columns * k + 1];
+      points_ = kept_.data();
+    }
+    arc_lengths(points_, static_cast<int>(length), along_.data());
+  }
+  Polyline line() const { return {points_, along_.data(), static_cast<int>(along_.size())}; }
+
+ private:
+  Doubles line_;
+  std::vector<double> kept_, along_;
+  const double* points_;
+};
+
+KERNEL(project) {
+  return call("project", values, count, [](Arguments& take) {
+    const LineOfPoints line(take, 2);
+    const Doubles points(take.next(), "points", 2);
+    const Array<double> along(take.next(), "along", 1), offsets(take.next(), "offsets", 1);
     const Py_ssize_t number = points.size(0);
-    line.of(1, 2, "line"), along.of(0, line.size(0), "along"), points.of(1, 2, "points");
-    segments.of(0, number, "segments"), shares.of(0, number, "shares"), distances.of(0, number, "distances");
-    if (line.size(0) < 2) throw std::invalid_argument("line has fewer than 2 points");
-    const Polyline polyline{line.data(), along.data(), static_cast<int>(line.size(0))};
-    unlocked([&] { nearest_places(polyline, points.data(), number, segments.data(), shares.data(), distances.data()); });
+    points.of(1, 2, "points"), along.of(0, number, "along"), offsets.of(0, number, "offsets");
+    unlocked([&] { project(line.line(), points.data(), number, along.data(), offsets.data()); });
     return 0;
   });
 }
 
-KERNEL(farther_than) {
-  return call("farther_than", values, count, [](Arguments& take) {
-    const Doubles line(take.next(), "line", 2), along(take.next(), "along", 1), points(take.next(), "points", 2);
-    const double distance = take.number();
-    const Array<bool> farther(take.next(), "farther", 1);
-    line.of(1, 2, "line"), along.of(0, line.size(0), "along"), points.of(1, 2, "points");
-    farther.of(0, points.size(0), "farther");
-    if (line.size(0) < 2) throw std::invalid_argument("line has fewer than 2 points");
-    const Polyline polyline{line.data(), along.data(), static_cast<int>(line.size(0))};
-    unlocked([&] { farther_than(polyline, points.data(), points.size(0), distance, farther.data()); });
+KERNEL(sample) {
+  return call("sample", values, count, [](Arguments& take) {
+    const LineOfPoints line(take, 1);
+    const Doubles along(take.next(), "along", 1);
+    const Array<double> poses(take.next(), "poses", 2);
+    poses.of(0, along.size(0), "poses").of(1, 3, "poses");
+    unlocked([&] {
+      sample(line.line().points, line.line().count, along.data(), static_cast<int>(along.size(0)), poses.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(lane_keeping) {
+  return call("lane_keeping", values, count, [](Arguments& take) {
+    const Doubles centers(take.next(), "centers", 3);
+    const Flags spared(take.next(), "spared", 2);
+    const LineOfPoints line(take, 2);
+    const double offset_m = take.number();
+    const long steps = take.integer();
+    const Array<double> score(take.next(), "score", 1);
+    const Py_ssize_t plans = centers.size(0), number = centers.size(1);
+    centers.of(2, 3, "centers"), spared.of(0, plans, "spared").of(1, number, "spared"), score.of(0, plans, "score");
+    if (steps < 1) throw std::invalid_argument("steps is not positive");
+    unlocked([&] {
+      for (Py_ssize_t n = 0; n < plans; ++n)
+        score.data()[n] = stays_farther(line.line(), centers.data() + 3 * n * number, static_cast<int>(number), 3,
+                                        spared.data() + n * number, offset_m, static_cast<int>(steps)) ? 0.0 : 1.0;
+    });
     return 0;
   });
 }
@@ -558,16 +666,288 @@ KERNEL(follow_leads) {
   });
 }
 
+// Three arguments: places (R, 2), headings (R) and metres along (R) of a route; without places there is none.
+class RouteArguments {
+ public:
+  explicit RouteArguments(Arguments& take)
+      : places_(take.next(), "places", 2), headings_(take.next(), "route_headings", 1), at_(take.next(), "at", 1) {
+    const Py_ssize_t length = at_.size(0);
+    places_.of(0, length, "places").of(1, 2, "places"), headings_.of(0, length, "route_headings");
+  }
+  Route route() const { return {places_.data(), headings_.data(), at_.data(), static_cast<int>(at_.size(0))}; }
+
+ private:
+  Doubles places_, headings_, at_;
+};
+
+RouteRule take_rule(Arguments& take) { return {take.number(), take.number(), take.number(), take.number()}; }
+
+HeadingPrior take_prior(Arguments& take) {
+  return {take.number(), take.number(), take.number(), take.number(), take.number(), take.number(), take.number()};
+}
+
+KERNEL(headings_on_road) {
+  return call("headings_on_road", values, count, [](Arguments& take) {
+    const RouteArguments road(take);
+    const Doubles here(take.next(), "here", 1), points(take.next(), "points", 3);
+    const RouteRule rule = take_rule(take);
+    const HeadingPrior prior = take_prior(take);
+    const Array<double> headings(take.next(), "headings", 2);
+    const Py_ssize_t plans = points.size(0), number = points.size(1);
+    here.of(0, 3, "here"), points.of(2, 2, "points"), headings.of(0, plans, "headings").of(1, number, "headings");
+    if (road.route().count == 0) throw std::invalid_argument("at is empty");
+    unlocked([&] {
+      headings_on_road(road.route(), here.data(), points.data(), static_cast<int>(plans), static_cast<int>(number), rule,
+                       prior, headings.data());
+    });
+    return 0;
+  });
+}
+
+// Two arguments: weights (T, T) of points and (T, 2) of the start.
+class SmoothingArguments {
+ public:
+  SmoothingArguments(Arguments& take, Py_ssize_t number)
+      : of_points_(take.next(), "of_points", 2), of_start_(take.next(), "of_start", 2) {
+    of_points_.of(0, number, "of_points").of(1, number, "of_points");
+    of_start_.of(0, number, "of_start").of(1, 2, "of_start");
+  }
+  Smoothing weights() const { return {of_points_.data(), of_start_.data()}; }
+
+ private:
+  Doubles of_points_, of_start_;
+};
+
+KERNEL(smooth_points) {
+  return call("smooth_points", values, count, [](Arguments& take) {
+    const Doubles points(take.next(), "points", 3), start(take.next(), "start", 2);
+    const double bin_m = take.number();
+    const Py_ssize_t plans = points.size(0), number = points.size(1);
+    const SmoothingArguments plain(take, number), on_road(take, number);
+    const RouteArguments road(take);
+    const RouteRule rule = take_rule(take);
+    const Array<double> moved(take.next(), "moved", 3);
+    points.of(2, 2, "points"), start.of(0, 2, "start").of(1, 2, "start");
+    moved.of(0, plans, "moved").of(1, number, "moved").of(2, 2, "moved");
+    unlocked([&] {
+      smooth_points(points.data(), static_cast<int>(plans), static_cast<int>(number), start.data(), bin_m, plain.weights(),
+                    on_road.weights(), road.route(), rule, moved.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(limit_acceleration) {
+  return call("limit_acceleration", values, count, [](Arguments& take) {
+    const Array<double> points(take.next(), "points", 3);
+    const Pace pace{take.number(), take.number(), take.number(), take.number()};
+    points.of(2, 2, "points");
+    int changed = 0;
+    unlocked([&] {
+      changed = limit_acceleration(points.data(), static_cast<int>(points.size(0)), static_cast<int>(points.size(1)), pace);
+    });
+    return changed;
+  });
+}
+
+KERNEL(interpolate_paths) {
+  return call("interpolate_paths", values, count, [](Arguments& take) {
+    const Doubles ways(take.next(), "ways", 3), along(take.next(), "along", 2), reached(take.next(), "reached", 2);
+    const Array<double> points(take.next(), "points", 3);
+    const Py_ssize_t paths = ways.size(0), knots = ways.size(1), number = reached.size(1);
+    ways.of(2, 2, "ways"), along.of(0, paths, "along").of(1, knots, "along"), reached.of(0, paths, "reached");
+    points.of(0, paths, "points").of(1, number, "points").of(2, 2, "points");
+    if (knots < 2) throw std::invalid_argument("ways has fewer than 2 knots");
+    unlocked([&] {
+      interpolate_paths(ways.data(), along.data(), static_cast<int>(paths), static_cast<int>(knots), reached.data(),
+                        static_cast<int>(number), points.data());
+    });
+    return 0;
+  });
+}
+
+// Two arguments: ends (K, 2, 2) and reach_m (K) of closed stop lines.
+class LineArguments {
+ public:
+  explicit LineArguments(Arguments& take) : ends_(take.next(), "ends", 3), reach_m_(take.next(), "reach_m", 1) {
+    ends_.of(0, reach_m_.size(0), "ends").of(1, 2, "ends").of(2, 2, "ends");
+  }
+  StopLines lines() const { return {ends_.data(), reach_m_.data(), static_cast<int>(reach_m_.size(0))}; }
+
+ private:
+  Doubles ends_, reach_m_;
+};
+
+KERNEL(first_crossings) {
+  return call("first_crossings", values, count, [](Arguments& take) {
+    const LineArguments lines(take);
+    const Doubles poses(take.next(), "poses", 3);
+    const Array<long long> found(take.next(), "found", 1);
+    const Py_ssize_t plans = poses.size(0), number = poses.size(1);
+    poses.of(2, 3, "poses"), found.of(0, plans, "found");
+    unlocked([&] {
+      first_crossings(lines.lines(), poses.data(), static_cast<int>(plans), static_cast<int>(number), 3, found.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(box_centers) {
+  return call("box_centers", values, count, [](Arguments& take) {
+    const Doubles states(take.next(), "states", 3);
+    const double ahead_m = take.number();
+    const Array<double> centers(take.next(), "centers", 3);
+    const Py_ssize_t plans = states.size(0);
+    states.of(1, kInstants, "states").of(2, kStateSize, "states");
+    centers.of(0, plans, "centers").of(1, kInstants, "centers").of(2, 3, "centers");
+    unlocked([&] { box_centers(states.data(), static_cast<int>(plans), ahead_m, centers.data()); });
+    return 0;
+  });
+}
+
+KERNEL(plan_safety) {
+  return call("plan_safety", values, count, [](Arguments& take) {
+    const Doubles states(take.next(), "states", 3);
+    const PlacedBox box{{take.number(), take.number()}, take.number()};
+    const double ahead_m = take.number();  // of the car's centre
+    const AgentArguments agents(take);
+    const LineArguments lines(take);
+    const GridArguments grid(take);
+    const Doubles outline(take.next(), "outline", 2);
+    const double margin_m = take.number();
+    const Array<double> centers(take.next(), "centers", 3), clearances(take.next(), "clearances", 2);
+    const Array<double> by_step(take.next(), "by_step", 2), excess(take.next(), "excess", 1);
+    const Py_ssize_t plans = states.size(0);
+    states.of(1, kInstants, "states").of(2, kStateSize, "states"), outline.of(1, 2, "outline");
+    centers.of(0, plans, "centers").of(1, kInstants, "centers").of(2, 3, "centers");
+    clearances.of(0, plans, "clearances").of(1, kInstants, "clearances");
+    by_step.of(0, plans, "by_step").of(1, kInstants, "by_step"), excess.of(0, plans, "excess");
+    unlocked([&] {
+      const RoadCheck road{grid.grid(), outline.data(), static_cast<int>(outline.size(0)), margin_m};
+      box_centers(states.data(), static_cast<int>(plans), ahead_m, centers.data());
+      plan_safety(states.data(), centers.data(), static_cast<int>(plans), box, agents.agents(), road, lines.lines(),
+                  clearances.data(), by_step.data(), excess.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(vehicle_demands) {
+  return call("vehicle_demands", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 3);
+    const double dt_s = take.number(), speed_mps = take.number(), slowest_mps = take.number();
+    const Array<double> demands(take.next(), "demands", 3);
+    const Py_ssize_t plans = poses.size(0), number = poses.size(1);
+    poses.of(2, 3, "poses"), demands.of(0, 6, "demands").of(1, plans, "demands").of(2, number, "demands");
+    unlocked([&] {
+      vehicle_demands(poses.data(), static_cast<int>(plans), static_cast<int>(number), dt_s, speed_mps, slowest_mps,
+                      demands.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(project_to_road) {
+  return call("project_to_road", values, count, [](Arguments& take) {
+    const RouteArguments road(take);
+    const Doubles poses(take.next(), "poses", 2);
+    const Array<double> at(take.next(), "at_m", 1), beside(take.next(), "beside_m", 1), facing(take.next(), "facing", 1);
+    const Py_ssize_t agents = poses.size(0);
+    poses.of(1, 3, "poses"), at.of(0, agents, "at_m"), beside.of(0, agents, "beside_m"), facing.of(0, agents, "facing");
+    if (road.route().count == 0) throw std::invalid_argument("at is empty");
+    unlocked([&] {
+      project_to_road(road.route(), poses.data(), static_cast<int>(agents), at.data(), beside.data(), facing.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(find_leads) {
+  return call("find_leads", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 2), speeds(take.next(), "speeds", 1), sizes(take.next(), "sizes", 2);
+    const Flags follows(take.next(), "follows", 1);
+    const Doubles at(take.next(), "at_m", 1), beside(take.next(), "beside_m", 1), facing(take.next(), "facing", 1);
+    const Flags on_road(take.next(), "on_road", 1);
+    const LeadRule rule{take.number(), take.number(), take.number(), take.number()};
+    const Array<long long> rows(take.next(), "rows", 1);
+    const Array<double> gaps(take.next(), "gaps", 1);
+    const Py_ssize_t agents = speeds.size(0);
+    poses.of(0, agents, "poses").of(1, 3, "poses"), sizes.of(0, agents, "sizes").of(1, 2, "sizes");
+    follows.of(0, agents, "follows"), at.of(0, agents, "at_m"), beside.of(0, agents, "beside_m");
+    facing.of(0, agents, "facing"), on_road.of(0, agents, "on_road"), rows.of(0, agents, "rows"), gaps.of(0, agents, "gaps");
+    const RoadUsers users{static_cast<int>(agents), poses.data(), speeds.data(), sizes.data(), follows.data(),
+                          at.data(),                beside.data(), facing.data(), on_road.data()};
+    unlocked([&] { find_leads(users, rule, rows.data(), gaps.data()); });
+    return 0;
+  });
+}
+
+KERNEL(along_arcs) {
+  return call("along_arcs", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 2), velocities(take.next(), "velocities", 2), rates(take.next(), "yaw_rates", 1);
+    const Doubles driven(take.next(), "driven", 2);
+    const double decay_s = take.number(), least_mps = take.number();
+    const Array<double> found(take.next(), "found", 3);
+    const Py_ssize_t agents = rates.size(0), number = driven.size(1);
+    poses.of(0, agents, "poses").of(1, 3, "poses"), velocities.of(0, agents, "velocities").of(1, 2, "velocities");
+    driven.of(0, agents, "driven"), found.of(0, agents, "found").of(1, number, "found").of(2, 3, "found");
+    unlocked([&] {
+      along_arcs(poses.data(), velocities.data(), rates.data(), static_cast<int>(agents), driven.data(),
+                 static_cast<int>(number), decay_s, least_mps, found.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(along_road) {
+  return call("along_road", values, count, [](Arguments& take) {
+    const RouteArguments road(take);
+    const Doubles at(take.next(), "at_m", 1), beside(take.next(), "beside_m", 1), poses(take.next(), "poses", 2);
+    const Doubles speeds(take.next(), "speeds", 1), driven(take.next(), "driven", 2);
+    const double decay_s = take.number(), least_mps = take.number();
+    const Array<double> found(take.next(), "found", 3);
+    const Py_ssize_t agents = speeds.size(0), number = driven.size(1);
+    at.of(0, agents, "at_m"), beside.of(0, agents, "beside_m"), poses.of(0, agents, "poses").of(1, 3, "poses");
+    driven.of(0, agents, "driven"), found.of(0, agents, "found").of(1, number, "found").of(2, 3, "found");
+    if (road.route().count == 0 || number == 0) throw std::invalid_argument("at or driven is empty");
+    unlocked([&] {
+      along_road(road.route(), at.data(), beside.data(), poses.data(), speeds.data(), static_cast<int>(agents), driven.data(),
+                 static_cast<int>(number), decay_s, least_mps, found.data());
+    });
+    return 0;
+  });
+}
+
+KERNEL(continue_tracks) {
+  return call("continue_tracks", values, count, [](Arguments& take) {
+    const Doubles poses(take.next(), "poses", 3);
+    const double dt_s = take.number();
+    const Array<double> found(take.next(), "found", 3), speeds(take.next(), "speeds", 2);
+    const Py_ssize_t agents = poses.size(0);
+    poses.of(2, 3, "poses"), found.of(0, agents, "found").of(1, kSamples, "found").of(2, 3, "found");
+    speeds.of(0, agents, "speeds").of(1, kSamples, "speeds");
+    if (poses.size(1) < 1 || !(dt_s > 0.0)) throw std::invalid_argument("poses has no instant, or dt is not positive");
+    unlocked([&] {
+      continue_tracks(poses.data(), static_cast<int>(agents), static_cast<int>(poses.size(1)), dt_s, found.data(), speeds.data());
+    });
+    return 0;
+  });
+}
+
 #define ENTRY(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_##name)), METH_FASTCALL, nullptr}
 
 PyMethodDef kMethods[] = {
     ENTRY(interpolate_plans), ENTRY(follow),          ENTRY(fit_curvatures),     ENTRY(no_collision),
     ENTRY(time_to_collision), ENTRY(agent_gaps),      ENTRY(box_points),         ENTRY(polygons_around),
-    ENTRY(area_flags),        ENTRY(red_light_contacts), ENTRY(driving_direction), ENTRY(point_clearances),
-    ENTRY(box_clearances),    ENTRY(comfort_flags),   ENTRY(nearest_places),     ENTRY(farther_than),
+    ENTRY(area_flags),         ENTRY(area_flags_of_boxes),        ENTRY(red_light_contacts), ENTRY(driving_direction), ENTRY(point_clearances),
+    ENTRY(box_clearances),    ENTRY(comfort_flags),   ENTRY(project),         ENTRY(sample),      ENTRY(lane_keeping),
     ENTRY(first_fault),       ENTRY(to_frenet),       ENTRY(headings_of_points), ENTRY(resample),
     ENTRY(bends_too_sharply), ENTRY(pursue),
     ENTRY(drop_reversals), ENTRY(hold_distances),    ENTRY(follow_waypoints), ENTRY(follow_leads),
+    ENTRY(headings_on_road), ENTRY(smooth_points),   ENTRY(limit_acceleration), ENTRY(interpolate_paths),
+    ENTRY(first_crossings), ENTRY(box_centers),      ENTRY(plan_safety),     ENTRY(vehicle_demands),
+    ENTRY(project_to_road), ENTRY(find_leads),       ENTRY(along_arcs),         ENTRY(along_road),
+    ENTRY(continue_tracks),
     {nullptr, nullptr, 0, nullptr},
 };
 

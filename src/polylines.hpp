@@ -9,11 +9,19 @@ struct Polyline {
   int count;
 };
 
-// The nearest place for each of points (P, 2): the segment's index, the first of equals, the share of it, and the
-// distance.
-void nearest_places(const Polyline& line, const double* points, long long count, long long* segments, double* shares, double* distances);
+// Distances (L) travelled along points (L, 2) up to each of them.
+void arc_lengths(const double* points, int count, double* along);
 
-// Whether points (P, 2) are further from the polyline than a distance.
-void farther_than(const Polyline& line, const double* points, long long count, double distance, bool* farther);
+// The nearest place for each of points (P, 2): arc length along the polyline, within its ends, and lateral offset, left
+// positive. Of equally near segments the first counts.
+void project(const Polyline& line, const double* points, long long count, double* along, double* offsets);
+
+// Poses (N, 3) at arc lengths (N) along points (L, 2), L >= 1, which go straight on beyond their ends. Points that repeat
+// the one before are left out.
+void sample(const double* points, int length, const double* along, int count, double* poses);
+
+// Whether a run of `steps` of the points (T, 2), `stride` numbers apart, is further from the polyline than a distance; those
+// that are `spared` (T) neither count nor interrupt it.
+bool stays_farther(const Polyline& line, const double* points, int count, int stride, const bool* spared, double distance, int steps);
 
 }  // namespace reflectdrive

@@ -81,12 +81,16 @@ void fit_curvatures(const double* turns, const double* distances, double* curvat
   for (int k = kSteps - 2; k >= 0; --k) curvatures[k] = (curvatures[k] + kStiffness * curvatures[k + 1]) / diagonal[k];
 }
 
-void fit_profiles(const double* reference, const double* speed_fit, double* speeds, double* curvatures) {
+namespace {
+
+// Speeds (40) m/s and curvatures (40) 1/m fitted to poses (41, 3), and cosines and sines (40) of their headings.
+void fit_profiles(const double* reference, const double* speed_fit, double* speeds, double* curvatures, double* cosines, double* sines) {
   double turns[kSteps], distances[kSteps];
   std::fill(speeds, speeds + kSteps, 0.0);
   for (int k = 0; k < kSteps; ++k) {
     const double *here = reference + 3 * k, *next = here + 3;
-    const double along = std::cos(here[2]) * (next[0] - here[0]) + std::sin(here[2]) * (next[1] - here[1]);
+    cosines[k] = std::cos(here[2]), sines[k] = std::sin(here[2]);
+    const double along = cosines[k] * (next[0] - here[0]) + sines[k] * (next[1] - here[1]);
     for (int i = 0; i < kSteps; ++i) speeds[i] += speed_fit[kSteps * k + i] * along;
     turns[k] = wrap(next[2] - here[2]);
   }
@@ -94,9 +98,11 @@ void fit_profiles(const double* reference, const double* speed_fit, double* spee
   fit_curvatures(turns, distances, curvatures);
 }
 
+}  // namespace
+
 void follow(const double* reference, const double* motion, const double* speed_fit, Bicycle car, double* states) {
-  double speeds[kSteps], curvatures[kSteps + kLookAhead], road[5][kSteps] = {};
-  fit_profiles(reference, speed_fit, speeds, curvatures);
+  double speeds[kSteps], curvatures[kSteps + kLookAhead], road[5][kSteps] = {}, cosines[kSteps], sines[kSteps];
+  fit_profiles(reference, speed_fit, speeds, curvatures, cosines, sines);
   std::fill(curvatures + kSteps, curvatures + kSteps + kLookAhead, curvatures[kSteps - 1]);
   for (int part = 0; part < 5; ++part)  // weighted sums over the ten curvatures ahead of each step
     for (int j = 0; j < kLookAhead; ++j)
@@ -113,7 +119,7 @@ void follow(const double* reference, const double* motion, const double* speed_f
 
     // 1.2: the tracker. Errors across the road and of the heading, now.
     const double across =
-        (state[X] - place[0]) * -std::sin(place[2]) + (state[Y] - place[1]) * std::cos(place[2]);
+        (state[X] - place[0]) * -sines[i] + (state[Y] - place[1]) * cosines[i];
     const double turned = wrap(state[HEADING] - place[2]);
     const int look = std::min(i + kLookAhead, kSteps - 1);
     const bool stopping = speeds[look] <= kStoppingSpeed && v <= kStoppingSpeed;

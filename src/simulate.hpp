@@ -14,14 +14,11 @@ struct Bicycle {
 // the car is at the origin. Headings are unwrapped.
 void interpolate_plan(const double* plan, int poses, const double* knot_times, const double* times, double* reference);
 
-// Speeds (40) m/s and curvatures (40) 1/m fitted to poses (41, 3). `speed_fit` (40, 40) is transposed: row k has the
-// weights of displacement k.
-void fit_profiles(const double* reference, const double* speed_fit, double* speeds, double* curvatures);
-
 // Curvatures c (40) with c * distance = turn, smooth in time.
 void fit_curvatures(const double* turns, const double* distances, double* curvatures);
 
-// States (41, 11) of a car with present motion (8) that tracks poses (41, 3).
+// States (41, 11) of a car with present motion (8) that tracks poses (41, 3). `speed_fit` (40, 40) is transposed: row k has
+// the weights of displacement k in the fitted speeds.
 void follow(const double* reference, const double* motion, const double* speed_fit, Bicycle car, double* states);
 
 }  // namespace reflectdrive

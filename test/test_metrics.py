@@ -392,19 +392,40 @@ def test_polygons_that_share_edges_keep_their_own_bits():
     assert AreaIndex([left, right, whole]).sets(points).tolist() == [[0b101], [0b110], [0b100], [0]]
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 3.0]))
-def test_a_polyline_is_searched_as_a_whole_though_most_of_it_is_skipped(seed, reach):
+@given(st.integers(0, 2**32 - 1))
+def test_a_polyline_is_searched_as_a_whole_though_most_of_it_is_skipped(seed):
     random = np.random.default_rng(seed)
     line = np.cumsum(random.normal(0, 3, (30, 2)), axis=0) * random.choice([1.0, 12.0])
     line[7] = line[8]  # a repeated point, as at lane joints
     points = random.uniform(line.min() - 5, line.max() + 5, (400, 2))
     whole, places = shapely.LineString(line), shapely.points(points)
     distance_m = shapely.distance(whole, places)
-    np.testing.assert_array_equal(geometry.farther_than(line, points, reach), distance_m > reach)
     along_m, offset_m = geometry.project(line, points)
     np.testing.assert_allclose(np.abs(offset_m), distance_m, atol=1e-9)
     found = shapely.line_interpolate_point(whole, along_m)
     np.testing.assert_allclose(shapely.distance(found, places), distance_m, atol=1e-6)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_lane_keeping_looks_at_every_run_of_two_seconds(seed):
+    random = np.random.default_rng(seed)
+    line = np.cumsum(random.normal([2.0, 0.0], 1.0, (30, 2)), axis=0)
+    line[7] = line[8]
+    center = np.zeros((40, 41, 3))
+    at_m = np.linspace(0.0, 50.0, 41)
+    center[..., :2] = geometry.sample(line, at_m)[:, :2] + np.cumsum(random.normal(0.0, 0.12, (40, 41, 2)), axis=1)
+    spared = random.uniform(size=(40, 41)) < random.choice([0.0, 0.2, 0.6])
+    nothing = np.zeros((40, 41), bool)
+    off = shapely.distance(shapely.LineString(line), shapely.points(center[..., :2])) > 0.5
+    expected = np.ones(40)
+    for plan in range(40):
+        running = 0
+        for is_off in off[plan, ~spared[plan]]:
+            running = running + 1 if is_off else 0
+            if running >= 20:
+                expected[plan] = 0.0
+    found = metrics.lane_keeping(center, line, metrics.EgoAreas(nothing, nothing, nothing, spared, nothing))
+    np.testing.assert_array_equal(found, expected)
 
 
 # --- the kernels against the rules written plainly --------------------------------------------------------------------

@@ -14,7 +14,6 @@ from reflectdrive_ros.planning.postprocess.speed_profile import (
     CREEPING_MPS,
     LATERAL_ACCELERATION_MAX_MPS2,
     SPEEDING_UP_MPS2,
-    accelerations,
     drop_reversals,
     interpolate_path,
     limit_acceleration,
@@ -29,12 +28,19 @@ DT_S = 0.5
 TIMES_S = DT_S * np.arange(1, 9)
 
 
+def accelerations(speeds, speed_mps):
+    """(T,) between mean speeds (T,); the first over half an interval, from the present speed on."""
+    change = np.diff(speeds, prepend=speed_mps)
+    change[0] *= 2.0
+    return change / DT_S
+
+
 def along(points):
     return np.cumsum(np.hypot(*np.diff(points, axis=0, prepend=np.zeros((1, 2))).T))
 
 
 def asked(points, speed_mps):
-    return accelerations(np.diff(along(points), prepend=0.0) / DT_S, speed_mps, DT_S)
+    return accelerations(np.diff(along(points), prepend=0.0) / DT_S, speed_mps)
 
 
 @given(st.floats(0.0, 20.0), st.floats(-3.0, 2.9), st.floats(-0.05, 0.05))

@@ -11,6 +11,7 @@ machine with other load that includes the time for which the lock's holder queue
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -32,6 +33,8 @@ def lock_waits_ms(config: Config, messages: dict[str, list[Any]], seconds: float
     stop, before = threading.Event(), sys.getswitchinterval()
     planner = threading.Thread(target=_plan_without_pause, args=(core, messages, stop), name="planner")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()  # as the node does: objects of the start-up are not scanned again
     planner.start()
     try:
         waits_ms = list[float]()
@@ -44,6 +47,7 @@ def lock_waits_ms(config: Config, messages: dict[str, list[Any]], seconds: float
         stop.set()
         planner.join()
         sys.setswitchinterval(before)
+        gc.unfreeze()
     return waits_ms
 
 

@@ -49,6 +49,7 @@ from ..storage import location
 from . import displacement, driving_scores, scene_sets
 from . import privilege as privileges_of
 from .driving_scores import MEASURES, Driver, Row, Scores, make_drivers
+from .remembered import remembering
 
 EXPERT = "expert"
 COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
@@ -275,12 +276,14 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
     observations = {
         driver.privilege: privileges_of.observe(scene, driver.privilege, space, vectors) for driver in drivers.values()
     }
+    networks = {
+        asked: remembering(cli_args.network_for(config, *asked))
+        for asked in dict.fromkeys((driver.planner, driver.random_weights) for driver in drivers.values())
+        if asked[0] in LEARNED
+    }
     for name, driver in drivers.items():
         asked = replace(config, planner=driver.planner)
-        has_network = driver.planner in LEARNED
-        planner_context = PlannerContext(
-            asked, cli_args.network_for(config, driver.planner, driver.random_weights) if has_network else None
-        )
+        planner_context = PlannerContext(asked, networks.get((driver.planner, driver.random_weights)))
         try:
             plan = driving_scores.plan_once(get_planner(asked), observations[driver.privilege], planner_context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -57,8 +58,12 @@ def route_lanes_without_lights(scene: DrivingScene) -> LanePolylines:
     return replace(lanes, lights=np.zeros_like(lanes.lights))
 
 
+@lru_cache(maxsize=1)
 def drivable_grid(scene: DrivingScene) -> DrivableGrid | None:
-    """The drivable area of the PDM score: roads, intersections and car parks; None for a scene without a map."""
+    """The drivable area of the PDM score: roads, intersections and car parks; None for a scene without a map.
+
+    That of the last scene is kept, for its other privileges.
+    """
     if not scene.has_map:
         return None
     areas = scene.areas

@@ -26,7 +26,7 @@ from ..scoring.safety import (
     stays_on_road,
     vehicle_demands,
 )
-from ..scoring.scorer import Scene, ScoreCard, concat_cards, score, score_states, total
+from ..scoring.scorer import Scene, ScoreCard, concat_cards, judge_alone, score, score_states, total, weighted_mean
 from ..scoring.simulate import DT_S, simulate
 from .postprocess.waypoints import POINT_DT_S, interpolate
 
@@ -52,21 +52,25 @@ class Assessment:
     progress_m: Array  # (N,) along the route in 4 s, simulated
     states: Array  # (N, 41, 11) simulated states
 
-    def key(self, place: int) -> tuple[float, ...]:
-        """Sort key, larger is better: safety, safe steps of the guard, staying on the road, first unsafe instant, less
-        excess, less violation of the vehicle limits; then quality or, of unsafe plans, less progress: getting closer to
-        what cannot be avoided is no merit."""
-        safety = self.safety
-        safe = float(safety.worst[place]) >= SAFE
-        return (
-            float(safety.worst[place]),
-            float(self.guard_safe_steps[place]),
-            float(self.stays_on_road[place]),
-            float(safety.first_unsafe[place]),
-            -round(float(safety.excess[place]), 3),
-            -float(self.limit_violation[place].max()),
-            round(float(self.quality[place]), 9) if safe else -round(float(self.progress_m[place]), 2),
+    @cached_property
+    def keys(self) -> tuple[tuple[float, ...], ...]:
+        """Sort keys of the plans, larger is better: safety, safe steps of the guard, staying on the road, first unsafe
+        instant, less excess, less violation of the vehicle limits; then quality or, of unsafe plans, less progress:
+        getting closer to what cannot be avoided is no merit."""
+        safety, worst = self.safety, self.safety.worst
+        columns = (
+            worst,
+            self.guard_safe_steps,
+            self.stays_on_road,
+            safety.first_unsafe,
+            -safety.excess.round(3),
+            -self.limit_violation.max(axis=1),
+            np.where(worst >= SAFE, self.quality.round(9), -self.progress_m.round(2)),
         )
+        return tuple(zip(*(column.astype(float).tolist() for column in columns), strict=True))
+
+    def key(self, place: int) -> tuple[float, ...]:
+        return self.keys[place]
 
     @property
     def sound(self) -> Array:
@@ -76,8 +80,8 @@ class Assessment:
     def best(self, allowed_violation: float) -> int:
         """Index of the best plan with a limit violation of at most `allowed_violation`, else of the least violation;
         the first of equals."""
-        more = np.maximum(self.limit_violation.max(axis=1) - allowed_violation, 0.0)
-        return max(range(len(self.points)), key=lambda place: (-more[place], self.key(place), -place))
+        more = np.maximum(self.limit_violation.max(axis=1) - allowed_violation, 0.0).tolist()
+        return max(range(len(self.points)), key=lambda place: (-more[place], self.keys[place], -place))
 
     def one(self, place: int) -> Assessment:
         """The assessment of one plan."""
@@ -194,37 +198,41 @@ def rank_as_planned(known: SafetyContext, points: Array, allowed_violation: floa
 def assess(known: SafetyContext, evaluation: SafetyEvaluation, far_m: float | None = None) -> Assessment:
     """Safety and quality of evaluated plans. Progress beyond `far_m` (None: the largest of these) earns no score."""
     points, poses, planned, safety = evaluation.points, evaluation.poses, evaluation.as_planned, evaluation.safety
-    card = score_states(known.scene, evaluation.states, known.config.scoring)
+    scoring = known.config.scoring
+    driven = judge_alone(known.scene, evaluation.states, scoring, lane_keeping=scoring.form == "epdms")
     guard_safe_steps = np.minimum(planned.first_unsafe, int(known.config.guard.safe_horizon_s / DT_S + 1e-6) + 1)
-    # Safety is assessed separately, so the multipliers of the score are set to 1.
-    ones = np.ones(len(points))
-    far_m = float(card.progress_m.max()) if far_m is None else far_m
-    ep = metrics.ego_progress(card.progress_m, ones, max(far_m, 0.0), masked=False)
-    quality = total(replace(card, multiplier=ones, ep=ep), known.config.scoring) * _on_route(known, points)
+    far_m = float(driven.progress_m.max()) if far_m is None else far_m
+    earned = np.ones(len(points))  # safety is assessed separately: the multipliers of the score are left out
+    ep = metrics.ego_progress(driven.progress_m, earned, max(far_m, 0.0), masked=False)
+    quality = weighted_mean(known.scene, driven, ep, scoring) * _on_route(known, points)
     return Assessment(
         points,
         safety,
         guard_safe_steps,
-        stays_on_road(known, card.states),
+        stays_on_road(known, driven.center),
         limit_violation(known, poses),
         np.asarray(quality),
-        card.progress_m,
-        card.states,
+        driven.progress_m,
+        driven.states,
     )
 
 
 def limit_violation(known: SafetyContext, poses: Array) -> Array:
     """(N, 8) excess of plans through poses (N, 8, 3) at 0.5 .. 4 s over the vehicle limits, relative to the limit."""
     demands = vehicle_demands(poses, POINT_DT_S, known.observation.ego.speed_mps, known.config.guard)
-    most = np.max([values / limit for _, values, limit, _ in demands], axis=0)
+    most = demands[0][1] / demands[0][2]
+    for _, values, limit, _ in demands[1:]:
+        np.maximum(most, values / limit, out=most)
     return np.asarray(np.maximum(most - 1.0, 0.0).round(3))
 
 
 def roughness(known: SafetyContext, points: Array) -> Array:
     """(N,) m^2: sum of squared third differences of points (N, 8, 2), preceded by the positions 0.5 s ago and now."""
-    before = np.array([[-POINT_DT_S * known.scene.motion[0], 0.0], [0.0, 0.0]])
-    path = np.concatenate([np.broadcast_to(before, (len(points), 2, 2)), points], axis=1)
-    return np.asarray((np.diff(path, n=3, axis=1) ** 2).sum(axis=(1, 2)))
+    path = np.zeros((len(points), points.shape[1] + 2, 2))
+    path[:, 0, 0], path[:, 2:] = -POINT_DT_S * known.scene.motion[0], points
+    for _ in range(3):
+        path = path[:, 1:] - path[:, :-1]
+    return np.asarray((path**2).sum(axis=(1, 2)))
 
 
 def planned_safety(known: SafetyContext, poses: Array, exact: bool = False) -> Safety:

@@ -17,8 +17,8 @@ import numpy as np
 from ..config import Config
 from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, TokenTrace, Verdict
 from ..planning.corrections import draft_and_corrections
-from ..ros import convert, image_decoding, rotations
-from ..ros.bag import BagReader, DamagedMessage
+from ..ros import cdr, convert, image_decoding, rotations
+from ..ros.bag import BagReader, message_class
 from ..ros.convert import BadMessage
 from ..ros.elevation import VehiclePlane
 from ..ros.inputs.channel import InputStatus
@@ -31,6 +31,7 @@ from .record import Diagnostic, ReplayFrame, ReplayImage
 from .scores import MAX_SIGHTING_AGE_NS, Sighting
 
 IMAGE_WIDTH = 480
+ITEMS_MAX = 10_000_000  # structures and texts of a recorded message
 
 
 class PlanOutput(Protocol):
@@ -62,11 +63,11 @@ class BagSlice:
     stop_ns: int | None = None
 
     def messages(self, key: str) -> Iterator[tuple[int, Any]]:
-        """Receive time (ns) and message of an input; damaged messages are skipped."""
+        """Receive time (ns) and message of an input, its fields read on access; damaged messages are skipped."""
         names = [self.sources[key]] if key in self.sources else []
         for entry in self.reader.messages(names, self.start_ns, self.stop_ns):
-            with suppress(DamagedMessage):  # the diagnostics report it
-                yield entry.received_ns, entry.message()
+            with suppress(BadMessage):  # the diagnostics report it
+                yield entry.received_ns, cdr.read(entry.data, message_class(entry.type_name), ITEMS_MAX)
 
 
 def build_frames(

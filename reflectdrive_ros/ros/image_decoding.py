@@ -120,7 +120,9 @@ def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tup
         full = cv2.resize(full, (full.shape[1] // 2, full.shape[0] // 2), interpolation=cv2.INTER_AREA)
     if full.shape[:2] != (height, width):
         full = cv2.resize(full, (width, height), interpolation=cv2.INTER_AREA)
-    return np.asarray(full), (width / whole_width, height / whole_height)
+    full = np.asarray(full)
+    full.flags.writeable = False  # so that a CameraFrame keeps no copy
+    return full, (width / whole_width, height / whole_height)
 
 
 def _halves(size: int, wanted: int) -> bool:

@@ -49,7 +49,7 @@ DIAGNOSTICS_PERIOD_S = 0.15
 MISMATCH_PERIOD_S = 3.0
 ARRIVALS_KEPT = 256
 DOMAINS = 233  # ROS domain ids that the port numbers of DDS allow
-SWITCH_INTERVAL_S = 0.001
+SWITCH_INTERVAL_S = 0.0002  # a decoded image waits this long for the interpreter, and for one more call into C
 STAMP_END = 12  # of a serialised message with a header: what follows its stamp
 
 

@@ -98,6 +98,24 @@ class MapAreas:
         first = len(self.lanes) + len(self.roadblocks)
         return self.index.mask(np.arange(first, first + len(self.intersections)))
 
+    def box_flags(self, centers: Array, size: Array, ahead_m: float, road_known: bool) -> Array:
+        """(5, B) bool, the fields of `metrics.EgoAreas` of boxes (length, width) at centre poses (B, 3).
+
+        The rear axle is `ahead_m` behind the centre. The second field is undefined if the road is known otherwise.
+        """
+        kinds = (self.lane_bits, self.route_bits, self.drivable_bits, self.intersection_bits)
+        flags, uncertain = np.empty((5, len(centers)), bool), np.ones(len(centers), bool)
+        boxes = (*size.tolist(), ahead_m)
+        if self.index.cells and not kernels.area_flags_of_boxes(
+            centers, *boxes, *self.index.cells, *kinds, road_known, flags, uncertain
+        ):
+            return flags
+        points, exact = np.empty((int(uncertain.sum()), 6, 2)), np.empty((5, int(uncertain.sum())), bool)
+        kernels.box_points(centers[uncertain], *boxes, points)
+        kernels.area_flags(self.index.sets(points), *kinds, road_known, exact)
+        flags[:, uncertain] = exact
+        return flags
+
 
 class AreaIndex:
     """Polygons prepared for `sets`, the set of polygons that contain a point, as words of 64 bits."""
@@ -105,6 +123,7 @@ class AreaIndex:
     def __init__(self, rings: Sequence[Array], reach_m: float = REACH_M) -> None:
         self.count = len(rings)
         self.words = max(1, -(-self.count // 64))
+        self.cells: tuple[Any, ...] = ()  # arguments of the kernels; none without polygons
         if not self.count:
             return
         self._rings = rings
@@ -123,7 +142,7 @@ class AreaIndex:
         references = grid.references(cell)
         ax, ay = (start[edge] - references).T
         bx, by = (stop[edge] - references).T
-        self._cells = (  # of the kernel
+        self.cells = (
             np.array([*grid.low, CELL_M, *REFERENCE]),
             grid.columns,
             self._draw(grid, start, stop, owner),
@@ -174,7 +193,7 @@ class AreaIndex:
         sets = np.zeros((len(flat), self.words), np.uint64)
         if self.count:
             uncertain = np.empty(len(flat), bool)
-            if kernels.polygons_around(flat, *self._cells, sets, uncertain):
+            if kernels.polygons_around(flat, *self.cells, sets, uncertain):
                 sets[uncertain] = self._exact(*flat[uncertain].T)
         return sets.reshape(*points.shape[:-1], self.words)
 

@@ -12,9 +12,7 @@ from functools import cached_property
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import geometry
 from ..domain import AgentKind, Array, Forecast, check_array
-from .simulate import DT_S
 
 SAMPLES = 51  # 0, 0.1, .. 5.0 s: 4 s of driving and 1 s of looking ahead
 
@@ -58,26 +56,22 @@ class AgentTracks:
     @staticmethod
     def of_forecast(forecast: Forecast, kinds: Array) -> AgentTracks:
         """A forecast at 10 Hz, linear between its poses; past its end the agents go on as in its last interval."""
-        times = DT_S * np.arange(SAMPLES)
-        poses = np.asarray(forecast.poses)
-        if poses.shape[1] == 1:
-            poses = np.repeat(poses, 2, axis=1)  # the forecast holds only the present: all agents stand
-        heading = np.unwrap(poses[:, :, 2], axis=1)
-        place = np.concatenate([poses[:, :, :2], heading[:, :, None]], axis=2)
-        before = np.clip((times / forecast.dt_s).astype(int), 0, poses.shape[1] - 2)
-        share = (times / forecast.dt_s - before)[:, None]
-        step = place[:, before + 1] - place[:, before]
-        speeds = np.hypot(step[:, :, 0], step[:, :, 1]) / forecast.dt_s
-        turning = np.minimum(share, 1.0)  # past the end they go straight on
-        at = place[:, before] + step * np.concatenate([share, share, turning], axis=1)
-        at[:, :, 2] = geometry.wrap(at[:, :, 2])
-        return AgentTracks(at, np.ones(at.shape[:2], bool), speeds, forecast.sizes, kinds)
+        count = len(forecast.poses)
+        poses, speeds_mps = np.empty((count, SAMPLES, 3)), np.empty((count, SAMPLES))
+        kernels.continue_tracks(forecast.poses, forecast.dt_s, poses, speeds_mps)
+        for each in (present := np.ones((count, SAMPLES), bool), poses, speeds_mps):
+            each.flags.writeable = False  # so that no copy is kept
+        return AgentTracks(poses, present, speeds_mps, forecast.sizes, kinds)
 
     @cached_property
     def columns(self) -> Array:
         """(5, A, 51) x, y, cosine and sine of the heading, speed; as the kernels read them."""
-        heading = self.poses[:, :, 2]
-        return np.stack([self.poses[:, :, 0], self.poses[:, :, 1], np.cos(heading), np.sin(heading), self.speeds_mps])
+        columns = np.empty((5, *self.speeds_mps.shape))
+        columns[0], columns[1] = self.poses[:, :, 0], self.poses[:, :, 1]
+        np.cos(self.poses[:, :, 2], out=columns[2])
+        np.sin(self.poses[:, :, 2], out=columns[3])
+        columns[4] = self.speeds_mps
+        return columns
 
     def for_kernels(self, first_speeds: bool = False) -> tuple[Array, Array, Array, Array]:
         """Arguments of the kernels; with `first_speeds` each agent has the speed of its first observation."""

@@ -127,7 +127,7 @@ def clearances(lookup: DrivableGrid, points: Array) -> Array:
     """
     points = np.asarray(points, float)
     found_m = np.empty(points.shape[:-1])
-    kernels.point_clearances(*_for_kernels(lookup), points.reshape(-1, 2), found_m.reshape(-1))
+    kernels.point_clearances(*for_kernels(lookup), points.reshape(-1, 2), found_m.reshape(-1))
     return found_m
 
 
@@ -145,11 +145,12 @@ def _over_boxes(lookup: DrivableGrid, centers: Array, outline: Array, likely: bo
     centers = np.asarray(centers, float)
     found_m = np.empty(centers.shape[:-1])
     outline = np.asarray(outline, float)
-    kernels.box_clearances(*_for_kernels(lookup), centers.reshape(-1, 3), outline, likely, found_m.reshape(-1))
+    kernels.box_clearances(*for_kernels(lookup), centers.reshape(-1, 3), outline, likely, found_m.reshape(-1))
     return found_m
 
 
-def _for_kernels(lookup: DrivableGrid) -> tuple[Array, Array, float]:
+def for_kernels(lookup: DrivableGrid) -> tuple[Array, Array, float]:
+    """Arguments of the kernels: cells, the pose of the ego frame in the grid, size of a cell."""
     return lookup.distance_m, geometry.invert(lookup.ego_from_grid), lookup.resolution_m
 
 
@@ -169,12 +170,12 @@ def outline_clearances(lookup: DrivableGrid, centers: Array, size: Array) -> Arr
     The outline is sampled at least once per cell; between two samples the bound falls by half their spacing.
     """
     length, width = np.asarray(size, float).tolist()
-    outline, spacing_m = _outline(length, width, lookup.resolution_m)
-    return np.asarray(box_clearances(lookup, centers, outline) - 0.5 * spacing_m)
+    points, spacing_m = outline(length, width, lookup.resolution_m)
+    return np.asarray(box_clearances(lookup, centers, points) - 0.5 * spacing_m)
 
 
 @lru_cache(maxsize=8)
-def _outline(length: float, width: float, resolution_m: float) -> tuple[Array, float]:
+def outline(length: float, width: float, resolution_m: float) -> tuple[Array, float]:
     """(P, 2) points of the outline of a box in its frame, and their spacing."""
     along, across = (np.linspace(-0.5, 0.5, int(np.ceil(s / resolution_m)) + 1) for s in (length, width))
     spacing_m = max(length * (along[1] - along[0]), width * (across[1] - across[0]))

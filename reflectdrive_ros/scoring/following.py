@@ -42,28 +42,11 @@ def find_leads(others: Agents, at_m: Array, beside_m: Array, facing: Array, on_r
     Agents on the ego's road (`on_road` (A,) bool) are compared along it: metres along and to the left of it (A,), and
     the cosine `facing` (A,) of their angle to it. All others are compared straight ahead.
     """
-    speeds_mps = np.hypot(*others.velocities_mps.T)
-    x, y, heading = others.poses.T
-    cos, sin = np.cos(heading)[:, None], np.sin(heading)[:, None]
-    dx, dy = x - x[:, None], y - y[:, None]  # (A, A): of the column, seen from the row
-    ahead_m, left_m = cos * dx + sin * dy, cos * dy - sin * dx
-    both = on_road[:, None] & on_road
-    way = np.sign(facing)[:, None]
-    ahead_m = np.where(both, way * (at_m - at_m[:, None]), ahead_m)
-    left_m = np.where(both, way * (beside_m - beside_m[:, None]), left_m)
-    lengths_m, widths_m = others.sizes.T
-    same_way = np.cos(heading - heading[:, None]) > SAME_WAY
-    follows = (speeds_mps > MOVING_MPS) & (others.kinds != AgentKind.PEDESTRIAN)
-    leads = (
-        follows[:, None]
-        & (ahead_m > 0.0)
-        & (np.abs(left_m) < 0.5 * (widths_m + widths_m[:, None]) - PASSES_M)
-        & (same_way | (speeds_mps < MOVING_MPS))
-    )
-    gaps_m = np.where(leads, ahead_m - 0.5 * (lengths_m + lengths_m[:, None]), np.inf)
-    rows = gaps_m.argmin(axis=1)
-    nearest_m = gaps_m[np.arange(len(rows)), rows]
-    return Leads(rows, np.where(nearest_m < LEAD_REACH_M, np.maximum(nearest_m, 0.0), np.inf))
+    follows = others.kinds != AgentKind.PEDESTRIAN
+    rows, gaps_m = np.empty(len(others), np.int64), np.empty(len(others))
+    users = (others.poses, np.hypot(*others.velocities_mps.T), others.sizes, follows, at_m, beside_m, facing, on_road)
+    kernels.find_leads(*users, LEAD_REACH_M, SAME_WAY, PASSES_M, MOVING_MPS, rows, gaps_m)
+    return Leads(rows, gaps_m)
 
 
 def distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads, times_s: Array) -> Array:

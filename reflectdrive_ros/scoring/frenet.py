@@ -27,6 +27,8 @@ BESIDE_M = 5.0  # further away a plan is not on this road
 ASTRAY = np.cos(np.radians(70.0))  # a step at a larger angle to the road does not follow it
 CURVATURE_CHANGE = 0.04  # of plans, in place of `tokens.CURVATURE_CHANGE`: they turn at junctions, on narrow roads
 TELLING_M = 1.0  # shorter steps have no reliable direction
+NO_ROUTE = (np.zeros((0, 2)), np.zeros(0), np.zeros(0))  # in place of `FrenetFrame.for_kernels`
+ROUTE_RULE = (NEAR_M, float(ASTRAY), BESIDE_M, TELLING_M)  # arguments of the kernels: when a plan follows a route
 
 
 class FrenetPoints(NamedTuple):
@@ -65,16 +67,19 @@ class FrenetFrame:
         points = np.asarray(points, float)
         straight, heading = np.empty(points.shape), np.empty(points.shape[:-1])
         plans = (points.reshape(-1, *points.shape[-2:]), straight.reshape(-1, *points.shape[-2:]))
-        kernels.to_frenet(
-            self.places, self.heading, self.at, plans[0], NEAR_M, plans[1], heading.reshape(-1, points.shape[-2])
-        )
+        kernels.to_frenet(*self.for_kernels, plans[0], NEAR_M, plans[1], heading.reshape(-1, points.shape[-2]))
         return FrenetPoints(straight, heading)
 
+    @property
+    def for_kernels(self) -> tuple[Array, Array, Array]:
+        """Arguments of the kernels that take a route."""
+        return self.places, self.heading, self.at
+
     @cached_property
-    def here(self) -> tuple[Array, float]:
-        """(2,) the car in Frenet coordinates, and the route's heading there."""
+    def here(self) -> Array:
+        """(3,) the car in Frenet coordinates, and the route's heading there."""
         straight, heading = self.to_frenet(np.zeros((1, 2)))
-        return straight[0], float(heading[0])
+        return np.array([*straight[0], heading[0]])
 
     def to_cartesian(self, points: Array) -> Array:
         """Points (.., T, 2) of the ego frame from those of the straight road."""
@@ -86,13 +91,6 @@ class FrenetFrame:
         left = np.stack([-forward[..., 1], forward[..., 0]], axis=-1)
         return np.asarray(ways + beyond[..., None] * forward + beside[..., None] * left)
 
-    def follows(self, straight: Array) -> Array:
-        """(..) bool: whether points (.., T, 2) in Frenet coordinates follow this road."""
-        steps = np.diff(straight, axis=-2, prepend=np.zeros_like(straight[..., :1, :]))
-        length = np.hypot(steps[..., 0], steps[..., 1])
-        along = (steps[..., 0] >= ASTRAY * length) | (length < TELLING_M)
-        return np.asarray((along & (np.abs(straight[..., 1]) <= BESIDE_M)).all(-1))
-
 
 def _places(line: Array, at: Array) -> Array:
     return geometry.sample(line, at)[:, :2]
@@ -103,15 +101,14 @@ def poses_on_road(points: Array, road: FrenetFrame | None) -> Array:
     the road if the points follow it, and with a prior that allows the sharper turns of a plan. The points are kept.
     Raises ValueError as `poses_from_points` does.
     """
-    plain = tokens.poses_from_points
     if road is None:
-        return plain(points, CURVATURE_CHANGE)
-    begin, towards = road.here
-    straight, heading = road.to_frenet(points)
-    straight = straight - begin
-    turned = geometry.rotate(straight, towards)  # so that the car faces along x, as ever
-    against = geometry.wrap(plain(turned, CURVATURE_CHANGE)[..., 2] - towards + heading)
-    on_road = road.follows(straight)[..., None]
-    if not on_road.all():
-        against = np.where(on_road, against, plain(points, CURVATURE_CHANGE)[..., 2])
-    return np.concatenate([points, against[..., None]], axis=-1)
+        return tokens.poses_from_points(points, CURVATURE_CHANGE)
+    points = tokens.check_points(points)
+    poses = np.empty((*points.shape[:-1], 3))
+    poses[..., :2] = points
+    plans = points.reshape(-1, *points.shape[-2:])
+    headings = np.empty(plans.shape[:-1])
+    prior = tokens.heading_prior(CURVATURE_CHANGE)
+    kernels.headings_on_road(*road.for_kernels, road.here, plans, *ROUTE_RULE, *prior, headings)
+    poses[..., 2] = headings.reshape(points.shape[:-1])
+    return poses

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from .. import geometry
 from ..config import Config
@@ -30,7 +31,7 @@ STANDING_MPS = 0.5  # a slower car can always stop
 AMBER_BRAKING_MPS2 = 2.8  # an amber light that asks for more is passed
 APPROACH_BRAKING_MPS2 = 1.5  # towards a place where the car has to be slow, where there is room
 COMFORT_BRAKING_MPS2 = 2.5  # likewise, for a lower limit that comes late
-BESIDE_LINE_M = 0.5  # stop lines may be drawn shorter than their lane is wide
+BESIDE_LINE_M = 0.5  # stop lines may be drawn shorter than their lane is wide; also in `src/safety.cpp`
 ACROSS = 0.5  # cosine: a line is approached at a smaller angle to its driving direction
 STRIP_M = 4.0  # length of the area behind a closed line that the driving score counts as red
 BINDING_MPS = 0.3  # a plan this close to an allowed speed is held by it
@@ -89,19 +90,10 @@ class RouteLimits:
     def first_crossings(self, poses: Array) -> Array:
         """(N,) first step at which the car has crossed a closed line, of rear-axle poses (N, T, 3) in the ego frame,
         the present one first; T where it crosses none."""
-        never = poses.shape[1]
-        found = np.full(len(poses), never)
-        for (left, right), reach_m in zip(self.closed_lines, self.reach_m, strict=True):
-            x = poses[..., 0] + reach_m * np.cos(poses[..., 2]) - right[0]
-            y = poses[..., 1] + reach_m * np.sin(poses[..., 2]) - right[1]
-            across = left - right
-            width_m = float(np.hypot(*across))
-            beyond = (x * across[1] - y * across[0]) / width_m  # m, positive after the line
-            beside = (x * across[0] + y * across[1]) / width_m
-            on_line = (beside > -BESIDE_LINE_M) & (beside < width_m + BESIDE_LINE_M)
-            crossed = (beyond[:, :-1] < 0.0) & (beyond[:, 1:] >= 0.0) & (on_line[:, :-1] | on_line[:, 1:])
-            first = np.where(crossed.any(axis=1), crossed.argmax(axis=1) + 1, never)
-            found = np.minimum(found, first)
+        if not len(self.closed_lines):
+            return np.full(len(poses), poses.shape[1])
+        found = np.empty(len(poses), np.int64)
+        kernels.first_crossings(self.closed_lines, self.reach_m, poses, found)
         return found
 
     def red_lights(self) -> RedLights:

@@ -19,7 +19,7 @@ from ..domain import Array, DrivableGrid
 from . import drivable
 from .areas import MapAreas
 from .contacts import AgentTracks
-from .simulate import AX, AY, DT_S, HEADING, X, Y
+from .simulate import AX, AY, DT_S, HEADING
 
 STOPPED_MPS = 0.05  # section 4: slower is stopped, for the ego and for others
 BEHIND_RAD = np.deg2rad(150.0)
@@ -33,9 +33,8 @@ LANE_STEPS = 20
 
 def centers(states: Array, vehicle: VehicleConfig) -> Array:
     """(N, 41, 3) poses of the box centre (section 1.4)."""
-    poses: Array = states[..., : HEADING + 1].copy()
-    poses[..., X] += vehicle.rear_axle_to_center_m * np.cos(poses[..., HEADING])
-    poses[..., Y] += vehicle.rear_axle_to_center_m * np.sin(poses[..., HEADING])
+    poses = np.empty((*states.shape[:2], 3))
+    kernels.box_centers(states, vehicle.rear_axle_to_center_m, poses)
     return poses
 
 
@@ -65,12 +64,8 @@ def ego_areas(
     if areas is None:
         unknown = np.zeros(shape, bool)
         return EgoAreas(unknown, off_road, unknown, unknown, unknown)
-    poses = center.reshape(-1, 3)
-    points = np.empty((len(poses), 6, 2))
-    kernels.box_points(poses, *size, rear_axle_to_center_m, points)
-    flags = np.empty((len(fields(EgoAreas)), *shape), bool)
-    sets = (areas.lane_bits, areas.route_bits, areas.drivable_bits, areas.intersection_bits)
-    kernels.area_flags(areas.index.sets(points), *sets, grid is not None, flags.reshape(len(flags), -1))
+    flags = areas.box_flags(center.reshape(-1, 3), size, rear_axle_to_center_m, grid is not None)
+    flags = flags.reshape(-1, *shape)
     if grid is not None:
         flags[1] = off_road
     return EgoAreas(*flags)
@@ -191,17 +186,8 @@ def lane_keeping(center: Array, centerline: Array, areas: EgoAreas) -> Array:
 
     Section 11: time in an intersection neither counts nor interrupts.
     """
-    spared = areas.in_intersection
-    off = geometry.farther_than(centerline, center[..., :2], LANE_OFFSET_M) & ~spared
-    score = np.ones(len(center))
-    doubtful = np.flatnonzero(off.sum(axis=1) >= LANE_STEPS)
-    if len(doubtful) == 0:
-        return score
-    off, spared = off[doubtful].T, spared[doubtful].T
-    running = np.zeros(len(doubtful), int)
-    for t in range(len(off)):
-        running = np.where(spared[t], running, (running + 1) * off[t])
-        score[doubtful[running >= LANE_STEPS]] = 0.0
+    score = np.empty(len(center))
+    kernels.lane_keeping(center, areas.in_intersection, centerline, LANE_OFFSET_M, LANE_STEPS, score)
     return score
 
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
-from .. import agent_motion, geometry, kinematics
+from .. import kinematics
 from ..domain import Agents, Array, Forecast, ForecastSource
 from . import following
 from .following import MOVING_MPS
@@ -80,16 +81,9 @@ def find_on_road(road: FrenetFrame | None, others: Agents) -> RoadPlaces:
 
 def _along_arcs(poses: Array, velocities_mps: Array, yaw_rates_rps: Array, driven_m: Array) -> Array:
     """(A, T, 3) poses after distances (A, T) in the direction of the velocity, on arcs whose curvature decays."""
-    speeds_mps = np.hypot(*velocities_mps.T)[:, None]
-    pace_mps = np.maximum(speeds_mps, ARC_MIN_MPS)
-    turned = yaw_rates_rps[:, None] * agent_motion.decayed(driven_m / pace_mps, TURN_DECAY_S)
-    towards = velocities_mps / np.maximum(speeds_mps, 1e-9)
-    middle = 0.5 * (turned[:, 1:] + turned[:, :-1])
-    steps_m = np.diff(driven_m, axis=1)[..., None] * geometry.rotate(towards[:, None], middle)
-    at = np.repeat(poses[:, None], driven_m.shape[1], axis=1)
-    at[:, 1:, :2] += np.cumsum(steps_m, axis=1)
-    at[..., 2] = geometry.wrap(at[..., 2] + turned)
-    return at
+    found = np.empty((*driven_m.shape, 3))
+    kernels.along_arcs(poses, velocities_mps, yaw_rates_rps, driven_m, TURN_DECAY_S, ARC_MIN_MPS, found)
+    return found
 
 
 def along_road(
@@ -97,31 +91,14 @@ def along_road(
 ) -> Array:
     """(A, T, 3) poses after distances (A, T) along the road, in its direction or against it. The lateral offset changes
     at its present rate, which decays."""
-    turned = geometry.wrap(poses[:, 2] - np.interp(at_m, road.at, road.heading))  # (A,) from the road's heading
-    ways = np.where(np.cos(turned) > 0.0, 1.0, -1.0)
-    lanes = road.to_cartesian(np.stack(np.broadcast_arrays(road.at, beside_m[:, None]), axis=-1))
-    lengths_m = np.zeros(lanes.shape[:2])
-    np.cumsum(np.hypot(*np.moveaxis(np.diff(lanes, axis=1), -1, 0)), axis=1, out=lengths_m[:, 1:])
-    along_m = np.empty_like(driven_m)
-    for who in range(len(poses)):  # distances along the agent's lane to distances along the road
-        lane_m = np.interp(at_m[who], road.at, lengths_m[who]) + ways[who] * driven_m[who]
-        beyond_m = lane_m - np.clip(lane_m, 0.0, lengths_m[who, -1])
-        along_m[who] = np.interp(lane_m, lengths_m[who], road.at) + beyond_m
-    lasting_s = agent_motion.decayed(driven_m / np.maximum(speeds_mps, ARC_MIN_MPS)[:, None], DRIFT_DECAY_S)
-    aside_m = beside_m[:, None] + (speeds_mps * np.sin(turned))[:, None] * lasting_s
-    places = road.to_cartesian(np.stack([along_m, aside_m], axis=-1))
-    headings = np.interp(along_m, road.at, road.heading)
-    at = np.empty((*driven_m.shape, 3))
-    at[..., :2] = poses[:, None, :2] + places - places[:, :1]
-    realigned = geometry.wrap(turned - np.where(ways > 0.0, 0.0, np.pi))[:, None] * lasting_s / DRIFT_DECAY_S
-    at[..., 2] = geometry.wrap(poses[:, 2:] + headings - headings[:, :1] - realigned)
-    return at
+    found = np.empty((*driven_m.shape, 3))
+    motion = (at_m, beside_m, poses, speeds_mps, driven_m)
+    kernels.along_road(*road.for_kernels, *motion, DRIFT_DECAY_S, ARC_MIN_MPS, found)
+    return found
 
 
 def project_to_road(road: FrenetFrame, poses: Array) -> tuple[Array, Array, Array]:
     """Where poses (A, 3) are on a road: metres along it, metres to its left, and the cosine of their angle to it."""
-    away = ((poses[:, None, :2] - road.places) ** 2).sum(axis=-1)
-    nearest = away.argmin(axis=1)
-    offset = geometry.rotate(poses[:, :2] - road.places[nearest], -road.heading[nearest])
-    at = road.at[nearest] + offset[:, 0]
-    return at, offset[:, 1], np.cos(poses[:, 2] - np.interp(at, road.at, road.heading))
+    at_m, beside_m, facing = np.empty((3, len(poses)))
+    kernels.project_to_road(*road.for_kernels, poses, at_m, beside_m, facing)
+    return at_m, beside_m, facing

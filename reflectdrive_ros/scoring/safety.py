@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import reflectdrive_kernels as kernels
@@ -36,12 +37,11 @@ from ..domain import (
     SafetyCheck,
     Trajectory,
 )
-from . import contacts, drivable, metrics, prediction
+from . import contacts, drivable, prediction
 from .contacts import SAMPLES, AgentTracks
 from .frenet import FrenetFrame
 from .limits import RouteLimits
-from .metrics import EgoAreas
-from .scorer import WAYPOINTS, Scene, motion_of
+from .scorer import Scene, motion_of
 from .simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
@@ -49,7 +49,9 @@ OUTLINE_MARGIN_M = (
     0.15  # a kerb of 5 m radius reaches 0.07 m between two outline points; the exact check adds half a cell
 )
 LIKELY_M = 0.05  # accuracy of the interpolation between cells of 0.2 m
+NO_GRID = (np.zeros((2, 2), np.float32), np.zeros(3), 1.0)  # arguments of the kernels, in place of an unknown grid
 SAFE = 1.0
+NEAR_WAYPOINT = np.array([0, 8, 13, 18, 23, 28, 33, 38])  # first instant that is nearest to each waypoint
 NEVER = STEPS + 1  # first unsafe step of a safe plan
 STRAIGHT_ON = np.array([[-20.0, 0.0], [150.0, 0.0]])  # progress is measured along it if there is no route
 STANDING_MPS = 0.05  # slower counts as standing, as in the PDM score
@@ -161,6 +163,31 @@ class SafetyContext:
     def inflated_agents(self) -> AgentTracks:
         """Agents of the scene with `inflated_sizes`."""
         return replace(self.scene.agents, sizes=self.inflated_sizes)
+
+    @cached_property
+    def for_kernels(self) -> tuple[Any, ...]:
+        """Arguments of `kernels.plan_safety`: inflated agents, closed lines, the grid."""
+        return (
+            *self.inflated_agents.for_kernels(),
+            self.limits.closed_lines,
+            self.limits.reach_m,
+            *(NO_GRID if self.grid is None else drivable.for_kernels(self.grid)),
+        )
+
+    def road_outline(self, exact: bool) -> tuple[Array, float]:
+        """(P, 2) points of the car's outline that have to be on the road, and how much further inside; none if the
+        drivable space is unknown.
+
+        `exact`: a point per cell of the grid. Otherwise eight, at a sixth of the cost: corners alone would miss a kerb
+        that reaches between them in a curve.
+        """
+        length_m, width_m = self.config.vehicle.length_m, self.config.vehicle.width_m
+        if self.grid is None:
+            return np.zeros((0, 2)), 0.0
+        if not exact:
+            return OUTLINE * (length_m, width_m), OUTLINE_MARGIN_M
+        outline, spacing_m = drivable.outline(length_m, width_m, self.grid.resolution_m)
+        return outline, 0.5 * spacing_m
 
 
 def longer_in_front(vehicle: VehicleConfig, by_m: float) -> VehicleConfig:
@@ -276,9 +303,8 @@ def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCh
     padded = np.concatenate([poses, np.repeat(poses[-1:], STEPS - steps, axis=0)])
     vehicle, observation = known.config.vehicle, known.observation
     states = states_of_poses(padded[None], observation.ego.speed_mps)
-    centers = metrics.centers(states, vehicle)
-    road_clearance_m = None if known.grid is None else exact_road_clearances(known.grid, centers, vehicle)
-    unsafe = int(_safety(known, states, centers, vehicle, road_clearance_m).first_unsafe[0])
+    safety, centers, road_clearance_m = _check_states(known, states, vehicle, exact=True)
+    unsafe = int(safety.first_unsafe[0])
     samples = np.arange(1, steps + 1)
     gap = None
     if known.others is not None:
@@ -290,7 +316,7 @@ def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCh
         gap,
         known.grid is not None,
         observation.drivable_age_s,
-        None if road_clearance_m is None else float(road_clearance_m[:, samples].min()),
+        None if known.grid is None else float(road_clearance_m[:, samples].min()),
         None if unsafe > steps else unsafe * DT_S,
         repairs,
         steps * DT_S,
@@ -324,8 +350,7 @@ class Safety:
     @property
     def waypoints(self) -> Array:
         """(N, 8) minimum within 0.25 s of each waypoint; the first includes all earlier instants."""
-        nearest = np.clip(np.rint(np.arange(STEPS + 1) / (STEPS // WAYPOINTS)).astype(int) - 1, 0, WAYPOINTS - 1)
-        return np.stack([self.by_step[:, nearest == place].min(axis=1) for place in range(WAYPOINTS)], axis=1)
+        return np.asarray(np.minimum.reduceat(self.by_step, NEAR_WAYPOINT, axis=1))
 
     def combine(self, other: Safety) -> Safety:
         return Safety(np.minimum(self.by_step, other.by_step), self.excess + other.excess)
@@ -343,51 +368,31 @@ def states_of_poses(poses: Array, speed_mps: float) -> Array:
 def safety_of_states(known: SafetyContext, states: Array, exact: bool = False) -> Safety:
     """Safety by the positions and speeds of states (N, 41, 11). `exact` checks the road like the guard, at six times
     the cost."""
-    vehicle, road_clearance_m = known.config.vehicle, None
-    centers = metrics.centers(states, vehicle)
-    if known.grid is not None:
-        road_clearance_m = (exact_road_clearances if exact else road_clearances)(known.grid, centers, vehicle)
-    stopping = known.stopping_vehicle
-    boxes = centers if stopping is vehicle else metrics.centers(states, stopping)
-    return _safety(known, states, boxes, stopping, road_clearance_m)
+    return _check_states(known, states, known.stopping_vehicle, exact)[0]
 
 
-def _safety(
-    known: SafetyContext, states: Array, centers: Array, vehicle: VehicleConfig, road_clearance_m: Array | None
-) -> Safety:
-    """Safety of states (N, 41, 11) of a vehicle with box centres (N, 41, 3) and distances (N, 41) to the edge of the
-    road."""
-    agents = known.inflated_agents
-    by_step, excess = np.ones(states.shape[:2]), np.zeros(len(states))
-    if len(agents):
-        anywhere = np.ones(states.shape[:2], bool)  # a lateral collision counts everywhere
-        areas = EgoAreas(anywhere, anywhere, anywhere, anywhere, anywhere)
-        by_step = metrics.no_collision(states, centers, vehicle, agents, areas)
-        excess += (by_step < SAFE).sum(axis=1)
-    if known.grid is not None and road_clearance_m is not None:
-        moving = np.abs(states[..., VX]) > metrics.STOPPED_MPS
-        best_m = np.maximum.accumulate(road_clearance_m, axis=1)
-        further_out = road_clearance_m[:, 1:] < best_m[:, :-1] - known.grid.resolution_m
-        out = np.zeros(road_clearance_m.shape, bool)
-        out[:, 1:] = (road_clearance_m[:, 1:] <= 0.0) & moving[:, 1:] & ((best_m[:, :-1] > 0.0) | further_out)
-        by_step = np.where(out, 0.0, by_step)
-        excess += np.where(out, -road_clearance_m, 0.0).sum(axis=1)
-    if len(known.limits.closed_lines):
-        crossings = known.limits.first_crossings(states[..., [X, Y, HEADING]])
-        beyond = np.arange(STEPS + 1) >= crossings[:, None]
-        by_step = np.where(beyond, 0.0, by_step)
-        excess += beyond.sum(axis=1)
-    return Safety(by_step, excess)
+def _check_states(
+    known: SafetyContext, states: Array, vehicle: VehicleConfig, exact: bool
+) -> tuple[Safety, Array, Array]:
+    """Safety of states (N, 41, 11), with collisions of `vehicle`; the car's box centres (N, 41, 3), and its distances
+    (N, 41) to the edge of the road, if it is known."""
+    centers, clearances_m = np.empty((len(states), STEPS + 1, 3)), np.empty((len(states), STEPS + 1))
+    by_step, excess = np.empty((len(states), STEPS + 1)), np.empty(len(states))
+    box = (vehicle.length_m, vehicle.width_m, vehicle.rear_axle_to_center_m)
+    road = (*known.for_kernels, *known.road_outline(exact))
+    ahead_m = known.config.vehicle.rear_axle_to_center_m
+    kernels.plan_safety(states, *box, ahead_m, *road, centers, clearances_m, by_step, excess)
+    return Safety(by_step, excess), centers, clearances_m
 
 
-def stays_on_road(known: SafetyContext, states: Array) -> Array:
-    """(N,) bool of states (N, 41, 11): whether the corners stay in the drivable space, without margin, as in the
+def stays_on_road(known: SafetyContext, centers: Array) -> Array:
+    """(N,) bool of box centres (N, 41, 3): whether the corners stay in the drivable space, without margin, as in the
     driving score."""
     if known.grid is None:
-        return np.ones(len(states), bool)
+        return np.ones(len(centers), bool)
     vehicle = known.config.vehicle
     corners = drivable.corners(np.array([vehicle.length_m, vehicle.width_m]))
-    distances_m = drivable.likely_box_distances(known.grid, metrics.centers(states, vehicle), corners)
+    distances_m = drivable.likely_box_distances(known.grid, centers, corners)
     return np.asarray((distances_m > LIKELY_M).all(axis=1))
 
 
@@ -397,15 +402,6 @@ def exact_road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleCo
     return drivable.outline_clearances(grid, centers, np.array([vehicle.length_m, vehicle.width_m]))
 
 
-def road_clearances(grid: DrivableGrid, centers: Array, vehicle: VehicleConfig) -> Array:
-    """(...) as `exact_road_clearances`, at a sixth of the cost, for many plans.
-
-    Eight points of the outline are evaluated: corners alone would miss a kerb that reaches between them in a curve.
-    """
-    outline = OUTLINE * (vehicle.length_m, vehicle.width_m)
-    return np.asarray(drivable.box_clearances(grid, centers, outline) - OUTLINE_MARGIN_M)
-
-
 # --- vehicle limits -------------------------------------------------------------------------------------------------
 
 
@@ -413,37 +409,14 @@ def vehicle_demands(
     poses: Array, dt_s: float, speed_mps: float, guard: GuardConfig
 ) -> tuple[tuple[str, Array, float, str], ...]:
     """Demands of N plans (N, T, 3) on a vehicle at this speed: for each a phrase, values (N, T), limit and unit."""
-    path = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)
-    step, turn = np.diff(path[..., :2], axis=1), geometry.wrap(np.diff(path[..., 2], axis=1))
-    middle = path[:, :-1, 2] + 0.5 * turn
-    forward = step[..., 0] * np.cos(middle) + step[..., 1] * np.sin(middle)
-    speed = np.copysign(np.hypot(step[..., 0], step[..., 1]), forward) / dt_s
-    acceleration = np.diff(speed, axis=1, prepend=speed_mps)
-    # from the present speed to the mean of the first interval is half an interval
-    acceleration[:, 0] *= 2.0
-    acceleration /= dt_s
-    yaw_rate = turn / dt_s
-    lateral = np.maximum(np.abs(speed * yaw_rate), lateral_accelerations(step, dt_s))
-    curvature = (
-        np.abs(yaw_rate)
-        / np.maximum(np.abs(speed), MIN_CURVATURE_SPEED_MPS)
-        * (np.abs(speed) > MIN_CURVATURE_SPEED_MPS)
-    )
+    demands = np.empty((6, *poses.shape[:2]))
+    kernels.vehicle_demands(poses, dt_s, speed_mps, MIN_CURVATURE_SPEED_MPS, demands)
+    backwards, speed, acceleration, deceleration, lateral, curvature = demands
     return (
-        ("drives backwards at", -speed, BACKWARDS_MPS, "m/s"),
+        ("drives backwards at", backwards, BACKWARDS_MPS, "m/s"),
         ("is as fast as", speed, guard.max_speed_mps, "m/s"),
         ("speeds up at", acceleration, guard.max_acceleration_mps2, "m/s^2"),
-        ("brakes at", -acceleration, guard.max_deceleration_mps2, "m/s^2"),
+        ("brakes at", deceleration, guard.max_deceleration_mps2, "m/s^2"),
         ("turns with a lateral acceleration of", lateral, guard.max_lateral_acceleration_mps2, "m/s^2"),
         ("turns with a curvature of", curvature, guard.max_curvature_per_m, "1/m"),
     )
-
-
-def lateral_accelerations(step: Array, dt_s: float) -> Array:
-    """(N, T) m/s^2 from the change of direction of steps (N, T, 2): a path may bend more than its headings."""
-    before, after = step[:, :-1], step[:, 1:]
-    across = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
-    length = np.maximum(np.hypot(*np.moveaxis(before, -1, 0)), np.hypot(*np.moveaxis(after, -1, 0)))
-    moving = length > MIN_CURVATURE_SPEED_MPS * dt_s
-    aside = np.where(moving, np.abs(across) / np.maximum(length, MIN_CURVATURE_SPEED_MPS * dt_s), 0.0) / dt_s**2
-    return np.pad(aside, ((0, 0), (1, 0)))

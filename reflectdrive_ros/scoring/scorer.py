@@ -333,8 +333,7 @@ def judge_among_agents(
     if second or not official:
         multiplier = multiplier * tlc
 
-    last_step = STEPS - metrics.TTC_LOOK_STEPS if second else STEPS
-    ttc = metrics.time_to_collision(states, center, vehicle, agents, areas, last_step, official)
+    ttc = _time_to_collision(scene, driven, second, official)
     reference_m = scene.reference.progress_m * scene.reference.multiplier if scene.reference else 0.0
     ep = metrics.ego_progress(driven.progress_m, multiplier, reference_m, masked=not (second and official))
     card = ScoreCard(
@@ -359,15 +358,33 @@ def judge_among_agents(
 
 def total(card: ScoreCard, config: ScoringConfig) -> Array:
     """(N,) multipliers times the weighted mean of the others (section 13)."""
-    parts = [(config.progress_weight, card.ep), (config.ttc_weight, card.ttc), (config.comfort_weight, card.comfort)]
+    earned, weight = _weighted_sum(config, card.ep, card.ttc, card.comfort, card.lk, card.ec)
+    return card.multiplier if weight == 0 else np.asarray(card.multiplier * earned / weight)
+
+
+def weighted_mean(scene: Scene, driven: DrivenStates, ep: Array, config: ScoringConfig) -> Array:
+    """(N,) the weighted mean alone, with progress `ep` (N,) and without extended comfort."""
+    ttc = _time_to_collision(scene, driven, config.form == "epdms", False)
+    earned, weight = _weighted_sum(config, ep, ttc, driven.comfort, driven.lk, None)
+    return np.ones(len(ep)) if weight == 0 else np.asarray(earned / weight)
+
+
+def _time_to_collision(scene: Scene, driven: DrivenStates, second: bool, official: bool) -> Array:
+    last_step = STEPS - metrics.TTC_LOOK_STEPS if second else STEPS
+    return metrics.time_to_collision(
+        driven.states, driven.center, scene.vehicle, scene.agents, driven.areas, last_step, official
+    )
+
+
+def _weighted_sum(
+    config: ScoringConfig, ep: Array, ttc: Array, comfort: Array, lk: Array, ec: Array | None
+) -> tuple[Array, float]:
+    parts = [(config.progress_weight, ep), (config.ttc_weight, ttc), (config.comfort_weight, comfort)]
     if config.form == "epdms":
-        parts.append((config.lane_keeping_weight, card.lk))
-        if card.ec is not None:
-            parts.append((config.extended_comfort_weight, card.ec))
-    weight = sum(share for share, _ in parts)
-    if weight == 0:
-        return card.multiplier
-    return np.asarray(card.multiplier * sum(share * values for share, values in parts) / weight)
+        parts.append((config.lane_keeping_weight, lk))
+        if ec is not None:
+            parts.append((config.extended_comfort_weight, ec))
+    return np.asarray(sum(share * values for share, values in parts)), sum(share for share, _ in parts)
 
 
 def human_filter(card: ScoreCard, human: ScoreCard, config: ScoringConfig) -> ScoreCard:
@@ -408,5 +425,7 @@ def _previous(previous_states: Array, states: Array) -> Array:
 
 def _around_waypoints(by_step: Array) -> Array:
     """(N, 8) least value of (N, 41) within 0.5 s of each waypoint."""
-    windows = [by_step[:, max(0, step - STEPS_PER_WAYPOINT) : step + STEPS_PER_WAYPOINT + 1] for step in WAYPOINT_STEPS]
-    return np.stack([window.min(axis=1) for window in windows], axis=1)
+    blocks = np.minimum.reduceat(by_step, STEPS_PER_WAYPOINT * np.arange(WAYPOINTS + 1), axis=1)
+    found = np.minimum(blocks[:, :-1], blocks[:, 1:])
+    np.minimum(found[:, :-1], by_step[:, WAYPOINT_STEPS[1:]], out=found[:, :-1])
+    return np.asarray(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -43,12 +44,18 @@ def ball(codebook: Codebook, pair: Array, delta: int = DELTA) -> Array:
         raise ValueError(f"delta is {delta}, expected 0 or more")
     center = np.asarray(pair)
     codebook.to_values(center)  # refuses the mask and ids off the grid
+    near: Array = center + search_stride(codebook) * _ball_steps(delta)
+    return np.asarray(near[((near >= 0) & (near < codebook.bins)).all(axis=1)], np.int32)
+
+
+@lru_cache(maxsize=8)
+def _ball_steps(delta: int) -> Array:
+    """(M, 2) steps within Manhattan distance `delta`, in the order of `ball`."""
     reach = np.arange(-delta, delta + 1)
     steps = np.stack(np.meshgrid(reach, reach, indexing="ij"), axis=-1).reshape(-1, 2)
     far = np.abs(steps).sum(axis=1)
     order = np.lexsort((steps[:, 1], steps[:, 0], (steps**2).sum(axis=1), far))
-    near = center + search_stride(codebook) * steps[order][: (far <= delta).sum()]
-    return near[((near >= 0) & (near < codebook.bins)).all(axis=1)].astype(np.int32)
+    return np.asarray(steps[order][: (far <= delta).sum()])
 
 
 def search_stride(codebook: Codebook) -> int:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from ... import kinematics
 from ...domain import Array, EgoState
-from ...scoring.frenet import FrenetFrame
+from ...scoring.frenet import NO_ROUTE, ROUTE_RULE, FrenetFrame
 
 JERK_MPS3 = 2.0  # prior standard deviation of the jerk; smaller values cut corners, larger ones leave noise
 JERK_ON_ROAD_MPS3 = 1.0  # the same against the road
@@ -26,26 +27,16 @@ def smooth_points(points: Array, ego: EgoState, dt_s: float, bin_m: float, road:
     so that a stop stays a stop.
     """
     points = np.asarray(points, float)
-    start = np.stack([previous_position(ego, dt_s), np.zeros(2)])
-    moved = _likeliest(points, start, dt_s, bin_m, JERK_MPS3)
-    if road is not None:
-        straight, begin = road.to_frenet(points).points, road.to_frenet(start[::-1]).points[::-1]
-        against = road.to_cartesian(_likeliest(straight, begin, dt_s, bin_m, JERK_ON_ROAD_MPS3))
-        moved = np.where(road.follows(straight - begin[1])[..., None, None], against, moved)
-    moved = np.clip(moved, points - 0.5 * bin_m, points + 0.5 * bin_m)
-    steps = np.diff(points, axis=-2, prepend=np.zeros_like(points[..., :1, :]))
-    repeated = np.asarray((np.abs(steps) < 1e-6).all(-1))
-    last = np.zeros_like(points[..., 0, :])
-    for place in range(points.shape[-2]):
-        moved[..., place, :] = np.where(repeated[..., place, None], last, moved[..., place, :])
-        last = moved[..., place, :]
-    return np.asarray(moved)
-
-
-def _likeliest(points: Array, start: Array, dt_s: float, bin_m: float, jerk_mps3: float) -> Array:
-    """The likeliest drive (.., T, 2) through points, after `start` (2, 2), the places one interval ago and now."""
-    of_points, of_start = smoothing_matrices(points.shape[-2], dt_s, bin_m, jerk_mps3)
-    return np.asarray(of_points @ points + of_start @ start)
+    start = np.zeros((2, 2))
+    start[0] = previous_position(ego, dt_s)
+    plain, on_road = (
+        smoothing_matrices(points.shape[-2], dt_s, bin_m, jerk) for jerk in (JERK_MPS3, JERK_ON_ROAD_MPS3)
+    )
+    moved = np.empty(points.shape)
+    plans, found = (each.reshape(-1, *points.shape[-2:]) for each in (points, moved))
+    route = NO_ROUTE if road is None else road.for_kernels
+    kernels.smooth_points(plans, start, bin_m, *plain, *on_road, *route, *ROUTE_RULE, found)
+    return moved
 
 
 def previous_position(ego: EgoState, dt_s: float) -> Array:

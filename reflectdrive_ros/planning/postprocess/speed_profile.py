@@ -33,16 +33,10 @@ def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
     """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, delayed along their path to keep SPEEDING_UP_MPS2 from
     `speed_mps`."""
     points = np.asarray(points, float)
-    ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2)
-    steps = np.hypot(*np.moveaxis(np.diff(ways, axis=-2), -1, 0))
-    hasty = (accelerations(steps / dt_s, speed_mps, dt_s) > SPEEDING_UP_MPS2).any(axis=-1)
-    if not hasty.any():
-        return np.asarray(points)
-    along = np.concatenate([np.zeros_like(steps[hasty][:, :1]), np.cumsum(steps[hasty], axis=-1)], axis=-1)
-    reached = reachable_distances(along[:, 1:], speed_mps, dt_s)
-    found: Array = points.copy()
-    found[hasty] = interpolate_path(ways[hasty], along, reached)
-    return found
+    found = points.copy()
+    plans = found.reshape(-1, *points.shape[-2:])
+    changed = kernels.limit_acceleration(plans, speed_mps, dt_s, SPEEDING_UP_MPS2, BRAKING_MPS2)
+    return found if changed else points
 
 
 def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
@@ -82,41 +76,15 @@ def path_lengths(ways: Array) -> Array:
 
 def interpolate_path(ways: Array, along: Array, reached: Array) -> Array:
     """(N, T, 2) points at distances (N, T) along paths (N, T + 1, 2) with arc lengths `along` (N, T + 1)."""
-    piece = np.minimum((reached[:, :, None] >= along[:, None, 1:]).sum(axis=-1), along.shape[1] - 2)
-    begins, ends = (np.take_along_axis(along, at, axis=1) for at in (piece, piece + 1))
-    here, there = (np.take_along_axis(ways, at[..., None], axis=1) for at in (piece, piece + 1))
-    share = np.clip((reached - begins) / np.where(ends > begins, ends - begins, 1.0), 0.0, 1.0)
-    return np.asarray(here + share[..., None] * (there - here))
+    points = np.empty((*reached.shape, 2))
+    kernels.interpolate_paths(ways, along, reached, points)
+    return points
 
 
 def drop_reversals(points: Array) -> Array:
     """Points (.., T, 2) in which a step backwards or sideways repeats the previous point: the vehicle stands."""
     found: Array = np.array(points, float, order="C")
     kernels.drop_reversals(found.reshape(-1, *found.shape[-2:]), AHEAD, TELLING_M)
-    return found
-
-
-def accelerations(speeds: Array, speed_mps: float, dt_s: float) -> Array:
-    """(.., T) between mean speeds (.., T), the first from the present speed on, half an interval before, as the guard
-    has it."""
-    change = np.diff(speeds, axis=-1, prepend=speed_mps)
-    change[..., 0] *= 2.0
-    return np.asarray(change / dt_s)
-
-
-def reachable_distances(planned: Array, speed_mps: float, dt_s: float) -> Array:
-    """(N, T) distances of a car that follows planned ones (N, T) and is never ahead of them."""
-    ahead = np.arange(1, planned.shape[1] + 1)
-    place, found = np.zeros(len(planned)), np.zeros_like(planned)
-    most = np.full(len(planned), max(speed_mps, 0.0) + 0.5 * SPEEDING_UP_MPS2 * dt_s)
-    for now in range(planned.shape[1]):
-        steps = ahead[: planned.shape[1] - now]
-        # at this speed, then braking, it is still behind the plan after 1, 2, .. steps
-        allowed = (planned[:, now:] - place[:, None]) / (steps * dt_s) + 0.5 * BRAKING_MPS2 * dt_s * (steps - 1)
-        speed = np.maximum(np.minimum(most, allowed.min(axis=1)), 0.0)
-        place = place + dt_s * speed
-        found[:, now] = place
-        most = speed + SPEEDING_UP_MPS2 * dt_s
     return found
 
 

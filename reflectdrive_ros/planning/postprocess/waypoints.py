@@ -112,6 +112,8 @@ def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
     every = math.ceil(POINT_DT_S / dt_s - 1e-6)
     fine_s = POINT_DT_S / every
     distance = smooth_distances(along, speed_mps, POINT_DT_S, fine_s)
+    if dt_s == fine_s:
+        return distance
     at = dt_s / fine_s * np.arange(1, int(HORIZON_S / dt_s + 1e-6) + 1)
     after = np.ceil(at - 1e-6).astype(int)
     distance = np.concatenate([np.zeros((len(along), 1)), distance], axis=1)
