@@ -160,6 +160,13 @@ class EgoState:
         _keep(self, "map_from_ego", (3,))
         _check_finite(self, "speed_mps", "acceleration_mps2", "yaw_rate_rps", "steering_rad")
 
+    @property
+    def motion(self) -> Array:
+        """(8,) vx, vy, ax, ay, steering, steering rate, yaw rate, yaw acceleration, as the driving score has them."""
+        return np.array(
+            [self.speed_mps, 0.0, self.acceleration_mps2, 0.0, self.steering_rad, 0.0, self.yaw_rate_rps, 0.0]
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class CameraFrame:

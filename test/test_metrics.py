@@ -14,7 +14,7 @@ from reflectdrive_ros.domain import AgentKind
 from reflectdrive_ros.scoring import contacts, metrics
 from reflectdrive_ros.scoring.areas import AreaIndex, MapAreas
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
-from reflectdrive_ros.scoring.simulate import AX, AY, DT_S, HEADING, STATE_SIZE, STEPS, VX, YAW_RATE, X, Y
+from reflectdrive_ros.scoring.simulate import AX, AY, DT_S, HEADING, STATE_SIZE, STEPS, VX, YAW_RATE, X, Y, centers
 
 CAR = VehicleConfig()
 SIZE = np.array([CAR.length_m, CAR.width_m])
@@ -59,13 +59,13 @@ def two_lanes(**more):
 
 
 def nc(states, agents, areas=None, official=False):
-    center = metrics.centers(states, CAR)
+    center = centers(states, CAR)
     flags = metrics.ego_areas(center, SIZE, areas, None)
     return float(metrics.no_collision(states, center, CAR, agents, flags, official).min())
 
 
 def ttc(states, agents, areas=None, official=False, last_step=STEPS):
-    center = metrics.centers(states, CAR)
+    center = centers(states, CAR)
     flags = metrics.ego_areas(center, SIZE, areas, None, CAR.rear_axle_to_center_m)
     return float(metrics.time_to_collision(states, center, CAR, agents, flags, last_step, official)[0])
 
@@ -181,7 +181,7 @@ def test_an_agent_exactly_ahead_is_ahead_whatever_the_heading():
 def test_dac_is_lost_with_one_corner():
     clear = 1.75 - 0.5 * CAR.width_m
     for offset, expected in ((clear - 0.01, 1.0), (clear + 0.01, 0.0)):
-        center = metrics.centers(driving(5.0, y=-offset), CAR)
+        center = centers(driving(5.0, y=-offset), CAR)
         flags = metrics.ego_areas(center, SIZE, two_lanes(), None)
         assert metrics.drivable_area(flags).min() == expected
 
@@ -189,7 +189,7 @@ def test_dac_is_lost_with_one_corner():
 def test_between_lanes_means_over_two_and_within_neither():
     road = two_lanes()
     for y, between in ((0.0, False), (1.0, True), (3.5, False)):
-        flags = metrics.ego_areas(metrics.centers(driving(5.0, y=y), CAR), SIZE, road, None)
+        flags = metrics.ego_areas(centers(driving(5.0, y=y), CAR), SIZE, road, None)
         assert flags.multiple_lanes.all() == between
         assert flags.multiple_lanes.any() == between
 
@@ -213,27 +213,27 @@ def test_more_than_64_polygons_are_told_apart():
 
 
 def test_unknown_maps_blame_nobody():
-    flags = metrics.ego_areas(metrics.centers(driving(5.0), CAR), SIZE, None, None)
+    flags = metrics.ego_areas(centers(driving(5.0), CAR), SIZE, None, None)
     assert not (flags.off_road | flags.off_route | flags.multiple_lanes | flags.in_intersection).any()
 
 
 @pytest.mark.parametrize(("speed", "expected"), [(1.8, 1.0), (1.85, 0.5), (5.4, 0.5), (5.5, 0.0)])
 def test_ddc_sums_eleven_steps_off_the_route(speed, expected):
     """2 m and 6 m within eleven steps of 0.1 s: limits at 1.82 and 5.45 m/s."""
-    center = metrics.centers(driving(speed, y=3.5), CAR)
+    center = centers(driving(speed, y=3.5), CAR)
     flags = metrics.ego_areas(center, SIZE, two_lanes(), None)
     assert metrics.driving_direction(center, flags, spare_intersections=False)[0] == expected
 
 
 def test_ddc_of_v2_spares_intersections():
-    center = metrics.centers(driving(8.0, y=3.5), CAR)
+    center = centers(driving(8.0, y=3.5), CAR)
     flags = metrics.ego_areas(center, SIZE, two_lanes(intersections=(rectangle(-20, -10, 100, 10),)), None)
     assert metrics.driving_direction(center, flags, spare_intersections=False)[0] == 0.0
     assert metrics.driving_direction(center, flags, spare_intersections=True)[0] == 1.0
 
 
 def test_tlc_minds_the_connector_while_it_is_red():
-    center = metrics.centers(driving(10.0), CAR)
+    center = centers(driving(10.0), CAR)
     connector = (rectangle(20.0, -2.0, 30.0, 2.0),)
     red = np.zeros((1, STEPS + 1), bool)
     assert metrics.traffic_lights(center, CAR, connector, red)[0] == 1.0
@@ -249,9 +249,9 @@ def test_tlc_minds_the_connector_while_it_is_red():
 
 def test_progress_is_measured_along_the_centreline_and_never_negative():
     line = np.array([[-10.0, 0.0], [100.0, 0.0]])
-    forward = metrics.progress(metrics.centers(driving(10.0, heading=np.pi / 3), CAR), line)
+    forward = metrics.progress(centers(driving(10.0, heading=np.pi / 3), CAR), line)
     assert forward[0] == pytest.approx(40.0 * 0.5)
-    assert metrics.progress(metrics.centers(driving(-5.0), CAR), line)[0] == 0.0
+    assert metrics.progress(centers(driving(-5.0), CAR), line)[0] == 0.0
 
 
 def test_ego_progress_by_the_formulas_of_both_versions():
@@ -271,7 +271,7 @@ def test_half_a_collision_halves_v1_progress():
 def lk(offset, areas=None, until=STEPS):
     states = driving(10.0, y=offset)
     states[0, until:, Y] = 0.0
-    center = metrics.centers(states, CAR)
+    center = centers(states, CAR)
     line = np.array([[-10.0, 0.0], [100.0, 0.0]])
     return metrics.lane_keeping(center, line, metrics.ego_areas(center, SIZE, areas, None))[0]
 
@@ -484,7 +484,7 @@ def plain_time_to_collision(states, center, crowd, beside_counts, last, official
 def test_collisions_and_times_to_them_are_those_of_the_plain_rules(seed, official):
     random = np.random.default_rng(seed)
     states, crowd = plans_of(random, 3, 12.0), crowd_of(random, 5, 12.0)
-    center = metrics.centers(states, CAR)
+    center = centers(states, CAR)
     some = random.random(center.shape[:2]) < 0.5
     flags = metrics.EgoAreas(some, np.zeros_like(some), some, some, some)
     np.testing.assert_array_equal(

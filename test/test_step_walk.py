@@ -19,7 +19,7 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 
 PACKAGE = Path(reflectdrive_ros.__file__).parent
 ROOMS = ("planning", "scoring", "runtime")
-RETURNS_MAX = 16
+RETURNS_MAX = 10
 
 
 def file_of(frame):

@@ -9,7 +9,7 @@ from scenes import config, ego
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.domain import PlanSource, StepKind, Verdict
-from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.replay import conformance
 from reflectdrive_ros.replay.record import ReplayFrame
 from reflectdrive_ros.replay.validator import LIMITS, RAW_FORWARD_SHIFT, margins, three_point_curvature
@@ -112,7 +112,7 @@ def test_three_points_on_a_circle():
 def test_what_is_published_is_in_form(speed):
     """Size, finite numbers, spacing, frame, velocities that belong to the points; a stop ends at rest."""
     made = config()
-    message = outputs.trajectory(guard.stop_plan(ego(speed), None, None, made), made)
+    message = outputs.trajectory(stop_plan(ego(speed), None, None, made), made)
     assert message.header.frame_id == "map"
     assert len(message.points) >= 2
     times = [p.time_from_start.sec + 1e-9 * p.time_from_start.nanosec for p in message.points]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 
-from .. import geometry
+from .. import geometry, kinematics
 from ..domain import Array, StepReport, Verdict
 from ..scoring import drivable
 from ..scoring.simulate import DT_S
@@ -136,7 +136,7 @@ class IncidentRecorder:
         vehicle, last = self._world.vehicle, self._moments[-1]
         size = np.array([vehicle.length_m, vehicle.width_m])
         for moment in list(self._moments)[:-1]:
-            center = geometry.compose(moment.plan[:10], np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+            center = kinematics.box_centres(moment.plan[:10], vehicle)
             if not drivable.contains(self._world.space, geometry.box_corners(center, size)).all():
                 return last.time_s - moment.time_s
         return 0.0

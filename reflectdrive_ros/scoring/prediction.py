@@ -3,8 +3,11 @@
 At constant velocity every agent leaves the road at the next bend: an oncoming bus seems to cross the ego's lane, and a
 lead vehicle in a curve seems to leave the road. The ego knows one road, its route. An agent on its lanes, with a
 heading along or against it, follows it; its speed across the road decays. All other agents continue straight on, or
-along an arc whose curvature decays if their yaw rates are known. The distances along both come from `following`.
-Predicted paths of the observation take precedence.
+along an arc whose curvature decays if their yaw rates are known. Predicted paths of the observation take precedence.
+
+Distances along both: an acceleration decays exponentially. Agents behind a lead also adapt their speed to it, the
+stronger the closer they are. Drivers' reaction to a lead is part of their present acceleration, so that the larger of
+both counts where they have the same sign. Leads adapt to their own leads in the same rollout.
 """
 
 from __future__ import annotations
@@ -13,11 +16,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from .. import agent_motion, geometry, kinematics
-from ..domain import Agents, Array, Forecast, ForecastSource
-from . import following
-from .following import MOVING_MPS
+from ..domain import AgentKind, Agents, Array, Forecast, ForecastSource
 from .frenet import FrenetFrame
 
 BESIDE_M = 4.0  # the lane beside the ego's
@@ -27,6 +29,18 @@ CARRIAGEWAY_ALONG = np.cos(np.radians(3.0))  # agents beyond BESIDE_M at a large
 TURN_DECAY_S = 1.2  # of yaw rates, at the present speed
 DRIFT_DECAY_S = 0.7  # of the speed across the road
 ARC_MIN_MPS = 1.0  # slower agents turn as at this speed
+STEP_S = 0.2  # of the rollout
+SPEED_UP_DECAY_S = 1.2
+SLOW_DOWN_DECAY_S = 2.0  # who brakes goes on braking for a while
+MOVING_MPS = 0.5
+LEAD_REACH_M = 80.0
+SAME_WAY = 0.5  # cosine between the headings of an agent and its lead; a standing lead may have any heading
+PASSES_M = 0.3  # boxes that overlap less in width pass each other
+ADAPTION_PER_S = 1.2  # of the difference in speed to the lead, without a gap
+ADAPTION_GAP_M = 10.0  # at this gap it is halved
+ADAPTION_DELAY_S = 0.25  # its time constant: the present acceleration has the reaction until now
+FOLLOWING_RANGE_MPS2 = (-4.0, 1.0)
+STOP_GAP_M = 0.5  # behind a standing lead
 
 
 def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) -> Forecast:
@@ -37,7 +51,7 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
         return straight_on
     speeds_mps = np.hypot(*others.velocities_mps.T)
     places = find_on_road(road, others)
-    leads = following.find_leads(others, *places)
+    leads = find_leads(others, *places)
     in_lane = places.on_road & (speeds_mps > MOVING_MPS)
     still = np.zeros(len(others))
     accelerations = still if others.accelerations_mps2 is None else others.accelerations_mps2
@@ -45,7 +59,7 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
     changes = (accelerations != 0.0) | (yaw_rates != 0.0) | np.isfinite(leads.gaps_m)
     if not (in_lane | changes).any():
         return straight_on
-    driven_m = following.distances(speeds_mps, accelerations, leads, dt_s * np.arange(steps + 1))
+    driven_m = driven_distances(speeds_mps, accelerations, leads, dt_s * np.arange(steps + 1))
     poses = straight_on.poses.copy()
     free = np.flatnonzero(changes & ~in_lane)
     poses[free] = _along_arcs(others.poses[free], others.velocities_mps[free], yaw_rates[free], driven_m[free])
@@ -76,6 +90,73 @@ def find_on_road(road: FrenetFrame | None, others: Agents) -> RoadPlaces:
     near = (away_m <= BESIDE_M) & (straight >= ALONG)
     far = (away_m <= CARRIAGEWAY_M) & (straight >= CARRIAGEWAY_ALONG)
     return RoadPlaces(at_m, beside_m, facing, (near | far) & (at_m > road.at[0]) & (at_m < road.at[-1]))
+
+
+# --- how far along their paths ----------------------------------------------------------------------------------------
+
+
+class Leads(NamedTuple):
+    """The agent ahead of each agent on its path."""
+
+    rows: Array  # (A,) its row; meaningless without a lead
+    gaps_m: Array  # (A,) between the boxes, infinite without a lead
+
+
+def find_leads(others: Agents, at_m: Array, beside_m: Array, facing: Array, on_road: Array) -> Leads:
+    """The nearest agent ahead of each moving agent whose box would be hit by driving on.
+
+    Agents on the ego's road (`on_road` (A,) bool) are compared along it: metres along and to the left of it (A,), and
+    the cosine `facing` (A,) of their angle to it. All others are compared straight ahead.
+    """
+    speeds_mps = np.hypot(*others.velocities_mps.T)
+    x, y, heading = others.poses.T
+    cos, sin = np.cos(heading)[:, None], np.sin(heading)[:, None]
+    dx, dy = x - x[:, None], y - y[:, None]  # (A, A): of the column, seen from the row
+    ahead_m, left_m = cos * dx + sin * dy, cos * dy - sin * dx
+    both = on_road[:, None] & on_road
+    way = np.sign(facing)[:, None]
+    ahead_m = np.where(both, way * (at_m - at_m[:, None]), ahead_m)
+    left_m = np.where(both, way * (beside_m - beside_m[:, None]), left_m)
+    lengths_m, widths_m = others.sizes.T
+    same_way = np.cos(heading - heading[:, None]) > SAME_WAY
+    follows = (speeds_mps > MOVING_MPS) & (others.kinds != AgentKind.PEDESTRIAN)
+    leads = (
+        follows[:, None]
+        & (ahead_m > 0.0)
+        & (np.abs(left_m) < 0.5 * (widths_m + widths_m[:, None]) - PASSES_M)
+        & (same_way | (speeds_mps < MOVING_MPS))
+    )
+    gaps_m = np.where(leads, ahead_m - 0.5 * (lengths_m + lengths_m[:, None]), np.inf)
+    rows = gaps_m.argmin(axis=1)
+    nearest_m = gaps_m[np.arange(len(rows)), rows]
+    return Leads(rows, np.where(nearest_m < LEAD_REACH_M, np.maximum(nearest_m, 0.0), np.inf))
+
+
+def driven_distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads, times_s: Array) -> Array:
+    """(A, T) metres driven at ascending times (T,), never backwards; who stands stays."""
+    steps = max(int(np.ceil(times_s[-1] / STEP_S - 1e-9)), 1)
+    decay_s = np.where(accelerations_mps2 < 0.0, SLOW_DOWN_DECAY_S, SPEED_UP_DECAY_S)[:, None]
+    lasting_s = agent_motion.decayed(STEP_S * np.arange(steps + 1), decay_s)
+    own_mps2 = accelerations_mps2[:, None] * np.diff(lasting_s, axis=1) / STEP_S  # mean over each step
+    driven_m = np.empty((len(speeds_mps), len(times_s)))
+    kernels.follow_leads(
+        speeds_mps,
+        own_mps2,
+        leads.rows,
+        leads.gaps_m,
+        times_s,
+        STEP_S,
+        ADAPTION_PER_S,
+        ADAPTION_GAP_M,
+        ADAPTION_DELAY_S,
+        *FOLLOWING_RANGE_MPS2,
+        STOP_GAP_M,
+        driven_m,
+    )
+    return driven_m
+
+
+# --- where they are then ----------------------------------------------------------------------------------------------
 
 
 def _along_arcs(poses: Array, velocities_mps: Array, yaw_rates_rps: Array, driven_m: Array) -> Array:

@@ -17,6 +17,7 @@ Unknown inputs are not checked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -30,18 +31,18 @@ from ..domain import (
     Array,
     DrivableGrid,
     Forecast,
-    ForecastSource,
     Observation,
     Plan,
     SafetyCheck,
     Trajectory,
 )
-from . import contacts, drivable, metrics, prediction
+from ..kinematics import box_centres
+from . import contacts, drivable, metrics, prediction, simulate
 from .contacts import SAMPLES, AgentTracks
 from .frenet import FrenetFrame
 from .limits import RouteLimits
 from .metrics import EgoAreas
-from .scorer import WAYPOINTS, Scene, motion_of
+from .scorer import WAYPOINTS, Scene
 from .simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
@@ -117,19 +118,12 @@ class SafetyContext:
     @cached_property
     def scene(self) -> Scene:
         """Motion, agents (none if unknown) and route for the driving score; no drivable space."""
-        agents, source = AgentTracks.none(), ForecastSource.CONSTANT_VELOCITY
+        centerline = STRAIGHT_ON if self.route is None else self.route
+        agents = AgentTracks.none()
         if self.others is not None and self.forecast is not None:
             agents = AgentTracks.of_forecast(self.forecast, self.others.kinds)
-            source = source if self.observation.agents is None else self.forecast.source
-        centerline = STRAIGHT_ON if self.route is None else self.route
-        return Scene(
-            motion_of(self.observation.ego),
-            agents,
-            source,
-            centerline,
-            red_lights=self.limits.red_lights(),
-            vehicle=self.config.vehicle,
-        )
+        lights, vehicle = self.limits.red_lights(), self.config.vehicle
+        return Scene(self.observation.ego.motion, agents, centerline, red_lights=lights, vehicle=vehicle)
 
     @cached_property
     def inflated_sizes(self) -> Array:
@@ -170,11 +164,6 @@ def touching_clearances(poses: Array, sizes: Array, vehicle: VehicleConfig) -> A
     return np.asarray(np.maximum(ego_axes / nearer, other_axes))
 
 
-def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
-    """(..., 3) centres of the vehicle box for rear-axle poses (..., 3)."""
-    return geometry.compose(poses, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
-
-
 # --- one trajectory, as published -----------------------------------------------------------------------------------
 
 
@@ -188,6 +177,15 @@ def unsafe_reason(trajectory: Trajectory, known: SafetyContext) -> str:
         or off_road_reason(trajectory, centres, known)
         or red_light_reason(trajectory.poses[:steps], trajectory.dt_s, known)
     )
+
+
+def first_safe(choices: Sequence[Trajectory], known: SafetyContext, lights: SafetyContext | None) -> Trajectory:
+    """The first trajectory that is safe and crosses no closed stop line of `lights`; the last if none is."""
+    for trajectory in choices:
+        crosses = lights is not None and red_light_reason(trajectory.poses, trajectory.dt_s, lights)
+        if not crosses and not unsafe_reason(trajectory, known):
+            return trajectory
+    return choices[-1]
 
 
 def red_light_reason(poses: Array, dt_s: float, known: SafetyContext) -> str:
@@ -249,7 +247,7 @@ def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCh
     padded = np.concatenate([poses, np.repeat(poses[-1:], STEPS - steps, axis=0)])
     vehicle, observation = known.config.vehicle, known.observation
     states = states_of_poses(padded[None], observation.ego.speed_mps)
-    centers = metrics.centers(states, vehicle)
+    centers = simulate.centers(states, vehicle)
     road_clearance_m = None if known.grid is None else exact_road_clearances(known.grid, centers, vehicle)
     unsafe = int(_safety(known, states, centers, road_clearance_m).first_unsafe[0])
     samples = np.arange(1, steps + 1)
@@ -317,7 +315,7 @@ def safety_of_states(known: SafetyContext, states: Array, exact: bool = False) -
     """Safety by the positions and speeds of states (N, 41, 11). `exact` checks the road like the guard, at six times
     the cost."""
     vehicle, road_clearance_m = known.config.vehicle, None
-    centers = metrics.centers(states, vehicle)
+    centers = simulate.centers(states, vehicle)
     if known.grid is not None:
         road_clearance_m = (exact_road_clearances if exact else road_clearances)(known.grid, centers, vehicle)
     return _safety(known, states, centers, road_clearance_m)
@@ -355,7 +353,7 @@ def stays_on_road(known: SafetyContext, states: Array) -> Array:
         return np.ones(len(states), bool)
     vehicle = known.config.vehicle
     corners = drivable.corners(np.array([vehicle.length_m, vehicle.width_m]))
-    distances_m = drivable.likely_box_distances(known.grid, metrics.centers(states, vehicle), corners)
+    distances_m = drivable.likely_box_distances(known.grid, simulate.centers(states, vehicle), corners)
     return np.asarray((distances_m > LIKELY_M).all(axis=1))
 
 
