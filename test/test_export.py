@@ -279,7 +279,8 @@ def test_graphs_that_answer_otherwise_than_the_network_did_are_refused(copy):
 def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sentence(folder):
     program = (
         "import sys; sys.modules[{0!r}] = None\n"
-        "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
+        "from reflectdrive_ros.config import ModelConfig\n"
+        "from reflectdrive_ros.recipe_config import DecodingConfig\n"
         "from reflectdrive_ros.runtime.network import load_network\n"
         "print(load_network(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0)).backend_description)"
     )

@@ -26,8 +26,8 @@ from ..domain import (
     Observation,
     StopLines,
     TrafficLights,
-    check_array,
 )
+from ..field_checks import check_array
 from ..kinematics import forecast
 from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks

@@ -12,7 +12,8 @@ import numpy as np
 
 from .. import geometry
 from ..config import VehicleConfig
-from ..domain import Array, EgoState, PlanSource, StepKind, Verdict, check_array
+from ..domain import Array, EgoState, PlanSource, StepKind, Verdict
+from ..field_checks import check_array
 from ..planning.corrections import Correction
 from ..scoring import metrics
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS, simulate

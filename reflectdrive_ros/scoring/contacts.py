@@ -13,7 +13,8 @@ import numpy as np
 import reflectdrive_kernels as kernels
 
 from .. import geometry
-from ..domain import AgentKind, Array, Forecast, check_array
+from ..domain import AgentKind, Array, Forecast
+from ..field_checks import check_array
 from .simulate import DT_S
 
 SAMPLES = 51  # 0, 0.1, .. 5.0 s: 4 s of driving and 1 s of looking ahead

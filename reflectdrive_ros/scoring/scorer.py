@@ -48,7 +48,8 @@ import numpy as np
 
 from .. import kinematics
 from ..config import ScoringConfig, VehicleConfig
-from ..domain import Array, DrivableGrid, Trajectory, check_array
+from ..domain import Array, DrivableGrid, Trajectory
+from ..field_checks import check_array
 from . import contacts, metrics
 from .areas import MapAreas, RedLights
 from .contacts import AgentTracks

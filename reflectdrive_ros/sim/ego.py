@@ -12,7 +12,8 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..config import VehicleConfig
-from ..domain import Array, EgoState, Plan, check_array
+from ..domain import Array, EgoState, Plan
+from ..field_checks import check_array
 from ..scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEERING, STEPS, VX, YAW_RATE, X, Y, follow
 
 BRAKING_MPS2 = 3.0  # without a plan: firm, and within what passengers bear
