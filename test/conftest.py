@@ -24,6 +24,11 @@ home = tempfile.TemporaryDirectory(prefix="reflectdrive-test-home-")  # removed 
 os.environ["HOME"] = home.name
 os.environ["ROS_LOG_DIR"] = str(Path(home.name) / "ros-log")
 
+# of all workers, which inherit the controller's: what one has made, the others use (shared_traces.py)
+if "_REFLECTDRIVE_TEST_SHARED" not in os.environ:
+    shared = tempfile.TemporaryDirectory(prefix="reflectdrive-test-shared-")
+    os.environ["_REFLECTDRIVE_TEST_SHARED"] = shared.name
+
 # Machines are shared and noisy: a slow example is not a wrong one. The same examples every time, so that a red build
 # is red for the next person too.
 settings.register_profile("reflectdrive", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import shared_traces  # noqa: F401 (each graph is traced once)
 from scenes import Clock, config
 from tiny_net import tiny_net
 

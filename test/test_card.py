@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shared_traces  # noqa: F401 (each graph is traced once)
 from scenes import config
 from test_reflectdrive2 import seen
 from tiny_net import POSES, tiny_inputs, tiny_net

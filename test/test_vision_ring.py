@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import shared_traces  # noqa: F401 (each graph is traced once)
 import torch
 from tiny_net import VISION, assert_same_answer, tiny_inputs, tiny_net
 

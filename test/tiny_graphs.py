@@ -6,6 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import onnx_ir as ir
+import shared_traces  # noqa: F401 (each graph is traced once)
 import torch
 from tiny_net import tiny_inputs, tiny_net
 
