@@ -24,7 +24,7 @@ home = tempfile.TemporaryDirectory(prefix="reflectdrive-test-home-")  # removed 
 os.environ["HOME"] = home.name
 os.environ["ROS_LOG_DIR"] = str(Path(home.name) / "ros-log")
 
-# of all workers, which inherit the controller's: what one has made, the others use (shared_traces.py)
+# of all workers, which inherit the controller's: what one has made, the others use (shared.py)
 if "_REFLECTDRIVE_TEST_SHARED" not in os.environ:
     shared = tempfile.TemporaryDirectory(prefix="reflectdrive-test-shared-")
     os.environ["_REFLECTDRIVE_TEST_SHARED"] = shared.name
@@ -47,10 +47,13 @@ def torch_threads_stay_at_one():
 
 
 @pytest.fixture(scope="session")
-def pandaset(tmp_path_factory):
+def pandaset():
     """The bag of the recording test/data/pandaset_002: 8 s, three cameras, objects and a route."""
+    from shared import made_once
+
     from reflectdrive_ros.__main__ import main
 
-    bag = tmp_path_factory.mktemp("bags") / "pandaset"
-    assert main(["make-bag", str(Path(__file__).parent / "data" / "pandaset_002"), str(bag)]) == 0
-    return bag
+    def make(bag):
+        assert main(["make-bag", str(Path(__file__).parent / "data" / "pandaset_002"), str(bag)]) == 0
+
+    return made_once("pandaset", make)

@@ -4,18 +4,16 @@ Tracing takes 2 to 7 s of a processor however small the network is, and many fil
 module is to share. What is kept is the graph as the tracer returns it: what the export makes of it runs every time.
 """
 
-import fcntl
 import hashlib
 import os
-from pathlib import Path
 
 import onnx_ir as ir
 import torch
+from shared import made_once
 from torch.utils import _pytree as pytree
 
 from reflectdrive_ros.deploy import export, export_denoiser
 
-FOLDER = Path(os.environ["_REFLECTDRIVE_TEST_SHARED"])  # conftest.py makes it and removes it
 trace = export.trace
 
 
@@ -50,14 +48,8 @@ def digest_of(module, tensors, *names):
 
 
 def shared_trace(module, tensors, inputs, outputs, shapes):
-    file = FOLDER / f"{digest_of(module.eval(), tensors, inputs, outputs, repr(shapes))}.onnx"
-    with file.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not file.exists():
-            part = file.with_suffix(".part")
-            ir.save(trace(module, tensors, inputs, outputs, shapes), part)
-            part.rename(file)
-    return ir.load(file)
+    name = f"{digest_of(module.eval(), tensors, inputs, outputs, repr(shapes))}.onnx"
+    return ir.load(made_once(name, lambda file: ir.save(trace(module, tensors, inputs, outputs, shapes), file)))
 
 
 export.trace = export_denoiser.trace = shared_trace

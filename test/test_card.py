@@ -9,7 +9,7 @@ import pytest
 import shared_traces  # noqa: F401 (each graph is traced once)
 from scenes import config
 from test_reflectdrive2 import seen
-from tiny_net import POSES, tiny_inputs, tiny_net
+from tiny_net import ONE_LAYER, POSES, tiny_inputs, tiny_net
 
 from reflectdrive_ros.bench.parity import full_rounds, run_step
 from reflectdrive_ros.config import ModelConfig
@@ -56,7 +56,7 @@ def guided(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def without_goals(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("poses"), network(layout=POSES))
+    return exported(tmp_path_factory.mktemp("poses"), network(layout=POSES, transformer=ONE_LAYER))
 
 
 def loaded(card, decoding=SETTINGS):

@@ -28,7 +28,7 @@ from tiny_graphs import (
     taken_by_a_camera,
     unknown_to_tensorrt,
 )
-from tiny_net import random_actions, tiny_net
+from tiny_net import ONE_LAYER, random_actions, tiny_net
 
 from reflectdrive_ros.deploy.export import describe_model, example_inputs, export
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError, required_graphs, sha256_of
@@ -52,11 +52,18 @@ def folder(tmp_path_factory):
     return place
 
 
+def valued():
+    """A network whose weights bfloat16 would change, and which gives plans a value."""
+    net = tiny_net(words=WORDS, plan_value=True, transformer=ONE_LAYER)
+    torch.nn.init.normal_(net.plan_value_head.weight, generator=torch.Generator().manual_seed(0))
+    return net
+
+
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
-    """Graphs of weights that bfloat16 would change, for steps of four blocks."""
+    """Its graphs for steps of four blocks."""
     place = tmp_path_factory.mktemp("exact")
-    export(tiny_net(words=WORDS), "0" * 64, place, {}, RULES, sequences=4)
+    export(valued(), "0" * 64, place, {}, RULES, sequences=4)
     return place
 
 
@@ -84,17 +91,16 @@ def test_onnx_runtime_and_eager_torch_write_the_same_tokens(folder, seed):
     assert actions.dtype == np.int32
 
 
-def test_predicted_scores_are_those_of_eager_torch(tmp_path):
-    net = tiny_net(words=WORDS, plan_value=True)
-    torch.nn.init.normal_(net.plan_value_head.weight, generator=torch.Generator().manual_seed(0))
+def test_predicted_scores_are_those_of_eager_torch(exact, tmp_path):
+    net = valued()
+    export(net, "0" * 64, tmp_path, {}, RULES)
     eager, inputs = TorchNetwork(net, decoding=RULES), scene(1)
     actions = random_actions(net, scenes=1, count=5)[0].numpy()
     expected = eager.plan_values(eager.prefill(inputs), actions)
     assert expected.shape == (5,)
     assert np.ptp(expected) > 1e-3
-    for name, sequences in (("free", None), ("fixed", 4)):
-        export(net, "0" * 64, tmp_path / name, {}, RULES, sequences=sequences)
-        graphs = OrtNetwork.from_file(tmp_path / name / "card.json", threads=1)
+    for folder in (tmp_path, exact):  # steps of any number of blocks, and of four
+        graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
         assert "plan_value" in graphs.capabilities & eager.capabilities
         np.testing.assert_allclose(graphs.plan_values(graphs.prefill(inputs), actions), expected, atol=1e-5)
     assert "plan_value" not in TorchNetwork(tiny_net(words=WORDS), decoding=RULES).capabilities
@@ -120,7 +126,7 @@ def test_a_step_takes_any_number_of_blocks(folder, count):
 
 def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
     graphs = OrtNetwork.from_file(exact / "card.json", threads=1)
-    eager = TorchNetwork(tiny_net(words=WORDS), decoding=RULES)
+    eager = TorchNetwork(valued(), decoding=RULES)
     for count in (1, 3, 4):
         actions = [decoded(net, scene(1), count=count)[1] for net in (graphs, eager)]
         np.testing.assert_array_equal(*actions)
@@ -129,7 +135,7 @@ def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
 def test_more_blocks_than_a_graph_takes_are_several_calls(exact):
     """A repair redraws more blocks than there are goals."""
     graphs = OrtNetwork.from_file(exact / "card.json", threads=1)
-    eager = TorchNetwork(tiny_net(words=WORDS), decoding=RULES)
+    eager = TorchNetwork(valued(), decoding=RULES)
     actions = random_actions(network(), 1, 9)[0].numpy()
     rows = [net.step(net.prefill_goal(scene(1)).context, actions, 3, False) for net in (graphs, eager)]
     np.testing.assert_array_equal(rows[0][0], rows[1][0])
@@ -221,7 +227,7 @@ def test_weights_are_stored_in_half_the_bytes_and_come_back_exact(folder, name):
 
 
 def test_weights_that_bfloat16_would_change_stay_as_they_are(exact):
-    net = tiny_net(words=WORDS)
+    net = valued()
     head = x_head(net)
     assert (head.astype(ml_dtypes.bfloat16).astype(np.float32) != head).any()
     kept = stored(exact, "step", ir.DataType.FLOAT)
@@ -340,7 +346,7 @@ def test_a_graph_of_another_model_is_named(copy, exact):
     (copy / "step.onnx").write_bytes((exact / "step.onnx").read_bytes())
     rewrite(copy, lambda card: of_whatever_is_there(card, copy))
     with pytest.raises(
-        GraphError, match=r"step\.onnx belongs to another model than card\.json: action_sequences differ"
+        GraphError, match=r"step\.onnx belongs to another model than card\.json: .*action_sequences.* differ"
     ):
         OrtNetwork.from_file(copy / "card.json")
 

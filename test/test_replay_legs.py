@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from test_replay import replayed
+from test_replay import followed, replayed  # noqa: F401 (a fixture)
 from test_report import embedded
 
 from reflectdrive_ros.replay import chunks
@@ -32,14 +32,15 @@ def settled(numbers):
     return {name: value for name, value in numbers.items() if name not in changing}
 
 
-def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):
-    code, whole = replayed(pandaset, tmp_path / "whole")
+def test_legs_tell_what_one_piece_does(pandaset, followed, tmp_path, monkeypatch):  # noqa: F811
+    whole, folder = followed
     monkeypatch.setattr(chunks, "CHUNK_PLANS", 40)
     monkeypatch.setattr(chunks, "MARGIN_NS", 6_000_000_000)
-    assert (code, settled(replayed(pandaset, tmp_path / "legs")[1])) == (0, settled(whole))
-    assert rows(tmp_path / "legs") == rows(tmp_path / "whole")
-    assert any(row["nc"] for row in rows(tmp_path / "whole"))
-    one, many = (embedded(tmp_path / name / "report.html") for name in ("whole", "legs"))
+    code, legs = replayed(pandaset, tmp_path / "legs")
+    assert (code, settled(legs)) == (0, settled(whole))
+    assert rows(tmp_path / "legs") == rows(folder)
+    assert any(row["nc"] for row in rows(folder))
+    one, many = (embedded(out / "report.html") for out in (folder, tmp_path / "legs"))
     for key in ("driven", "routes", "images", "statuses"):
         assert json.dumps(one[key]) == json.dumps(many[key]), key
     for before, after in zip(one["frames"], many["frames"], strict=True):

@@ -31,7 +31,6 @@ class Moment:
     pose: Array  # (3,) rear axle
     speed_mps: float
     actors: Array  # (A, 5) x, y, heading of the box centre, length, width
-    actor_ids: Array  # (A,)
     plan: Array  # (T, 3) the plan that was driven
     source: str  # of the plan: the planner, or the engine's fallback
     verdict: str  # on the planner's own plan
@@ -73,7 +72,6 @@ class IncidentRecorder:
                 pose,
                 world.ego.speed_mps,
                 np.concatenate([actors.poses[near], actors.sizes[near, :2]], axis=1),
-                actors.ids[near],
                 geometry.compose(report.plan.map_from_ego, report.plan.trajectory.poses),
                 report.source.name,
                 Verdict(report.verdict).name,
