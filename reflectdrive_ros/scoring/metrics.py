@@ -31,13 +31,6 @@ LANE_STEPS = 20
 # --- where the car is -------------------------------------------------------------------------------------------------
 
 
-def centers(states: Array, vehicle: VehicleConfig) -> Array:
-    """(N, 41, 3) poses of the box centre (section 1.4)."""
-    poses = np.empty((*states.shape[:2], 3))
-    kernels.box_centers(states, vehicle.rear_axle_to_center_m, poses)
-    return poses
-
-
 @dataclass(frozen=True, eq=False)
 class EgoAreas:
     """Map areas under the ego box, each (N, 41) bool (section 3)."""

@@ -94,3 +94,10 @@ def _speed_fit() -> Array:
     penalty[-1, -1] = 1.0  # the one difference that survives in the official matrix: a_38 - a_37
     normal = model.T @ model + ACCELERATION_PENALTY * penalty.T @ penalty
     return np.ascontiguousarray((model / DT_S @ np.linalg.pinv(normal) @ model.T).T)
+
+
+def centers(states: Array, vehicle: VehicleConfig) -> Array:
+    """(N, 41, 3) poses of the box centre (section 1.4)."""
+    poses = np.empty((*states.shape[:2], 3))
+    kernels.box_centers(states, vehicle.rear_axle_to_center_m, poses)
+    return poses
