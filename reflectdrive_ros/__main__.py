@@ -61,7 +61,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "lightning_fabric", "safetensors", "tensorboard"), "train"),
     **dict.fromkeys(("onnx", "onnxscript", "onnx_ir", "ml_dtypes"), "export"),
     "onnxruntime": "ort",
-    "webdataset": "sim",
+    "pyarrow": "dataset",
     **dict.fromkeys(("carla_driver_interface", "grpc"), "egodriver"),
 }
 

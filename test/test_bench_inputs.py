@@ -33,7 +33,8 @@ def test_every_input_has_a_row_with_paired_differences(weights, tmp_path, capsys
     assert card["evaluations"]["val"]["variants"] == content["variants"]
     assert card["evaluations"]["val"]["paired_commands"] == content["paired_commands"]
     train_state.load_network(weights.parent)  # still a card of these weights
-    assert content["scenes"] == 5
+    assert card["evaluations"]["val"]["families"] == content["families"]
+    assert content["scenes"] == 5 == sum(part["scenes"] for part in content["families"].values())
     rows = content["variants"]
     assert set(rows) == {"all inputs", "other images", "black images", "no route", "no words"}
     assert rows["all inputs"]["difference"] == rows["all inputs"]["moved_m"] == 0.0
@@ -52,6 +53,25 @@ def test_without_map_or_objects_there_is_no_pdms_but_a_distance_to_the_driven_pa
     assert row["pdms"] is row["difference_95"] is None
     assert row["displacement"]["ade_m"]["3"] == 3.5
     assert row["displacement"]["fde_m"]["4"] == 8.0
+
+
+def test_tags_and_places_have_their_own_errors_with_intervals():
+    """Two places, one with an error of 3 m and one without, and a scene without a place."""
+    scenes = [
+        inputs.SceneResult({inputs.ALL: 1.0}, {inputs.ALL: np.zeros(2)}, None, {inputs.ALL: np.full(8, m)}, tag, place)
+        for m, tag, place in ((3.0, "curve", "map/0_0"), (3.0, "straight", "map/0_0"), (0.0, "curve", "map/0_1"))
+    ]
+    scenes.append(replace(scenes[-1], place=""))
+    found = inputs.summarise(scenes)
+    assert {place: part["displacement"]["ade_m"]["4"] for place, part in found["places"].items()} == {
+        "map/0_0": 3.0,
+        "map/0_1": 0.0,
+    }
+    assert found["places"]["map/0_0"]["displacement"]["miss_rate_95"] == [100.0, 100.0]
+    curve = found["families"]["curve"]
+    low, high = curve["displacement"]["fde_m_95"]["4"]
+    assert low < curve["displacement"]["fde_m"]["4"] == 1.0 < high
+    assert (curve["scenes"], curve["pdms"]) == (3, 100.0)
 
 
 def test_a_card_is_written_for_weights_only(tmp_path, capsys):

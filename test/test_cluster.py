@@ -257,7 +257,7 @@ def test_dataset_replay_and_compare(both, bags, tmp_path):
         assert main([*map(str, words)]) == 0
     tars = [path.name for path in (ours / "set").glob("*.tar")]
     assert len(tars) == 1
-    for name in (*tars, *(path.with_suffix(".json").name for path in map(Path, tars)), "frames.jsonl"):
+    for name in (*tars, *(path.with_suffix(".json").name for path in map(Path, tars)), "frames.parquet"):
         assert (theirs / "set" / name).read_bytes() == (ours / "set" / name).read_bytes(), name
     plans = [[one["plans_sha256"] for one in read(out / "replay")["bags"]] for out in (ours, theirs)]
     assert plans[0] == plans[1]

@@ -11,17 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from own_bags import ODOMETRY, ROUTE, short_bag
+from std_msgs.msg import Bool
 
 from reflectdrive_ros.__main__ import run
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.data import frame_index, shards
+from reflectdrive_ros.data import codec, frame_index, shards
 from reflectdrive_ros.demo.recordings import open_recording
 from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.replay import dataset as dataset_module
+from reflectdrive_ros.replay import dataset_frames, dataset_index
 from reflectdrive_ros.replay.bag_topics import map_topics
-from reflectdrive_ros.replay.dataset import assign_splits
+from reflectdrive_ros.replay.dataset_index import assign_splits, share_out
 from reflectdrive_ros.replay.engine import due_steps
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.convert import stamp_ns
@@ -78,6 +81,49 @@ def assert_inputs_equal_those_of_the_node(folder, path):
 
 def test_inputs_of_the_recorded_drive_equal_those_of_the_node_to_the_last_bit(bag, dataset):
     assert_inputs_equal_those_of_the_node(dataset, bag)
+
+
+def test_images_between_two_ticks_are_the_older_ones_as_in_the_node(bag, tmp_path):
+    """With a tick every 0.7 s the images of 0.5 s before a scene belong to no tick: they were passed over at first."""
+    assert run(["dataset", str(bag), "--out", str(tmp_path / "set"), "--tick", "0.7"]) == 0
+    assert_inputs_equal_those_of_the_node(tmp_path / "set", bag)
+
+
+def frames_of(bag, ticks):
+    """Rows and files of the scenes of some ticks."""
+    job = dataset_index.Job(bag, "sunny", bag.parent, "")
+    with BagReader(bag) as reader:
+        drive, route = dataset_module.open_drive(job, reader, dataset_module.DatasetOptions(), Config(), (288, 144))
+        return [
+            (row, scene and codec.sample_of(scene, lossless=True))
+            for row, scene in drive.frames(reader, route, ticks, with_scenes=True)
+        ]
+
+
+def test_a_part_of_a_bag_gives_the_same_rows_and_scenes_as_the_whole(bag, monkeypatch):
+    """Until `LEAD_NS` before the part objects are left out; their history is 2 s long."""
+    monkeypatch.setattr(dataset_frames, "LEAD_NS", 3_000_000_000)
+    whole = frames_of(bag, range(16))
+    assert [row.tick for row, _ in whole] == list(range(16))
+    assert any(scene for _, scene in whole[6:])
+    assert frames_of(bag, range(6, 16)) == whole[6:]
+    assert frames_of(bag, [5, 7]) == [whole[5], whole[7]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "workers", "parts"),
+    [([10], 2, [2]), ([10, 10], 2, [1, 1]), ([10, 10, 10], 2, [1, 1, 1]), ([80, 20], 2, [2, 1]), ([0], 4, [1])],
+)
+def test_a_bag_is_divided_by_its_share_of_the_work(sizes, workers, parts):
+    assert share_out(sizes, workers) == parts
+
+
+def test_two_processes_share_one_bag_and_make_the_same_set(bag, dataset, tmp_path):
+    out = tmp_path / "set"
+    assert run(["dataset", str(bag), "--out", str(out), "--jobs", "2"]) == 0
+    assert (out / "sunny-00000.tar").read_bytes() == (dataset / "sunny-00000.tar").read_bytes()
+    assert frame_index.read_rows(out / "frames.parquet") == frame_index.read_rows(dataset / "frames.parquet")
+    assert [path.name for path in (out / "frames").iterdir()] == ["sunny.parquet"]
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +183,7 @@ def test_the_expert_is_the_driven_path(bag, dataset):
 
 
 def test_every_tick_has_a_row_with_its_reasons(dataset):
-    _, rows = frame_index.read_rows(dataset / "frames.jsonl")
+    _, rows = frame_index.read_rows(dataset / "frames.parquet")
     assert [row.tick for row in rows] == list(range(16))  # 8 s
     assert all(row.valid == (not row.reasons) for row in rows)
     assert all(reason in frame_index.REASONS for row in rows for reason in row.reasons)
@@ -153,7 +199,7 @@ def without_route(topic, message):
 def test_a_bag_without_a_route_gets_its_driven_path_as_a_flagged_hindsight_route(tmp_path):
     short_bag(tmp_path / "a", "pandaset_002", without_route, seconds=100.0)
     assert run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set")]) == 0
-    _, rows = frame_index.read_rows(tmp_path / "set" / "frames.jsonl")
+    _, rows = frame_index.read_rows(tmp_path / "set" / "frames.parquet")
     assert all(row.hindsight for row in rows)
     for scene in scenes_of(tmp_path / "set", images=False):
         assert scene.notes["route"] == "driven"
@@ -165,7 +211,7 @@ def skipped(tmp_path, change, *options, seconds=100.0):
     """Reasons of a changed recording, by tick."""
     short_bag(tmp_path / "a", "pandaset_002", change, seconds=seconds)
     run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set"), *options])
-    _, rows = frame_index.read_rows(tmp_path / "set" / "frames" / "a.jsonl")
+    _, rows = frame_index.read_rows(tmp_path / "set" / "frames" / "a.parquet")
     return {row.tick: set(row.reasons) for row in rows}
 
 
@@ -209,6 +255,27 @@ def test_manual_override_and_a_collision_of_the_logged_future_skip_frames(tmp_pa
     assert "manual_override" not in found[10]
 
 
+def test_a_topic_of_the_bag_marks_manual_overrides(tmp_path, capsys):
+    first_ns = begin_ns()
+
+    def change(topic, message):
+        if topic != ODOMETRY:
+            return [(topic, message)]
+        at_s = (stamp_ns(message.header) - first_ns) * 1e-9
+        return [(topic, message), ("/override", Bool(data=4.0 <= at_s < 4.5))]
+
+    found = skipped(tmp_path, change, "--override-topic", "/override")
+    assert all("manual_override" in found[tick] for tick in (4, 6, 8))
+    assert "manual_override" not in found[10]
+    capsys.readouterr()
+    assert "has no such topic, expected one of type std_msgs/msg/Bool or" in refusal(
+        capsys, tmp_path / "a", "--out", tmp_path / "other", "--override-topic", "/hands"
+    )
+    assert "has it as nav_msgs/msg/Odometry" in refusal(
+        capsys, tmp_path / "a", "--out", tmp_path / "other", "--override-topic", ODOMETRY
+    )
+
+
 def test_an_object_on_the_driven_path_skips_the_frame(bag, tmp_path):
     with BagReader(bag) as reader:
         last = [entry.message() for entry in reader.messages([ODOMETRY])][45].pose.pose.position
@@ -220,6 +287,19 @@ def test_an_object_on_the_driven_path_skips_the_frame(bag, tmp_path):
         return [(topic, message)]
 
     assert "future_collides" in skipped(tmp_path, change)[4]
+
+
+def test_an_index_is_parquet_and_a_damaged_one_is_no_index(dataset, tmp_path):
+    whole = (dataset / "frames.parquet").read_bytes()
+    columns = pyarrow.parquet.read_table(dataset / "frames.parquet").to_pydict()
+    assert list(columns)[:5] == ["drive", "tick", "stamp_ns", "valid", "reasons"]
+    assert set(columns["drive"]) == {"sunny"}
+    path = tmp_path / "frames.parquet"
+    middle = len(whole) // 4
+    for harmed in (whole[:-100], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], b"", b"{}" * 50):
+        path.write_bytes(harmed)
+        with pytest.raises(shards.SetError, match=r"frames\.parquet .*: remove it, and it is made again"):
+            frame_index.read_rows(path)
 
 
 # --- sets ------------------------------------------------------------------------------------------------------------
@@ -237,9 +317,10 @@ def test_the_same_command_keeps_what_is_there_and_completes_what_is_not(bag, dat
     assert tar.read_bytes() == whole
 
 
-@pytest.mark.parametrize("after_s", [1.5, 4.0])
-def test_a_kill_leaves_nothing_that_is_read_as_whole(bag, dataset, tmp_path, after_s):
+@pytest.mark.parametrize(("after_s", "jobs"), [(1.5, "1"), (4.0, "2")])
+def test_a_kill_leaves_nothing_that_is_read_as_whole(bag, dataset, tmp_path, after_s, jobs):
     command = [sys.executable, "-m", "reflectdrive_ros", "dataset", str(bag), "--out", str(tmp_path / "set")]
+    command += ["--jobs", jobs]
     killed = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     time.sleep(after_s)
     killed.send_signal(signal.SIGKILL)
@@ -319,11 +400,11 @@ def test_a_set_of_the_proving_ground_is_not_overwritten(bag, tmp_path, capsys):
 def indexed(tmp_path, change):
     """Problem sentence, rows and notice of a changed recording, indexed in this process."""
     short_bag(tmp_path / "a", "pandaset_002", change, seconds=7.0)
-    job = dataset_module.Job(tmp_path / "a", "a", tmp_path, "")
-    (tmp_path / dataset_module.FRAMES).mkdir()
+    job = dataset_index.Job(tmp_path / "a", "a", tmp_path, "")
+    (tmp_path / dataset_index.FRAMES).mkdir()
     options = dataset_module.DatasetOptions()
     problem = dataset_module._run_job(job, lambda _: None, options=options, config=Config(), image_size=(288, 162))
-    header, rows = dataset_module.read_index(job) or ({"notice": ""}, [])
+    header, rows = dataset_index.read_index(job) or ({"notice": ""}, [])
     return problem, rows, header["notice"]
 
 
@@ -349,7 +430,7 @@ def test_an_unknown_distortion_model_is_refused_with_those_that_are_known(tmp_pa
     problem, rows, _ = indexed(tmp_path, changed_info(distortion_model="thin_prism", d=[0.1] * 5))
     assert problem == ""
     assert not any(row.valid for row in rows)
-    sentence = dataset_module.no_frame_sentence(tmp_path / "a", rows)
+    sentence = dataset_index.no_frame_sentence(tmp_path / "a", rows)
     assert "distortion model 'thin_prism', expected one of plumb_bob, rational_polynomial, equidistant" in sentence
 
 
@@ -389,7 +470,7 @@ def test_a_finer_tick_gives_more_scenes_of_the_same_drive(bag, dataset, tmp_path
 
 
 def test_splits_are_by_drive_and_places_of_val_are_left_out_of_train(dataset):
-    _, rows = frame_index.read_rows(dataset / "frames.jsonl")
+    _, rows = frame_index.read_rows(dataset / "frames.parquet")
     drives = {
         name: [replace(row, drive=name, place=f"map/{k // 8 + shift}") for k, row in enumerate(rows)]
         for name, shift in (("a", 0), ("b", 1), ("c", 7))

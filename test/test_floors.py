@@ -73,8 +73,8 @@ ONLY_IN = {
     "libsumo": ("sim",),
     "sumolib": ("sim",),
     "traci": ("sim",),
-    "webdataset": ("data",),
     "ray": ("cluster",),
+    "pyarrow": ("data",),
     "carla_driver_interface": ("egodriver", "cli.serve"),
     "grpc": ("egodriver",),
 }

@@ -195,7 +195,7 @@ def test_a_set_has_the_scenes_of_the_loader_with_map_and_route_of_the_metric_cac
     assert len(scenes) == 3  # the metric cache knows three of the four
     assert all(scene.has_map and scene.has_objects and len(scene.cameras) == 6 for scene in scenes)
     assert all(scene.notes["route"] == "centreline" for scene in scenes)
-    _, rows = frame_index.read_rows(out / "frames" / "2021_05_12_b.jsonl")
+    _, rows = frame_index.read_rows(out / "frames" / "2021_05_12_b.parquet")
     assert [row.reasons for row in rows] == [(), ("missing_input",)]
     assert "run_metric_caching.py" in rows[1].problem
     assert json.loads((tmp_path / "set.json").read_text())["skipped"] == {"missing_input": 1}

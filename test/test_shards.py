@@ -242,7 +242,6 @@ def test_the_same_scenes_are_the_same_bytes(tmp_path):
 
 
 def test_webdataset_reads_what_we_read(tmp_path):
-    """Training streams shards with the library itself."""
     import webdataset
 
     stored(tmp_path, [3, 2], images=True)

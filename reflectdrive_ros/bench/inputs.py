@@ -17,7 +17,8 @@ once with right (words mirrored with it). `left less right` is the mean lateral 
 `follows` the share of scenes where the left plan ends at least FOLLOWS_M further left.
 
 Intervals are 95 % bootstrap intervals over scenes. Each variant also has its distance to the driven path
-(`evaluation.displacement`); PDMS is over scenes with map and objects, and absent without any.
+(`evaluation.displacement`); PDMS is over scenes with map and objects, and absent without any. With all inputs the same
+is there by scenario tag (`families`) and, in sets made of recordings, by place, of the PLACES_MAX most frequent.
 
 `--card` also writes the numbers into the card beside the weights of --model, under `evaluations` and the set's name.
 """
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,6 +63,7 @@ ALL = "all inputs"
 FOLLOWS_M = 1.0
 TURNS = (Command.LEFT, Command.RIGHT)
 OBJECTS_KNOWN = ("objects", "logged")
+PLACES_MAX = 50
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class SceneResult:
     ends: dict[str, Array]  # (2,) m at 4 s
     paired: tuple[float, float] | None  # m to the left at 4 s with the command left, and right; None: no turn
     distances: dict[str, Array]  # (8,) m to the driven path
+    tag: str = ""  # scenario
+    place: str = ""  # empty where the scene has none
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +116,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     if args.card:
         write_on_card(Path(config.model.file).parent / CARD, folder.resolve().name, {**content, **provenance()})
     console.print(_table(f"{args.planner} ({args.privilege}), set '{content['set']}', {len(found)} scenes", numbers))
+    console.print(_parts_table(numbers))
     if numbers["paired_commands"] is not None:
         paired = numbers["paired_commands"]
         low, high = paired["left_less_right_m_95"]
@@ -175,7 +181,8 @@ def plan_scene(scene: DrivingScene, other: DrivingScene, config: Config, privile
         unrouted = without_route(observation)
         left, right = (float(plan_of(with_command(unrouted, turn), config)[-1, 1]) for turn in TURNS)
         paired = left, right
-    return SceneResult(pdms, {name: plan[-1, :2] for name, plan in plans.items()}, paired, distances)
+    ends = {name: plan[-1, :2] for name, plan in plans.items()}
+    return SceneResult(pdms, ends, paired, distances, scene.family, str(scene.notes.get("place", "")))
 
 
 def plan_of(observation: Observation, config: Config) -> Array:
@@ -216,7 +223,13 @@ def with_command(observation: Observation, turn: Command) -> Observation:
 
 
 def summarise(found: list[SceneResult]) -> dict[str, Any]:
-    """Rows by variant in percent and metres, and the paired commands; None where no scene turns, and without PDMS."""
+    """Rows by variant, tag and place in percent and metres, and the paired commands; None where no scene turns, and
+    without PDMS."""
+    places = Counter(scene.place for scene in found if scene.place)
+    parts = {
+        "families": {tag: part_of([s for s in found if s.tag == tag]) for tag in sorted({s.tag for s in found})},
+        "places": {p: part_of([s for s in found if s.place == p]) for p, _ in places.most_common(PLACES_MAX)},
+    }
     rows = {}
     scored = [scene for scene in found if np.isfinite(scene.pdms[ALL])]
     whole = np.array([scene.pdms[ALL] for scene in scored])
@@ -232,17 +245,29 @@ def summarise(found: list[SceneResult]) -> dict[str, Any]:
         }
     paired = np.array([scene.paired for scene in found if scene.paired is not None])
     if not len(paired):
-        return {"variants": rows, "paired_commands": None}
+        return {"variants": rows, **parts, "paired_commands": None}
     apart_m = paired[:, 0] - paired[:, 1]
     interval = [round(end / 100.0, 3) for end in open_loop.bootstrap_interval(apart_m)]
     return {
         "variants": rows,
+        **parts,
         "paired_commands": {
             "scenes": len(paired),
             "left_less_right_m": round(float(apart_m.mean()), 3),
             "left_less_right_m_95": interval,
             "follows": round(100.0 * float((apart_m >= FOLLOWS_M).mean()), 1),
         },
+    }
+
+
+def part_of(found: list[SceneResult]) -> dict[str, Any]:
+    """PDMS and distance to the driven path of some scenes, with all inputs."""
+    pdms = np.array([scene.pdms[ALL] for scene in found if np.isfinite(scene.pdms[ALL])])
+    return {
+        "scenes": len(found),
+        "pdms": round(100.0 * float(pdms.mean()), 3) if len(pdms) else None,
+        "pdms_95": open_loop.bootstrap_interval(pdms) if len(pdms) else None,
+        "displacement": displacement.summarise(np.array([scene.distances[ALL] for scene in found])),
     }
 
 
@@ -273,3 +298,21 @@ def _table(title: str, numbers: dict[str, Any]) -> Table:
         for name, row in numbers["variants"].items()
     ]
     return make_table(("inputs", "PDMS", "less all inputs (95 %)", "ADE 3 s, m", "plan moves at 4 s, m"), cells, title)
+
+
+def _parts_table(numbers: dict[str, Any]) -> Table:
+    def cell(measure: dict[str, Any], name: str) -> str:
+        if measure[name]["4"] is None:
+            return "-"
+        low, high = measure[f"{name}_95"]["4"]
+        return f"{measure[name]['4']:.2f} ({low:.2f} .. {high:.2f})"
+
+    cells = []
+    for kind, name in (("families", "scenario"), ("places", "place")):
+        for part, row in numbers[kind].items():
+            apart = row["displacement"]
+            low, high = apart["miss_rate_95"]
+            missed = f"{apart['miss_rate']:.0f} ({low:.0f} .. {high:.0f})"
+            cells.append((name, part, str(row["scenes"]), cell(apart, "ade_m"), cell(apart, "fde_m"), missed))
+    headings = ("", "with all inputs", "scenes", "ADE 4 s, m (95 %)", "FDE 4 s, m (95 %)", "missed, % (95 %)")
+    return make_table(headings, cells, "by scenario and place", texts=2)

@@ -3,9 +3,9 @@
 With `--from navsim` BAG is the folder of NAVSIM's logs, which the devkit's own loader reads (docs/navsim.md).
 
 Each bag is read twice: first every tick (0.5 s, `--tick`) is indexed, with the reasons why it makes no scene, then the
-scenes are written. The planner's inputs in a scene are those that the node makes of the same bag, to the last bit;
-nothing received later than the frame is in them. A bag without a route gets its driven path as the route, flagged as
-hindsight.
+scenes are written. The index is Parquet (`pip install 'reflectdrive[dataset]'`). The planner's inputs in a scene are
+those that the node makes of the same bag, to the last bit; nothing received later than the frame is in them. A bag
+without a route gets its driven path as the route, flagged as hindsight.
 """
 
 from __future__ import annotations
@@ -89,7 +89,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CSV of manual overrides: drive, start, end in s of the bag",
     )
-    arguments.add_workers_arguments(parser, "--jobs", 1, "bags at a time")
+    parser.add_argument(
+        "--override-topic",
+        default="",
+        metavar="NAME",
+        help="topic of manual overrides: std_msgs/Bool, true while a person drives, or Autoware's operation mode",
+    )
+    arguments.add_workers_arguments(parser, "--jobs", 1, "processes, each with a bag or a part of one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     limits = parser.add_argument_group("limits beyond which a tick makes no scene")
     for name, (option, text) in LIMIT_OPTIONS.items():
@@ -115,6 +121,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         limits=FrameLimits(**{entry.name: getattr(args, entry.name) for entry in fields(FrameLimits)}),
         tick_s=args.tick,
         overrides=None if args.overrides is None else read_overrides(args.overrides),
+        override_topic=args.override_topic,
     )
     with lock_folder(args.out):
         made = make_dataset(

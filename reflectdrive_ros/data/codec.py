@@ -16,6 +16,7 @@ import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import cv2
 import numpy as np
@@ -76,6 +77,9 @@ FIELDS = {  # of META
 TEXTS = ("name", "family", "network", "network_hash", "seed", "instruction", "speed_limit_mps")
 
 
+_ENCODED: WeakKeyDictionary[CameraFrame, dict[str, bytes]] = WeakKeyDictionary()
+
+
 class OpenCvTooOld(UserError, RuntimeError):
     """Images of scenes cannot be written with this OpenCV; reading is not affected."""
 
@@ -132,7 +136,7 @@ def sample_of(scene: DrivingScene, *, lossless: bool = False) -> dict[str, Any]:
         "pixels_from_camera": np.array([frame.pixels_from_camera for frame in scene.cameras]),
         "camera_from_ego": np.array([frame.camera_from_ego for frame in scene.cameras]),
     }
-    files = {file: _encode_image(suffix, frame.pixels) for file, frame in images.items()}
+    files = {file: _image_bytes(suffix, frame) for file, frame in images.items()}
     return {"__key__": scene.name, META: text.encode(), ARRAYS: _npz(arrays), **files}
 
 
@@ -286,6 +290,14 @@ def _jpeg_options() -> tuple[int, ...]:
         *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),  # a far red lamp is two pixels wide
         *(cv2.IMWRITE_JPEG_OPTIMIZE, 1),
     )
+
+
+def _image_bytes(suffix: str, frame: CameraFrame) -> bytes:
+    """The file of an image, cached as long as the frame exists: it is the older image of a later scene."""
+    known = _ENCODED.setdefault(frame, {})
+    if suffix not in known:
+        known[suffix] = _encode_image(suffix, frame.pixels)
+    return known[suffix]
 
 
 def _encode_image(suffix: str, pixels: Array) -> bytes:

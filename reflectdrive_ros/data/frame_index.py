@@ -1,6 +1,7 @@
 """Index of the frames of recorded drives: one row per tick, with the reasons why a tick became no scene.
 
-A file of JSON lines: first a header with `format` and what the rows depend on, then one object per row.
+A Parquet file with a column per field of `FrameRow`; its schema's metadata has a header with `format` and what the rows
+depend on. Pages have checksums.
 
     write_rows(path, header, rows)
     header, rows = read_rows(path)
@@ -8,18 +9,23 @@ A file of JSON lines: first a header with `format` and what the rows depend on, 
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
+
 from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
 from ..files import read_limited, shown, write_atomic
 from .shards import SetError
 
-FORMAT = 1
-INDEX_BYTES = 1 << 30  # of the largest file; a row has 0.4 kB
+FORMAT = 2  # of an index, and of a set made of recordings; in format 1 the index was JSON lines
+INDEX_BYTES = 1 << 30  # of the largest file; a row has some 50 bytes
+HEADER = b"reflectdrive"  # key of the header
 
 # name of a reason -> what is counted under it
 REASONS: Mapping[str, str] = {
@@ -32,7 +38,7 @@ REASONS: Mapping[str, str] = {
     "localisation_jump": "the position jumps within that time",
     "localisation_covariance": "the standard deviation of the position is too large within that time",
     "standing": "the car stands for long, and still does 4 s ahead",
-    "manual_override": "the interval file marks a part of the 4 s ahead",
+    "manual_override": "a person drives in the 4 s ahead, by the interval file or the override topic",
     "off_lane": "the car is too far from the lanes of the map",
     "runs_red_light": "the driven path crosses the stop line of a light that is red then",
     "future_collides": "the driven path overlaps an object within 4 s",
@@ -77,23 +83,46 @@ FIELDS = {
 }
 
 
+SCHEMA = pyarrow.schema(
+    {
+        **dict.fromkeys(FIELDS, pyarrow.string()),
+        **dict.fromkeys(("tick", "stamp_ns"), pyarrow.int64()),
+        **dict.fromkeys(("valid", "hindsight", "objects"), pyarrow.bool_()),
+        **dict.fromkeys(("x_m", "y_m", "speed_mps"), pyarrow.float64()),
+        "reasons": pyarrow.list_(pyarrow.string()),
+    }
+)
+
+
 def write_rows(path: Path, header: Mapping[str, Any], rows: Iterable[FrameRow]) -> None:
     """Writes an index whole or not at all. Raises OSError naming the file."""
-    lines = [json.dumps({"format": FORMAT, **header}), *(json.dumps(asdict(row)) for row in rows)]
-    write_atomic(path, ("\n".join(lines) + "\n").encode())
+    schema = SCHEMA.with_metadata({HEADER: json.dumps({"format": FORMAT, **header})})
+    table = pyarrow.Table.from_pylist([asdict(row) for row in rows], schema=schema)
+    content = io.BytesIO()
+    pyarrow.parquet.write_table(table, content, write_page_checksum=True)
+    write_atomic(path, content.getvalue())
 
 
 def read_rows(path: Path) -> tuple[dict[str, Any], list[FrameRow]]:
     """Header and rows. Raises SetError for a file that is damaged or of a newer version, OSError."""
-    lines = read_limited(path, INDEX_BYTES).splitlines()
+    content = read_limited(path, INDEX_BYTES)
     try:
-        header = parse_json(lines[0]) if lines else None
+        table = _table(content)
+        header = parse_json((table.schema.metadata or {}).get(HEADER, b"null"))
         if not isinstance(header, dict) or "format" not in header:
             raise DocumentError("has no header")
         check_format(path, header["format"])
-        return header, [_row(parse_json(line)) for line in lines[1:]]
+        return header, [_row(row) for row in table.to_pylist()]
     except DocumentError as fault:
         raise SetError(f"{shown(path)} {fault}: remove it, and it is made again") from None
+
+
+def _table(content: bytes) -> Any:
+    """Raises DocumentError."""
+    try:
+        return pyarrow.parquet.read_table(io.BytesIO(content), page_checksum_verification=True)
+    except (pyarrow.ArrowException, OSError, ValueError) as fault:
+        raise DocumentError(f"is no Parquet file that can be read ({str(fault).splitlines()[0][:200]})") from None
 
 
 def check_format(path: Path, found: Any) -> None:

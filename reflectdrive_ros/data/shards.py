@@ -179,15 +179,14 @@ def write_shard(folder: Path, name: str, load: ShardContent, *, asked: int, made
 
 
 def tar_of(samples: Iterable[Mapping[str, Any]]) -> bytes:
-    """A shard as a WebDataset tar; the same samples give the same bytes. Raises SetError without the library."""
-    try:
-        from webdataset import TarWriter  # here, because it brings torch along where that is installed
-    except ImportError:
-        raise SetError("WebDataset is not installed: pip install 'reflectdrive[sim]'") from None
+    """A shard as a WebDataset tar, as that library writes it; the same samples give the same bytes."""
     buffer = io.BytesIO()
-    with TarWriter(buffer, encoder=False, user="", group="", mtime=0) as tar:
+    with tarfile.open(fileobj=buffer, mode="w|", format=tarfile.USTAR_FORMAT) as tar:
         for sample in samples:
-            tar.write(sample)
+            for name in sorted(sample.keys() - {"__key__"}):
+                entry = tarfile.TarInfo(f"{sample['__key__']}.{name}")
+                entry.size, entry.mode = len(sample[name]), 0o444
+                tar.addfile(entry, io.BytesIO(sample[name]))
     return buffer.getvalue()
 
 
@@ -218,7 +217,11 @@ def index_of(folder: Path) -> Index:
     try:
         content = read_json(path)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise SetError(f"{shown(path)} is no index of scenes of format {FORMAT}: make the set again")
+            found = content.get("format") if isinstance(content, dict) else None
+            raise SetError(
+                f"{shown(path)} is no index of scenes of format {FORMAT}, it has {shown(str(found))}: make the set "
+                "again, or use the version of reflectdrive that wrote it"
+            )
         check_fields(content, FIELDS)
     except FileNotFoundError:
         raise SetError(

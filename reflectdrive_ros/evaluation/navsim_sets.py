@@ -1,6 +1,6 @@
 """Scene sets from NAVSIM: scenes of the devkit's own loader, with maps and references of its metric cache.
 
-    OUT/frames/LOG.jsonl     rows of one log, complete or absent
+    OUT/frames/LOG.parquet   rows of one log, complete or absent
     OUT/LOG-00000.tar ..     its scenes, with a note each (`data.shards`)
 
 A log is one task. Files carry a hash of what they depend on: the same command keeps what is whole and makes the rest.
@@ -151,7 +151,7 @@ def digest(source: NavsimSource, log: str, fields: Mapping[str, Any], image_size
 def whole(job: Job) -> tuple[list[FrameRow], list[shards.ShardNote]] | None:
     """Rows and notes of a log that is made; None where something is missing or was made of other data."""
     try:
-        header, rows = frame_index.read_rows(job.out / FRAMES / f"{job.drive}.jsonl")
+        header, rows = frame_index.read_rows(job.out / FRAMES / f"{job.drive}.parquet")
     except OSError:
         return None
     if header.get("made_by") != job.made_by:
@@ -198,7 +198,7 @@ def make_log(job: Job) -> None:
         if len(part) == SHARD_SCENES:
             flush()
     flush()
-    frame_index.write_rows(job.out / FRAMES / f"{job.drive}.jsonl", {"made_by": job.made_by, "shards": names}, rows)
+    frame_index.write_rows(job.out / FRAMES / f"{job.drive}.parquet", {"made_by": job.made_by, "shards": names}, rows)
 
 
 def load(

@@ -1,12 +1,13 @@
 """Scene sets from recordings: an index of all ticks first, then shards of the valid ones.
 
-    OUT/frames/DRIVE.jsonl   rows of one bag, complete or absent
+    OUT/frames/DRIVE.parquet   rows of one bag, complete or absent
     OUT/DRIVE-00000.tar ..   scenes, with a note each (`data.shards`); in OUT/train and OUT/val with a share for val
-    OUT/frames.jsonl         all rows, with their split and scene
+    OUT/frames.parquet         all rows, with their split and scene
     OUT/dataset.html         report
 
-A bag is one task of the worker pool and is streamed twice. Files of a task depend on `made_by`, which they carry: the
-next run keeps those that would be the same, so that after a kill at any point the same command completes the set.
+A bag is streamed twice; a large one is shared by several workers, each of which has a part of it. The files of a task
+carry `made_by`, what they depend on: the next run keeps those that would be the same, so that after a kill at any point
+the same command completes the set.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,24 +33,40 @@ from ..errors import UserError
 from ..parallel import Workers, map_restartable
 from ..provenance import program_sha256
 from ..ros import outputs, topics
-from ..ros.bag import BagError, BagReader
+from ..ros.bag import BagError, BagReader, DamagedMessage
+from ..ros.convert import BadMessage
+from ..ros.inputs.control import is_autonomous
 from ..ros.lanelet_map import LaneletMap
 from ..storage import local_copy
 from .bag_topics import TOPIC_KEYWORDS, TopicMapping, known_sources, map_topics
 from .dataset_checks import FrameLimits
 from .dataset_frames import Drive
+from .dataset_index import (
+    FRAMES,
+    SPLITS,
+    Job,
+    assign_splits,
+    index_parts,
+    index_path,
+    join_indices,
+    no_frame_sentence,
+    read_index,
+    share_out,
+)
 from .engine import recorded_path
 from .many import find_bags_in, made_by
 from .recorded_world import BagSlice, find_map
 
-FORMAT = 1  # of a set made of recordings; the scenes' own is codec.FORMAT
 SET_NAME = "recordings"
 SHARD_SCENES = 100
-FRAMES, ALL_FRAMES = "frames", "frames.jsonl"
-SPLITS = ("train", "val")
+ALL_FRAMES = "frames.parquet"
 INDEX_IMAGE = (32, 18)  # px: while indexing, images are checked and not kept; small ones are decoded faster
 DRIVE_CHARACTERS = 80
 PROGRESS_STEP = 0.01
+OVERRIDE_TYPES: Mapping[str, Callable[[Any], bool]] = {  # whether a person drives
+    "std_msgs/msg/Bool": lambda message: bool(message.data),
+    topics.OPERATION_MODE_TYPE: lambda message: not is_autonomous(message),
+}
 SHORTEST_S = 6.0  # 2 s before a frame and 4 s after it
 
 
@@ -62,17 +79,7 @@ class DatasetOptions:
     limits: FrameLimits = field(default_factory=FrameLimits)
     tick_s: float = 0.5  # between two frames
     overrides: Mapping[str, Sequence[tuple[float, float]]] | None = None  # drive -> seconds from the bag's start
-
-
-@dataclass(frozen=True)
-class Job:
-    """One bag. Without `wanted` it is indexed, else the shards named there are made of it."""
-
-    bag: Path
-    drive: str
-    out: Path
-    made_by: str  # hash of what its files depend on
-    wanted: tuple[tuple[str, tuple[int, ...]], ...] | None = None  # shard that is to be made -> its ticks
+    override_topic: str = ""  # of the bag, that says when a person drives
 
 
 @dataclass(frozen=True)
@@ -113,14 +120,18 @@ def make_dataset(
             failures[str(bag)] = f"{fault.filename or bag} cannot be used: {fault.strerror}"
             continue
         content["overrides"] = (options.overrides or {}).get(drive, [])
-        jobs.append(Job(bag, drive, out, digest_of(content)))
+        size = sum(file[0] for file in content["bag"].values())
+        jobs.append(Job(bag, drive, out, digest_of(content), size))
     if unknown := sorted(set(options.overrides or {}) - set(names.values())):
         raise BagError(f"the interval file names drive '{unknown[0]}', the bags are {', '.join(names.values())}")
     (out / FRAMES).mkdir(parents=True, exist_ok=True)
     work = partial(_run_job, options=options, config=config, image_size=image_size)
     notices: dict[str, str] = {}
     todo = [job for job in jobs if read_index(job) is None]
-    failures |= run_jobs(todo, work, workers, "indexing", errors)
+    counts = share_out([job.size for job in todo], workers)
+    parts = [part for job, count in zip(todo, counts, strict=True) for part in index_parts(job, count)]
+    failures |= run_jobs([part for part in parts if read_index(part) is None], work, workers, "indexing", errors)
+    join_indices(todo, parts)
     rows: dict[str, list[FrameRow]] = {}
     for job in jobs:
         if str(job.bag) not in failures and (found := read_index(job)) is not None:
@@ -134,7 +145,10 @@ def make_dataset(
     folders = {folder: plan_shards(rows, folder) for folder in (SPLITS if val_share else ("",))}
     jobs = [replace(job, wanted=missing_shards(job, folders, out)) for job in jobs]
     write_indices(folders, jobs, out, failures)  # what is whole now: an interrupted run leaves a readable set
-    failures |= run_jobs([job for job in jobs if job.wanted], work, workers, "writing scenes", errors)
+    todo = [job for job in jobs if job.wanted]
+    counts = share_out([len(job.wanted or ()) for job in todo], workers)
+    parts = [part for job, count in zip(todo, counts, strict=True) for part in shard_parts(job, count)]
+    failures |= run_jobs(parts, work, workers, "writing scenes", errors)
     indices = write_indices(folders, jobs, out, failures)
     every = [row for drive in rows.values() for row in drive]
     if not any(index.scenes for index in indices.values()):
@@ -172,60 +186,6 @@ def digest_of(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-# --- the index -------------------------------------------------------------------------------------------------------
-
-
-def index_path(job: Job) -> Path:
-    return job.out / FRAMES / f"{job.drive}.jsonl"
-
-
-def read_index(job: Job) -> tuple[dict[str, Any], list[FrameRow]] | None:
-    """Header and rows of a bag's index; None if it is missing, damaged or would be another now.
-
-    Raises SetError for one of another version.
-    """
-    path = index_path(job)
-    try:
-        header, rows = frame_index.read_rows(path)
-    except OSError:
-        return None
-    return (header, rows) if header.get("made_by") == job.made_by else None
-
-
-def no_frame_sentence(bag: Path, rows: Sequence[FrameRow]) -> str:
-    counts = frame_index.reason_counts(rows)
-    reason = max(counts, key=counts.__getitem__, default="")
-    problem = next((row.problem for row in reversed(rows) if row.problem), "")
-    return f"bag {bag} has no valid frame: {counts.get(reason, 0)} of {len(rows)} ticks are skipped as {reason}" + (
-        f" ({problem})" if problem else ""
-    )
-
-
-def assign_splits(rows: Mapping[str, Sequence[FrameRow]], val_share: float) -> dict[str, list[FrameRow]]:
-    """Rows with their split: whole drives go to val, and frames of train at places that these pass are left out.
-
-    Drives are chosen by the hash of their name, so that further drives move no other from one split to the other
-    as long as the share of drives in val stays.
-    """
-    if not val_share:
-        return {drive: [*each] for drive, each in rows.items()}
-    if len(rows) < 2:
-        raise BagError(f"--val-share {val_share:g} needs at least two drives: splits are by drive")
-    order = sorted(rows, key=lambda drive: hashlib.sha256(drive.encode()).hexdigest())
-    val = set(order[: min(max(round(val_share * len(order)), 1), len(order) - 1)])
-    places = {row.place for drive in val for row in rows[drive] if row.place}
-    found: dict[str, list[FrameRow]] = {}
-    for drive, each in rows.items():
-        split = "val" if drive in val else "train"
-        found[drive] = [
-            replace(row, split=split, valid=False, reasons=(*row.reasons, "place_of_val"))
-            if split == "train" and row.place in places
-            else replace(row, split=split)
-            for row in each
-        ]
-    return found
-
-
 # --- shards ----------------------------------------------------------------------------------------------------------
 
 Shards = dict[str, tuple[str, tuple[int, ...]]]  # name of a shard -> its drive, its ticks
@@ -245,7 +205,7 @@ def plan_shards(rows: dict[str, list[FrameRow]], folder: str) -> Shards:
 
 
 def shard_made_by(job: Job, ticks: Sequence[int]) -> dict[str, Any]:
-    return {"dataset_format": FORMAT, "drive": job.drive, "sha256": digest_of([job.made_by, list(ticks)])}
+    return {"dataset_format": frame_index.FORMAT, "drive": job.drive, "sha256": digest_of([job.made_by, list(ticks)])}
 
 
 def whole_note(job: Job, folder: Path, name: str, ticks: Sequence[int]) -> ShardNote | None:
@@ -270,6 +230,13 @@ def missing_shards(job: Job, folders: Mapping[str, Shards], out: Path) -> tuple[
     )
 
 
+def shard_parts(job: Job, count: int) -> list[Job]:
+    """The job as several, each with shards that follow each other."""
+    assert job.wanted is not None
+    size = -(-len(job.wanted) // count)
+    return [replace(job, wanted=job.wanted[first : first + size]) for first in range(0, len(job.wanted), size)]
+
+
 def write_indices(
     folders: Mapping[str, Shards], jobs: Sequence[Job], out: Path, failures: Mapping[str, str]
 ) -> dict[str, Index]:
@@ -285,7 +252,7 @@ def write_indices(
             else:
                 notes.append(note)
         made = {
-            "dataset_format": FORMAT,
+            "dataset_format": frame_index.FORMAT,
             "codec": codec.FORMAT,
             "drives": sorted({drive for drive, _ in planned.values()}),
         }
@@ -345,29 +312,37 @@ def _run_job(
     """Indexes one bag, or writes its missing shards; a sentence where that is not possible."""
     try:
         with local_copy(job.bag) as bag, BagReader(bag) as reader:
-            ticks = reader.duration_s / options.tick_s
             if job.wanted is None:
                 drive, route = open_drive(job, reader, options, config, INDEX_IMAGE)
-                rows = [row for row, _ in reported(drive.frames(reader, route), ticks, report)]
+                ticks: Sequence[int] = ticks_of_part(reader, options.tick_s, job.part)
+                frames = drive.frames(reader, route, ticks, with_scenes=False)
+                rows = [row for row, _ in reported(frames, ticks, report)]
                 notice = "; ".join(filter(None, (reader.notice, drive.notice and f"bag {job.bag}: {drive.notice}")))
                 header = {"made_by": job.made_by, "notice": notice}
                 frame_index.write_rows(index_path(job), header, rows)
             else:
                 drive, route = open_drive(job, reader, options, config, image_size)
-                write_shards(job, reported(drive.frames(reader, route), ticks, report))
+                ticks = sorted(tick for _, each in job.wanted for tick in each)
+                write_shards(job, reported(drive.frames(reader, route, ticks, with_scenes=True), ticks, report))
     except UserError as fault:
         sentence = str(fault)
         return sentence if str(job.bag) in sentence else f"bag {job.bag}: {sentence}"
     return ""
 
 
-def reported(frames: Any, ticks: float, report: Callable[[float], None]) -> Any:
-    """The frames; `report` gets the share of the bag, which has about so many ticks."""
-    before, count = 0.0, max(ticks, 1.0)
-    for row, scene in frames:
-        if row.tick / count >= before + PROGRESS_STEP:
-            before = row.tick / count
-            report(min(before, 1.0))
+def ticks_of_part(reader: BagReader, tick_s: float, part: tuple[int, int]) -> range:
+    number, count = part
+    ticks = (reader.end_ns - reader.start_ns) // round(tick_s * 1e9) + 1
+    return range(ticks * number // count, ticks * (number + 1) // count)
+
+
+def reported(frames: Any, ticks: Sequence[int], report: Callable[[float], None]) -> Any:
+    """The frames of these ticks; `report` gets the share that is done."""
+    before = 0.0
+    for done, (row, scene) in enumerate(frames):
+        if done / len(ticks) >= before + PROGRESS_STEP:
+            before = done / len(ticks)
+            report(before)
         yield row, scene
 
 
@@ -421,7 +396,10 @@ def open_drive(
         lanelets=lanelets,
         map_name=map_name(lanelets, job),
         limits=options.limits,
-        overrides=(options.overrides or {}).get(job.drive, ()),
+        overrides=[
+            *(options.overrides or {}).get(job.drive, ()),
+            *(override_intervals(reader, options.override_topic) if options.override_topic else ()),
+        ],
         hindsight=hindsight,
         tick_s=options.tick_s,
     )
@@ -434,6 +412,32 @@ def lights_source(reader: BagReader, options: DatasetOptions) -> dict[str, str]:
     if not names or "lights=" in options.topic:
         return {}
     return {"lights": min(names, key=lambda name: (TOPIC_KEYWORDS["lights"] not in name, len(name), name))}
+
+
+def override_intervals(reader: BagReader, topic: str) -> list[tuple[float, float]]:
+    """When a person drives, in s from the bag's start: while the topic's last message says so.
+
+    Raises BagError where the bag has no such topic, or one of another type than OVERRIDE_TYPES.
+    """
+    kind = next((each.type_name for each in reader.topics if each.name == topic and each.count), "")
+    if kind not in OVERRIDE_TYPES:
+        raise BagError(
+            f"--override-topic {topic}: bag {reader.path} has {f'it as {kind}' if kind else 'no such topic'}, "
+            f"expected one of type {' or '.join(OVERRIDE_TYPES)}"
+        )
+    found: list[tuple[float, float]] = []
+    since_ns: int | None = None
+    for entry in reader.messages([topic]):
+        with suppress(BadMessage, DamagedMessage):
+            message = entry.message()
+            if OVERRIDE_TYPES[kind](message):
+                since_ns = entry.received_ns if since_ns is None else since_ns
+            elif since_ns is not None:
+                found.append((since_ns, entry.received_ns))
+                since_ns = None
+    if since_ns is not None:
+        found.append((since_ns, reader.end_ns))
+    return [((first - reader.start_ns) * 1e-9, (last - reader.start_ns) * 1e-9) for first, last in found]
 
 
 def map_drive_topics(config: Config, reader: BagReader, options: DatasetOptions) -> TopicMapping:

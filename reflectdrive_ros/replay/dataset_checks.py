@@ -36,7 +36,7 @@ STANDING_MPS, STANDING_M = 0.1, 1.0
 
 def problem_reason(problem: str) -> str:
     """The skip reason of a sentence of the node's inputs."""
-    if "nothing received" in problem or "no camera_info received" in problem or "no transform" in problem:
+    if any(words in problem for words in ("nothing received", "no camera_info", "no transform", "no new image")):
         return "missing_input"
     if "s old, allowed" in problem or "from the anchor's image" in problem:
         return "stale_input"

@@ -1,18 +1,22 @@
 """Frames of a recorded drive: the node's observation at every tick, with the past and future around it.
 
     drive = Drive("monday", config, image_size, sources, lanelets, FrameLimits(), ())
-    for row, scene in drive.frames(reader, route):       # scene: None where row.reasons say why
+    for row, scene in drive.frames(reader, route, range(240), with_scenes=True):
+        ..                                               # scene: None where row.reasons say why
 
 The messages of a bag go through the node's own inputs in the order received, and a snapshot is taken whenever the node
-would plan. The first snapshot in a tick is its observation. Nothing received later changes it; what follows is used for
-the expert, the future of agents and the checks only. Messages of the last and the next few seconds are in memory.
+would plan. The first snapshot in a tick is its observation; of the others no images are decoded. Nothing received later
+changes it; what follows is used for the expert, the future of agents and the checks only. Messages of the last and the
+next few seconds are in memory.
+
+Ticks may be of any part of the bag: until shortly before them objects are left out, all other messages are read.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,15 +28,16 @@ from ..agent_history import AgentHistoryBuffer
 from ..config import Config
 from ..data.frame_index import FrameRow
 from ..data.recorded_tags import scenario_tag
-from ..data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
+from ..data.scene import FUTURE_STEPS, HISTORY_STEPS, DrivingScene, Tracks
 from ..domain import AgentHistory, Array, Command, EgoState, Observation
 from ..features import cameras
 from ..ros import convert, image_decoding
-from ..ros.bag import BagError, BagReader, DamagedMessage
+from ..ros.bag import BagError, BagMessage, BagReader, message_class
 from ..ros.convert import BadMessage
 from ..ros.inputs.camera_rig import RigInput
 from ..ros.inputs.channel import Level
 from ..ros.inputs.snapshot import Inputs
+from ..ros.inputs.store import read_message
 from ..ros.lanelet_map import LaneletMap
 from ..scoring import metrics
 from ..scoring.scorer import RedLights, Reference
@@ -42,8 +47,9 @@ from .dataset_checks import (
 from .dataset_checks import STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, stands
 from .dataset_lights import LightRecord, red_ahead, runs_red
 from .dataset_map import areas_around, near_polygons
-from .scores import MAX_TRACK_GAP_S
+from .dataset_tracks import ObjectSample, tracks_of
 
+LEAD_NS = 10_000_000_000  # before the first tick, from where on objects are read: their history has 2 s
 WAIT_NS = 6_000_000_000  # a tick is completed this long after its observation: 5 s of objects, and their delay
 BEFORE_NS, AFTER_NS = 2_600_000_000, 5_600_000_000  # of odometry that a tick needs around it
 TIME_TOLERANCE_S = 0.15  # by which past or future may be too short: odometry comes every 0.1 s or faster
@@ -61,18 +67,6 @@ class OdometrySample:
     position_std_m: float
     jumped: bool  # position or clock jumped since the one before
     stood_s: float  # how long the car has stood
-
-
-@dataclass(frozen=True)
-class ObjectSample:
-    """One message of objects, in the map."""
-
-    stamp_ns: int
-    rows: Mapping[bytes, int]
-    poses: Array  # (A, 3)
-    speeds_mps: Array  # (A,)
-    sizes: Array  # (A, 2)
-    kinds: Array  # (A,)
 
 
 @dataclass(frozen=True)
@@ -106,62 +100,116 @@ class Drive:
     odometry: deque[OdometrySample] = field(default_factory=deque)
     objects: deque[ObjectSample] = field(default_factory=deque)
 
-    def frames(self, reader: BagReader, route: Any | None) -> Iterator[tuple[FrameRow, DrivingScene | None]]:
-        """The row of every tick in order, and its scene where it is valid. `route`: a nav_msgs/Path that is put in
-        before the first message.
+    def __post_init__(self) -> None:
+        self._sizes: dict[str, dict[str, tuple[int, int]]] = {}
+        self._moved_ns: int | None = None
+        self._rig: RigInput | None = None
+        self._jumped: bool = False  # position or clock, since the last odometry
+        self._objects_message: Any = None  # the newest, until it is kept
+        self._on_map = self.lanelets is None
+        max_age_s = self.config.inputs.lights_max_age_s
+        self._lights = None if self.lanelets is None else LightRecord(self.lanelets, max_age_s)
+
+    def frames(
+        self, reader: BagReader, route: Any | None, ticks: Sequence[int], *, with_scenes: bool
+    ) -> Iterator[tuple[FrameRow, DrivingScene | None]]:
+        """The rows of ticks, which ascend, and where one is valid, `with_scenes`, its scene. Ticks after the end of the
+        bag have none. `route`: a nav_msgs/Path that is put in before the first message.
 
         Raises BagError for a bag that cannot be used.
         """
-        rig = RigInput(cameras.rig(*self.image_size), self.config.cameras) if self.config.cameras.reproject else None
-        inputs = Inputs(self.config, self.image_size, rig)
+        wanted, last = set(ticks), max(ticks, default=-1)
+        tick_ns = round(self.tick_s * 1e9)
+        lead_ns = reader.start_ns + min(ticks, default=0) * tick_ns - LEAD_NS
+        pending: deque[Pending] = deque()
+        for now_ns, found in self._observed(reader, route, wanted, lead_ns):
+            if found is not None:
+                pending.append(found)
+            while pending and now_ns >= pending[0].now_ns + WAIT_NS:
+                yield self._complete(pending.popleft(), reader.start_ns, with_scenes)
+                self._forget(pending[0].now_ns if pending else now_ns)
+            if not pending and now_ns >= reader.start_ns + (last + 2) * tick_ns:
+                break
+        while pending:
+            yield self._complete(pending.popleft(), reader.start_ns, with_scenes)
+
+    def _observed(
+        self, reader: BagReader, route: Any | None, wanted: Collection[int], lead_ns: int
+    ) -> Iterator[tuple[int, Pending | None]]:
+        """The time of reception of each message, and the wanted ticks that have their observation then."""
+        if self.config.cameras.reproject:
+            self._rig = RigInput(cameras.rig(*self.image_size), self.config.cameras)
+        inputs = Inputs(self.config, self.image_size, self._rig, decode_ahead=False)
         if route is not None:
             inputs.put("route", route, 0)
         keys = {name: key for key, name in self.sources.items()}
-        pending: deque[Pending] = deque()
+        for topic in reader.topics:
+            if topic.name in keys:
+                message_class(topic.type_name)  # raises BagError where its package is not installed
         history, restarts = AgentHistoryBuffer(), 0
-        newest_objects: Any = None
         tick = 0  # the first without an observation
         tick_ns = round(self.tick_s * 1e9)
         for message in reader.messages(keys):
             now_ns, key = message.received_ns, keys[message.topic]
             while now_ns >= reader.start_ns + (tick + 1) * tick_ns:  # it is over, and no step was due
-                statuses = inputs.statuses(now_ns)
-                problem = (
-                    "; ".join(s.message for s in statuses if s.level >= Level.ERROR) or "no new image in this tick"
-                )
                 over_ns = reader.start_ns + (tick + 1) * tick_ns
-                pending.append(Pending(tick, over_ns, None, None, problem))
+                if tick in wanted:
+                    statuses = inputs.statuses(now_ns)
+                    problem = (
+                        "; ".join(s.message for s in statuses if s.level >= Level.ERROR) or "no new image in this tick"
+                    )
+                    yield now_ns, Pending(tick, over_ns, None, None, problem)
                 tick += 1
-            with suppress(DamagedMessage):  # counted by the checks: what it held is missing
-                content = message.message()
-                self._check_camera(key, content)
-                if key in self.fed:
-                    inputs.put(key, content, now_ns)
-                self._jumped |= inputs.restarts != restarts
+            if key == "objects" and now_ns < lead_ns:
+                continue
+            content = self._put(inputs, key, message)
+            self._jumped |= inputs.restarts != restarts
+            if content is not None:
                 self._keep(key, content)
-                if key == "objects":
-                    newest_objects = content
-                if inputs.restarts != restarts:
-                    restarts, newest_objects = inputs.restarts, None
-                    history.clear()
+            if inputs.restarts != restarts:
+                restarts, self._objects_message = inputs.restarts, None
+                history.clear()
             if inputs.due(now_ns):
-                inputs.wait_idle()
-                snapshot = inputs.snapshot(now_ns)
                 begins = now_ns >= reader.start_ns + tick * tick_ns
-                ids, past = self._history(history, newest_objects, snapshot.observation, begins)
-                if begins:
+                inputs.wait_idle()
+                snapshot = inputs.snapshot(now_ns, wanted=begins and tick in wanted)
+                tracked, observation = snapshot.tracked, snapshot.observation
+                if tracked is not None:
+                    self._keep_objects(tracked)
+                    history.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
+                if begins and tick in wanted:
+                    ids: tuple[bytes, ...] = ()
+                    past = None
+                    if tracked is not None and observation is not None and observation.agents is not None:
+                        ego = observation.ego
+                        ids = tracked.ids
+                        past = history.history(ego.stamp_ns, ego.map_from_ego, ids, observation.agents)
                     problem = "; ".join(snapshot.problems)
-                    pending.append(Pending(tick, now_ns, snapshot.observation, snapshot.ego, problem, ids, past))
-                    tick += 1
-            while pending and now_ns >= pending[0].now_ns + WAIT_NS:
-                yield self._complete(pending.popleft(), reader.start_ns)
-                self._forget(pending[0].now_ns if pending else now_ns)
-        while pending:
-            yield self._complete(pending.popleft(), reader.start_ns)
-        if rig is not None and (rig.status().level >= Level.WARN or rig.sees_behind):
-            self.notice = rig.status().message
+                    yield now_ns, Pending(tick, now_ns, observation, snapshot.ego, problem, ids, past)
+                tick += begins
+            yield now_ns, None
+        self._keep_objects(None)
+
+    @property
+    def notice(self) -> str:
+        """What is to be said of the cameras, after the last frame."""
+        rig = self._rig
+        return rig.status().message if rig is not None and (rig.status().level >= Level.WARN or rig.sees_behind) else ""
 
     # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _put(self, inputs: Inputs, key: str, message: BagMessage) -> Any | None:
+        """Gives a message of the bag to the node's inputs; None for a damaged one, which they count."""
+        try:
+            content = read_message(key, message.data, message.type_name, self.config.inputs)
+        except BadMessage as fault:
+            if key in self.fed:
+                inputs.refuse(key, fault, message.received_ns)
+            return None
+        self._check_camera(key, content)
+        if key in self.fed:
+            inputs.put(key, content, message.received_ns)
+        return content
 
     def _check_camera(self, key: str, message: Any) -> None:
         """Raises BagError where camera_info and images of a camera differ in size."""
@@ -183,18 +231,9 @@ class Drive:
                     f"{info_height}: record the camera_info of these images"
                 )
 
-    def __post_init__(self) -> None:
-        self._sizes: dict[str, dict[str, tuple[int, int]]] = {}
-        self._moved_ns: int | None = None
-        self.notice = ""  # what is to be said of the cameras, after the last frame
-        self._jumped: bool = False  # position or clock, since the last odometry
-        self._on_map = self.lanelets is None
-        max_age_s = self.config.inputs.lights_max_age_s
-        self._lights = None if self.lanelets is None else LightRecord(self.lanelets, max_age_s)
-
     def _keep(self, key: str, message: Any) -> None:
         """Keeps the motion of ego and objects."""
-        frame, limits = self.config.output.map_frame, self.config.inputs
+        frame = self.config.output.map_frame
         with suppress(BadMessage):  # the node's inputs report it
             if key == "odometry":
                 ego = convert.ego_state(message, frame)
@@ -215,16 +254,23 @@ class Drive:
                 self._jumped = False
             elif key == "lights" and self._lights is not None:
                 self._lights.put(message)
-            elif key == "objects" and self.odometry:
-                near = self.odometry[-1].map_from_ego[:2]
-                found = convert.map_agents(message, frame, near, limits.object_extent_max_m, limits.objects_max)
-                if not self.objects or found.stamp_ns > self.objects[-1].stamp_ns:
-                    agents = found.agents
-                    rows = {name: row for row, name in enumerate(found.ids)}
-                    speeds = np.hypot(*agents.velocities_mps.T)
-                    self.objects.append(
-                        ObjectSample(found.stamp_ns, rows, agents.poses, speeds, agents.sizes, agents.kinds)
-                    )
+            elif key == "objects":
+                self._keep_objects(None)
+                self._objects_message = message
+
+    def _keep_objects(self, tracked: convert.MapAgents | None) -> None:
+        """Keeps the newest objects, from `tracked` where a step has converted them already."""
+        message, self._objects_message = self._objects_message, None
+        if message is None or not self.odometry:
+            return
+        with suppress(BadMessage):
+            if tracked is None or tracked.stamp_ns != convert.stamp_ns(message.header):
+                near, limits = self.odometry[-1].map_from_ego[:2], self.config.inputs
+                frame, extent_m = self.config.output.map_frame, limits.object_extent_max_m
+                tracked = convert.map_agents(message, frame, near, extent_m, limits.objects_max)
+            if not self.objects or tracked.stamp_ns > self.objects[-1].stamp_ns:
+                rows = {name: row for row, name in enumerate(tracked.ids)}
+                self.objects.append(ObjectSample(tracked.stamp_ns, rows, tracked.agents))
 
     def _check_map(self, ego: EgoState) -> None:
         """Raises BagError where the first odometry is far from the map."""
@@ -238,28 +284,6 @@ class Drive:
             )
         self._on_map = True
 
-    def _history(
-        self, buffer: AgentHistoryBuffer, objects: Any | None, observation: Observation | None, wanted: bool
-    ) -> tuple[tuple[bytes, ...], AgentHistory | None]:
-        """Ids and history of the agents of an observation, from messages until then; only kept if not `wanted`."""
-        if objects is None or observation is None or observation.agents is None:
-            return (), None
-        ego, limits = observation.ego, self.config.inputs
-        try:
-            tracked = convert.map_agents(
-                objects,
-                self.config.output.map_frame,
-                ego.map_from_ego[:2],
-                limits.object_extent_max_m,
-                limits.objects_max,
-            )
-        except BadMessage:
-            return (), None
-        buffer.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
-        if not wanted:
-            return (), None
-        return tracked.ids, buffer.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, observation.agents)
-
     def _forget(self, now_ns: int) -> None:
         """Drops what no pending tick needs."""
         while self.odometry and self.odometry[0].stamp_ns < now_ns - BEFORE_NS:
@@ -271,7 +295,7 @@ class Drive:
 
     # --- completed ticks ----------------------------------------------------------------------------------------------
 
-    def _complete(self, each: Pending, start_ns: int) -> tuple[FrameRow, DrivingScene | None]:
+    def _complete(self, each: Pending, start_ns: int, with_scene: bool) -> tuple[FrameRow, DrivingScene | None]:
         reasons = [problem_reason(part) for part in each.problem.split("; ") if part]
         ego, observation = each.ego, each.observation
         if observation is not None:
@@ -283,7 +307,7 @@ class Drive:
             reasons += self._override_reasons(each.now_ns, start_ns)
             if observation is not None and not {"incomplete_history", "incomplete_future"} & set(reasons):
                 path = path_at(around, ego, 0.1 * np.arange(EXPERT_STEPS + 1))
-                tracks = self._tracks(each, observation)
+                tracks = tracks_of(observation, each.ids, each.history, self.objects)
                 tag = scenario_tag(path, ego.speed_mps, tracks)
                 stood_s = next((s.stood_s for s in reversed(around) if s.stamp_ns <= ego.stamp_ns), 0.0)
                 if stands(path, stood_s, self.limits):
@@ -296,7 +320,7 @@ class Drive:
                     tag = "red_light"
                 if collides(path, tracks, self.config.vehicle, self.limits):
                     reasons.append("future_collides")
-                if not reasons:
+                if with_scene and not reasons:
                     scene = self._scene(each, observation, around, path, tracks, lights, tag)
         x_m, y_m = (0.0, 0.0) if ego is None else ego.map_from_ego[:2].tolist()
         row = FrameRow(
@@ -368,41 +392,6 @@ class Drive:
         if (distance_to(near, corners) > self.limits.off_road_m).any():
             yield "future_off_road"
 
-    def _tracks(self, each: Pending, observation: Observation) -> Tracks:
-        """Agents now with their history as of then, and the objects recorded in the next 5 s."""
-        ego, agents = observation.ego, observation.agents
-        if agents is None or each.history is None:
-            return empty_tracks()
-        later = [sample for sample in self.objects if sample.stamp_ns > ego.stamp_ns]
-        appearing = dict.fromkeys(name for sample in later for name in sample.rows if name not in each.ids)
-        count = len(each.ids) + len(appearing)
-        poses, speeds = np.zeros((count, TRACK_STEPS, 3)), np.zeros((count, TRACK_STEPS))
-        present = np.zeros((count, TRACK_STEPS), bool)
-        sizes, kinds = np.zeros((count, 2)), np.zeros(count, int)
-        known = len(each.ids)
-        poses[:known, : NOW + 1], present[:known, : NOW + 1] = each.history.poses, each.history.valid
-        speeds[:known, : NOW + 1] = np.hypot(*np.moveaxis(each.history.velocities_mps, -1, 0))
-        poses[:known, NOW], present[:known, NOW] = agents.poses, True
-        speeds[:known, NOW] = np.hypot(*agents.velocities_mps.T)
-        sizes[:known], kinds[:known] = agents.sizes, agents.kinds
-        ego_from_map = geometry.invert(ego.map_from_ego)
-        at_s = 0.1 * np.arange(1, FUTURE_STEPS + 1)
-        later_poses = [geometry.compose(ego_from_map, sample.poses) for sample in later]  # all agents of one at once
-        later_s = [(sample.stamp_ns - ego.stamp_ns) * 1e-9 for sample in later]
-        for row, name in enumerate([*each.ids, *appearing]):
-            seen = [(k, sample.rows[name]) for k, sample in enumerate(later) if name in sample.rows]
-            times = [later_s[k] for k, _ in seen]
-            places = [later_poses[k][at] for k, at in seen]
-            moving = [float(later[k].speeds_mps[at]) for k, at in seen]
-            if row < known:  # from where it is now
-                times, places, moving = [0.0, *times], [agents.poses[row], *places], [speeds[row, NOW], *moving]
-            else:
-                first, at = later[seen[0][0]], seen[0][1]
-                sizes[row], kinds[row] = first.sizes[at], first.kinds[at]
-            path, speed, there = interpolate(np.array(times), np.array(places), np.array(moving), at_s)
-            poses[row, NOW + 1 :], speeds[row, NOW + 1 :], present[row, NOW + 1 :] = path, speed, there
-        return Tracks(np.where(present[..., None], poses, 0.0), np.where(present, speeds, 0.0), present, sizes, kinds)
-
     def _scene(
         self,
         each: Pending,
@@ -454,26 +443,3 @@ def path_at(samples: Sequence[OdometrySample], ego: EgoState, at_s: Array) -> Ar
     headings -= round(headings[here] / (2 * np.pi)) * 2 * np.pi
     columns = (poses[:, 0], poses[:, 1], headings)
     return np.stack([np.interp(at_s, times_s, column) for column in columns], axis=-1)
-
-
-def interpolate(times_s: Array, poses: Array, speeds_mps: Array, at_s: Array) -> tuple[Array, Array, Array]:
-    """Poses (T, 3), speeds (T,) and presence (T,) of an agent at times, linear between observations (S,); it is absent
-    where these are more than MAX_TRACK_GAP_S apart."""
-    headings = np.unwrap(poses[:, 2])
-    columns = (poses[:, 0], poses[:, 1], headings)
-    found = np.stack([np.interp(at_s, times_s, column) for column in columns], axis=-1)
-    found[:, 2] = geometry.wrap(found[:, 2])
-    after = np.searchsorted(times_s, at_s - 1e-6)
-    inside = (after < len(times_s)) & ((after > 0) | (at_s >= times_s[0] - 1e-6))
-    last, first = times_s[np.minimum(after, len(times_s) - 1)], times_s[np.maximum(after - 1, 0)]
-    return found, np.interp(at_s, times_s, speeds_mps), inside & (last - first <= MAX_TRACK_GAP_S)
-
-
-def empty_tracks() -> Tracks:
-    return Tracks(
-        np.zeros((0, TRACK_STEPS, 3)),
-        np.zeros((0, TRACK_STEPS)),
-        np.zeros((0, TRACK_STEPS), bool),
-        np.zeros((0, 2)),
-        np.zeros(0, int),
-    )

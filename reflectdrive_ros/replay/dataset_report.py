@@ -51,6 +51,7 @@ def write_report(out: Path, made: Dataset) -> None:
         "__TILES__": "".join(_tile(*tile) for tile in tiles),
         "__TAGS__": _bars(Counter(row.tag for row in valid), {}, ""),
         "__REASONS__": _bars(frame_index.reason_counts(made.rows), frame_index.REASONS, " skip"),
+        "__TICK__": f"{made.tick_s:g}",
         "__SPEEDS__": _histogram([row.speed_mps for row in valid]),
         "__DRIVES__": "".join(_drive_row(drive, made.rows) for drive in sorted(drives)),
         "__PLACES__": _maps(made.rows),
@@ -71,8 +72,8 @@ def _tile(value: str, unit: str, meaning: str) -> str:
 def _bars(counts: Mapping[str, int], meanings: Mapping[str, str], kind: str) -> str:
     most = max(counts.values(), default=1)
     rows = (
-        f'<tr><td>{html.escape(name)}</td><td class="text">{html.escape(meanings.get(name, ""))}</td>'
-        f'<td>{count}</td><td><i class="bar{kind}" style="width:{100 * count / most:.1f}%"></i></td></tr>'
+        f'<tr><td class="name">{html.escape(name)}</td><td class="text">{html.escape(meanings.get(name, ""))}</td>'
+        f'<td>{count}</td><td class="bars"><i class="bar{kind}" style="width:{100 * count / most:.1f}%"></i></td></tr>'
         for name, count in sorted(counts.items(), key=lambda item: -item[1])
     )
     return "".join(rows) or "<tr><td>none</td></tr>"

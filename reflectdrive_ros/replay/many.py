@@ -131,7 +131,7 @@ def _state(file: Path) -> list[Any]:
     """Size in bytes and modification time in ns (on shared storage its tag), which identify the content of a file."""
     there = file.stat()
     if is_remote(file):
-        info = cast(Any, there).info
+        info = cast(Any, there).as_info()
         return [there.st_size, str(info.get("ETag") or info.get("mtime") or info.get("created"))]
     return [there.st_size, there.st_mtime_ns]
 

@@ -171,6 +171,7 @@ LIBRARIES = (
     ("shapely", ("shapely",), True, INSTALL),
     ("cv2", ("opencv-python-headless", "opencv-python"), True, INSTALL),
     ("rosbags", ("rosbags",), False, "pip install rosbags (replay and make-bag need it)"),
+    ("pyarrow", ("pyarrow",), False, "pip install 'reflectdrive[dataset]' (scene sets from recordings)"),
     ("libsumo", ("libsumo",), False, "pip install 'reflectdrive[sim]' (the proving ground: demo, scenes, eval)"),
     ("launch_ros", ("launch-ros",), False, "comes with a ROS installation only; `reflectdrive` works without"),
     ("onnxruntime", ("onnxruntime", "onnxruntime-gpu"), False, "pip install onnxruntime (learned planners on a CPU)"),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +14,7 @@ from ...domain import CameraFrame
 from .. import convert, image_decoding
 from ..convert import BadMessage
 from .channel import Channel
-from .store import MessageStore
+from .store import Instant, MessageStore
 
 
 class CameraPairs(MessageStore):
@@ -34,7 +36,8 @@ class CameraPairs(MessageStore):
     ) -> tuple[CameraFrame, ...] | None:
         """Frames of both instants, oldest first. Without usable images: () if cameras are optional, else None."""
         faults: list[str] = []
-        current = self._current_instant(image_ns, images, now_ns, faults)
+        self._calibrate(images)
+        current = self._frames_of(self._instant(image_ns, images, now_ns), image_ns, faults)
         if current is None and not self._config.needs_cameras:
             return ()  # the diagnostics of the images have the faults
         if current is None:
@@ -43,39 +46,95 @@ class CameraPairs(MessageStore):
         assert image_ns is not None
         settings = self._config.cameras
         target = image_ns - settings.pair_interval_s * 1e9
-        older = min(self._cache.frames, key=lambda item: abs(item[0] - target), default=None)
+        older = self._nearest_frames(target)
         self._cache.frames.append((image_ns, current))
-        horizon = image_ns - (settings.pair_interval_s + settings.pair_tolerance_s) * 1e9
-        while self._cache.frames and self._cache.frames[0][0] < horizon:
-            self._cache.frames.popleft()
+        self._forget(image_ns)
         if older is None or abs(older[0] - target) > settings.pair_tolerance_s * 1e9:
             return current
         return (*older[1], *current)
 
-    def _current_instant(
-        self, image_ns: int | None, images: dict[str, Any], now_ns: int, faults: list[str]
+    def _skip_cameras(
+        self, image_ns: int | None, images: dict[str, Any], now_ns: int
     ) -> tuple[CameraFrame, ...] | None:
-        def frame_or_fault(name: str) -> CameraFrame | str:
-            """The camera's frame, or why there is none."""
-            channel, found = self._images[name], images.get(name)
-            if found is None and not channel.problem(now_ns) and image_ns is not None:
+        """As `_cameras`, for images that are decoded only if a later step uses them as its older ones.
+
+        Raw images are scaled at once: they are large. Without a rig all are, as changed calibrations do not clear the
+        cache then: each image has that of its time.
+        """
+        if self._rig is None or not self._config.cameras.compressed:
+            return self._cameras(image_ns, images, now_ns, [])
+        self._calibrate(images)
+        if image_ns is not None:
+            self._cache.skipped.append(Instant(image_ns, self._instant(image_ns, images, now_ns)))
+            self._forget(image_ns)
+        return None
+
+    def _nearest_frames(self, target_ns: float) -> tuple[int, tuple[CameraFrame, ...]] | None:
+        """The stamp and frames of the instant nearest to a time; one that was passed over is decoded."""
+        cache = self._cache
+        ready, skipped = dict(cache.frames), {each.stamp_ns: each for each in cache.skipped}
+        for stamp_ns in sorted(ready.keys() | skipped.keys(), key=lambda each: (abs(each - target_ns), each)):
+            if stamp_ns in skipped:
+                cache.skipped.remove(skipped[stamp_ns])
+                frames = self._frames_of(skipped[stamp_ns].found, stamp_ns, [])
+                if frames is None:
+                    continue
+                ready[stamp_ns] = frames
+                cache.frames = deque(sorted(ready.items(), key=lambda item: item[0]))
+            return stamp_ns, ready[stamp_ns]
+        return None
+
+    def _forget(self, image_ns: int) -> None:
+        """Drops images that are too old for a later step."""
+        settings = self._config.cameras
+        horizon = image_ns - (settings.pair_interval_s + settings.pair_tolerance_s) * 1e9
+        while self._cache.frames and self._cache.frames[0][0] < horizon:
+            self._cache.frames.popleft()
+        while self._cache.skipped and self._cache.skipped[0].stamp_ns < horizon:
+            self._cache.skipped.popleft()
+
+    def _calibrate(self, images: dict[str, Any]) -> None:
+        if self._rig is None:
+            return
+        infos = {name: found[1] for name, channel in self._infos.items() if (found := channel.newest())}
+        frame_ids = {name: found[1].header.frame_id for name, found in images.items() if found}
+        if self._rig.calibrate(infos, frame_ids, self._transforms):  # what is cached has another calibration
+            self._cache.frames.clear()
+            self._cache.skipped.clear()
+
+    def _instant(self, image_ns: int | None, images: dict[str, Any], now_ns: int) -> dict[str, tuple[int, Any] | str]:
+        """By camera: stamp and message, or why there is none."""
+        found: dict[str, tuple[int, Any] | str] = {}
+        for name, channel in self._images.items():
+            item = images.get(name)
+            if item is None and not channel.problem(now_ns) and image_ns is not None:
                 near = channel.nearest(image_ns)
                 apart = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
                 allowed = self._config.cameras.match_tolerance_s
-                return f"image {name}: nearest is {apart:.2f} s from the anchor's image, allowed {allowed:.2f} s"
+                found[name] = f"image {name}: nearest is {apart:.2f} s from the anchor's image, allowed {allowed:.2f} s"
+                continue
             try:
-                return channel.convert(found, now_ns, partial(self._frame, name))
+                found[name] = channel.usable(item, now_ns)
             except BadMessage as fault:
-                return str(fault)
+                found[name] = str(fault)
+        return found
 
-        if self._rig is not None:
-            infos = {name: found[1] for name, channel in self._infos.items() if (found := channel.newest())}
-            frame_ids = {name: found[1].header.frame_id for name, found in images.items() if found}
-            if self._rig.calibrate(infos, frame_ids, self._transforms):
-                self._cache.frames.clear()  # made with another calibration
-        results = {name: frame_or_fault(name) for name in self._images}
-        needed = [name for name in results if self._rig is None or self._rig.needs(name)]
-        faults += [fault for name in needed if isinstance(fault := results[name], str)]
+    def _frames_of(
+        self, instant: Mapping[str, tuple[int, Any] | str], image_ns: int | None, faults: list[str]
+    ) -> tuple[CameraFrame, ...] | None:
+        """The frames of an instant; None, with sentences in `faults`, where there are none."""
+        results: dict[str, CameraFrame | str] = {}
+        for name, found in instant.items():
+            try:
+                results[name] = (
+                    found
+                    if isinstance(found, str)
+                    else self._images[name].convert_usable(found, partial(self._frame, name))
+                )
+            except BadMessage as fault:
+                results[name] = str(fault)
+        needed = [result for name, result in results.items() if self._rig is None or self._rig.needs(name)]
+        faults += [result for result in needed if isinstance(result, str)]
         frames = {name: result for name, result in results.items() if not isinstance(result, str)}
         if self._rig is not None and image_ns is not None:
             return self._rig.frames(frames, image_ns, faults)

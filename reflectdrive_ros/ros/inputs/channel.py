@@ -104,9 +104,17 @@ class Channel:
 
     def convert(self, item: tuple[int, Any] | None, now_ns: int, converter: Callable[[Any], T]) -> T:
         """The converted message. Raises BadMessage if it is missing, stale, blocked or malformed."""
+        return self.convert_usable(self.usable(item, now_ns), converter)
+
+    def usable(self, item: tuple[int, T] | None, now_ns: int) -> tuple[int, T]:
+        """The item. Raises BadMessage if it is missing, stale or blocked."""
         problem = self.problem(now_ns)
         if problem or item is None:
             raise BadMessage(problem or f"{self.name}: nothing received yet")
+        return item
+
+    def convert_usable(self, item: tuple[int, Any], converter: Callable[[Any], T]) -> T:
+        """As `convert`, of an item that `usable` gave before."""
         try:
             result = converter(item[1])
         except BadMessage as fault:

@@ -62,14 +62,22 @@ class Snapshot:
     image_stamp_ns: int | None  # of the anchor camera
     surface: RoadSurface | None  # heights for what is published; known if the ego state is
     control: VehicleControl = UNKNOWN_CONTROL
+    tracked: convert.MapAgents | None = None  # the agents of the objects, in the map
 
 
 class Inputs(CameraPairs):
     """The stored messages, and the queries of the planning thread."""
 
-    def __init__(self, config: Config, image_size: tuple[int, int] | None = None, rig: RigInput | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        image_size: tuple[int, int] | None = None,
+        rig: RigInput | None = None,
+        *,
+        decode_ahead: bool = True,
+    ) -> None:
         """As `MessageStore`."""
-        super().__init__(config, image_size, rig)
+        super().__init__(config, image_size, rig, decode_ahead=decode_ahead)
         self._map_drivable: MapDrivableArea | None = None  # of the newest map
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
         self._with_vectors = config.planner in VECTOR_PLANNERS
@@ -105,8 +113,11 @@ class Inputs(CameraPairs):
 
     # --- what to plan from -------------------------------------------------------------------------------------------
 
-    def snapshot(self, now_ns: int) -> Snapshot:
-        """Convert the newest messages to an observation, or report why there is none."""
+    def snapshot(self, now_ns: int, *, wanted: bool = True) -> Snapshot:
+        """Convert the newest messages to an observation, or report why there is none.
+
+        Not `wanted`: there is none, and images are not decoded, but later snapshots are as if it had been.
+        """
         with self._lock:
             anchor = self._images[self._config.cameras.anchor].newest()
             images = {} if anchor is None else {n: self._match(c, anchor[0]) for n, c in self._images.items()}
@@ -135,13 +146,15 @@ class Inputs(CameraPairs):
             ahead = self._route_ahead(limited, ego, problems)
         command = Command.FOLLOW if ahead is None else command_along(ahead.poses)
         image_ns = None if anchor is None else anchor[0]
-        cameras = self._cameras(
-            image_ns, images, now_ns, problems
-        )  # last: images are decoded in the background meanwhile
+        if wanted:  # last: images are decoded in the background meanwhile
+            cameras = self._cameras(image_ns, images, now_ns, problems)
+        else:
+            cameras = self._skip_cameras(image_ns, images, now_ns)
         unsteady = "" if ego is None else self._localisation_fault(ego.stamp_ns)
         problems += filter(None, [unsteady])
-        if ego is None or ahead is None or cameras is None or unsteady:
-            return Snapshot(None, ego, concat_agents(agents, obstacles), tuple(problems), image_ns, surface, control)
+        if ego is None or ahead is None or cameras is None or unsteady or not wanted:
+            others = concat_agents(agents, obstacles)
+            return Snapshot(None, ego, others, tuple(problems), image_ns, surface, control, tracked)
         observation = Observation(
             ego.stamp_ns,
             ego,
@@ -159,7 +172,7 @@ class Inputs(CameraPairs):
             route_ends=ahead.ends,
             **self._lights_and_lanes(ego, tracked, agents, ahead.poses),
         )
-        return Snapshot(observation, ego, observation.others, tuple(problems), image_ns, surface, control)
+        return Snapshot(observation, ego, observation.others, tuple(problems), image_ns, surface, control, tracked)
 
     def ego(self, now_ns: int) -> Snapshot:
         """Ego state, agents and surface for a stop plan, without images; all None without usable odometry."""

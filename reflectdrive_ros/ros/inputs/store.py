@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config import DENOISER_PLANNERS, Config
+from ...config import DENOISER_PLANNERS, Config, InputsConfig
 from ...domain import Array, CameraFrame
 from .. import cdr, convert, image_decoding, topics
 from .. import obstacles as clouds
@@ -51,6 +52,14 @@ JUMP_M = 2.0  # odometry has jumped if it moves by more than its speed explains 
 JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # after so many jumps within this time localisation is not used
 
 
+@dataclass(frozen=True, eq=False)
+class Instant:
+    """The cameras' messages of one instant."""
+
+    stamp_ns: int
+    found: Mapping[str, tuple[int, Any] | str]  # camera -> stamp and message, or why there is none
+
+
 @dataclass
 class ConversionCache:
     """Conversions that later snapshots use again; each is stored with the message that it was made from."""
@@ -59,6 +68,7 @@ class ConversionCache:
     grid: tuple[Any, convert.MapGrid] | None = None
     boxes: tuple[Any, clouds.Obstacles] | None = None
     frames: deque[tuple[int, tuple[CameraFrame, ...]]] = field(default_factory=deque)  # decoded images by stamp
+    skipped: deque[Instant] = field(default_factory=deque)  # images that were passed over, likewise
     route_position_m: float | None = None  # of the ego along the route, at the last snapshot
     map_fault: str = "drivable: not requested yet"  # why the drivable space of the map is unknown; empty if it is known
 
@@ -66,15 +76,24 @@ class ConversionCache:
 class MessageStore:
     """All channels of the node. `receive`, `put` and the queries may be called from different threads."""
 
-    def __init__(self, config: Config, image_size: tuple[int, int] | None = None, rig: RigInput | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        image_size: tuple[int, int] | None = None,
+        rig: RigInput | None = None,
+        *,
+        decode_ahead: bool = True,
+    ) -> None:
         """`image_size`: width and height in px of the planner's images; None: `cameras.width` and `cameras.height`.
-        `rig`: makes the network's images; None: images are only scaled.
+        `rig`: makes the network's images; None: images are only scaled. `decode_ahead`: images are decoded when they
+        arrive, in other threads; otherwise those that a snapshot needs are, in its thread.
 
         Raises ConfigError where route or drivable area come from a map file that cannot be used.
         """
         self._config = config
         self._image_size = image_size or (config.cameras.width, config.cameras.height)
         self._rig = rig
+        self._decodes_ahead = decode_ahead
         self._lock = threading.Lock()
         lights_of_path = config.uses_lights and config.inputs.route_type == "path"
         self._needs_lanes = config.planner in DENOISER_PLANNERS or lights_of_path
@@ -152,11 +171,11 @@ class MessageStore:
         cannot be read is counted and named in the diagnostics.
         """
         try:
-            return self._store(key, self._read(key, content), now_ns)
+            return self._store(key, read_message(key, content, self._types[key], self._config.inputs), now_ns)
         except BadMessage as fault:
-            self._refuse(key, fault, now_ns)
+            self.refuse(key, fault, now_ns)
         except Exception as fault:  # one message must not end the node
-            self._refuse(key, BadMessage(f"a message was not stored: {type(fault).__name__}: {fault}"), now_ns)
+            self.refuse(key, BadMessage(f"a message was not stored: {type(fault).__name__}: {fault}"), now_ns)
         return None
 
     def put(self, key: str, message: Any, now_ns: int) -> None:
@@ -164,19 +183,7 @@ class MessageStore:
         try:
             self._store(key, message, now_ns)
         except BadMessage as fault:
-            self._refuse(key, fault, now_ns)
-
-    def _read(self, key: str, content: bytes) -> Any:
-        """Deserialise. Raises BadMessage for too many bytes, and for bytes that are no message of the topic's type."""
-        kind, limits = key.partition(":")[0], self._config.inputs
-        setting = "bulk_max_mb" if kind in BULK_KINDS else "message_max_mb" if kind in LIST_KINDS else ""
-        most = round(1e6 * getattr(limits, setting)) if setting else SMALL_BYTES
-        if len(content) > most:
-            cure = f", or raise inputs.{setting}" if setting else ""
-            raise cdr.TooLarge(
-                f"a message of {len(content) / 1e6:.2f} MB is not read, at most {most / 1e6:g} MB are: send less{cure}"
-            )
-        return cdr.read(content, topics.message_class(self._types[key]), ITEMS_MAX.get(kind, OTHER_ITEMS_MAX))
+            self.refuse(key, fault, now_ns)
 
     def _store(self, key: str, message: Any, now_ns: int) -> int:
         kind, _, camera = key.partition(":")
@@ -214,13 +221,14 @@ class MessageStore:
             if kind == "odometry" and is_new and before is not None:
                 self._check_for_jump(before, (stamp, message), now_ns)
             if kind == "image" and is_new:
-                self._decode_ahead(camera, message)
+                if self._decodes_ahead:
+                    self._decode_ahead(camera, message)
                 self._check_frozen(camera, message)
                 if camera == self._config.cameras.anchor and self._waiting_ns is None:
                     self._waiting_ns = stamp
             return stamp
 
-    def _refuse(self, key: str, fault: BadMessage, now_ns: int) -> None:
+    def refuse(self, key: str, fault: BadMessage, now_ns: int) -> None:
         """Counts and reports a refused message. The message before it stays in use within its age limit, because any
         process on the network may send malformed bytes. Objects and routes that are only too large invalidate the ones
         before them.
@@ -324,3 +332,17 @@ class MessageStore:
             if count > self._config.cameras.frozen_after
             else ""
         )
+
+
+def read_message(key: str, content: bytes, type_name: str, limits: InputsConfig) -> Any:
+    """Deserialise a message of the input with this key. Raises BadMessage for too many bytes, and for bytes that are no
+    message of the type."""
+    kind = key.partition(":")[0]
+    setting = "bulk_max_mb" if kind in BULK_KINDS else "message_max_mb" if kind in LIST_KINDS else ""
+    most = round(1e6 * getattr(limits, setting)) if setting else SMALL_BYTES
+    if len(content) > most:
+        cure = f", or raise inputs.{setting}" if setting else ""
+        raise cdr.TooLarge(
+            f"a message of {len(content) / 1e6:.2f} MB is not read, at most {most / 1e6:g} MB are: send less{cure}"
+        )
+    return cdr.read(content, topics.message_class(type_name), ITEMS_MAX.get(kind, OTHER_ITEMS_MAX))
