@@ -128,9 +128,9 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
 def sample(polyline: Array, along: Array) -> Array:
     """Poses (N, 3) at arc lengths (N,) along a polyline (L >= 2, 2+), which is extended straight beyond its ends."""
     along = np.asarray(along, float)
-    poses = np.empty((len(along), 3))
-    kernels.sample(np.asarray(polyline, float), along, poses)
-    return poses
+    begins, heading, beyond = np.empty((2, len(along))), np.empty(len(along)), np.empty(len(along))
+    kernels.sample(np.asarray(polyline, float), along, begins, heading, beyond)
+    return _side_by_side(begins[0] + beyond * np.cos(heading), begins[1] + beyond * np.sin(heading), wrap(heading))
 
 
 def ego_on_route(route: Array, near_m: float = 60.0, lost_m: float = 15.0) -> tuple[float, float]:

@@ -9,9 +9,8 @@
   X(driving_direction) X(point_clearances) X(box_clearances) X(comfort_flags) X(project) X(sample) \
   X(lane_keeping) X(first_fault) X(to_frenet) X(headings_of_points) X(resample) X(drop_reversals) \
   X(hold_distances) X(follow_waypoints) X(bends_too_sharply) X(pursue) X(headings_on_road) X(smooth_points) \
-  X(limit_acceleration) X(interpolate_paths) X(first_crossings) X(box_centers) X(plan_safety) \
-  X(vehicle_demands) X(follow_leads) X(project_to_road) X(find_leads) X(along_arcs) X(along_road) \
-  X(continue_tracks)
+  X(limit_acceleration) X(interpolate_paths) X(first_crossings) X(plan_safety) X(vehicle_demands) \
+  X(follow_leads) X(project_to_road) X(find_leads) X(along_arcs) X(along_road) X(continue_tracks)
 
 namespace reflectdrive {
 

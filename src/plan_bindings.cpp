@@ -52,10 +52,12 @@ KERNEL(sample) {
   return call("sample", values, count, [](Arguments& take) {
     const LineOfPoints line(take, 1);
     const Doubles along(take.next(), "along", 1);
-    const Array<double> poses(take.next(), "poses", 2);
-    poses.of(0, along.size(0), "poses").of(1, 3, "poses");
+    const Array<double> begins(take.next(), "begins", 2), headings(take.next(), "headings", 1), beyond(take.next(), "beyond", 1);
+    const Py_ssize_t number = along.size(0);
+    begins.of(0, 2, "begins").of(1, number, "begins"), headings.of(0, number, "headings"), beyond.of(0, number, "beyond");
     unlocked([&] {
-      sample(line.line().points, line.line().count, along.data(), static_cast<int>(along.size(0)), poses.data());
+      sample(line.line().points, line.line().count, along.data(), static_cast<int>(number), begins.data(), headings.data(),
+             beyond.data());
     });
     return 0;
   });
@@ -340,19 +342,6 @@ KERNEL(first_crossings) {
     unlocked([&] {
       first_crossings(lines.lines(), poses.data(), static_cast<int>(plans), static_cast<int>(number), 3, found.data());
     });
-    return 0;
-  });
-}
-
-KERNEL(box_centers) {
-  return call("box_centers", values, count, [](Arguments& take) {
-    const Doubles states(take.next(), "states", 3);
-    const double ahead_m = take.number();
-    const Array<double> centers(take.next(), "centers", 3);
-    const Py_ssize_t plans = states.size(0);
-    states.of(1, kInstants, "states").of(2, kStateSize, "states");
-    centers.of(0, plans, "centers").of(1, kInstants, "centers").of(2, 3, "centers");
-    unlocked([&] { box_centers(states.data(), static_cast<int>(plans), ahead_m, centers.data()); });
     return 0;
   });
 }

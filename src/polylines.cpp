@@ -4,8 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "angles.hpp"
-
 namespace reflectdrive {
 namespace {
 
@@ -85,8 +83,8 @@ void project(const Polyline& line, const double* points, long long count, double
   }
 }
 
-void sample(const double* points, int length, const double* along, int count, double* poses) {
-  std::vector<double> kept(points, points + 2), at(length), headings(length, 0.0);
+void sample(const double* points, int length, const double* along, int count, double* begins, double* headings, double* beyond) {
+  std::vector<double> kept(points, points + 2), at(length), of_segments(length, 0.0);
   for (int k = 1; k < length; ++k) {
     const double *point = points + 2 * k, *before = point - 2;
     if (std::hypot(point[0] - before[0], point[1] - before[1]) > kRepeated) kept.insert(kept.end(), point, point + 2);
@@ -94,14 +92,12 @@ void sample(const double* points, int length, const double* along, int count, do
   const int number = static_cast<int>(kept.size() / 2);
   arc_lengths(kept.data(), number, at.data());
   for (int k = 0; k < number - 1; ++k)
-    headings[k] = std::atan2(kept[2 * k + 3] - kept[2 * k + 1], kept[2 * k + 2] - kept[2 * k]);
+    of_segments[k] = std::atan2(kept[2 * k + 3] - kept[2 * k + 1], kept[2 * k + 2] - kept[2 * k]);
   for (int n = 0; n < count; ++n) {
     const int after = static_cast<int>(std::upper_bound(at.data(), at.data() + number, along[n]) - at.data());
     const int piece = std::max(std::min(after - 1, number - 2), 0);
-    const double beyond = along[n] - at[piece], heading = headings[piece];
-    poses[3 * n] = kept[2 * piece] + beyond * std::cos(heading);
-    poses[3 * n + 1] = kept[2 * piece + 1] + beyond * std::sin(heading);
-    poses[3 * n + 2] = wrap(heading);
+    begins[n] = kept[2 * piece], begins[count + n] = kept[2 * piece + 1];
+    headings[n] = of_segments[piece], beyond[n] = along[n] - at[piece];
   }
 }
 

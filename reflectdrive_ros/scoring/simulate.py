@@ -98,6 +98,7 @@ def _speed_fit() -> Array:
 
 def centers(states: Array, vehicle: VehicleConfig) -> Array:
     """(N, 41, 3) poses of the box centre (section 1.4)."""
-    poses = np.empty((*states.shape[:2], 3))
-    kernels.box_centers(states, vehicle.rear_axle_to_center_m, poses)
+    poses: Array = states[..., : HEADING + 1].copy()
+    poses[..., X] += vehicle.rear_axle_to_center_m * np.cos(poses[..., HEADING])
+    poses[..., Y] += vehicle.rear_axle_to_center_m * np.sin(poses[..., HEADING])
     return poses
