@@ -35,13 +35,14 @@ setup:
 demo: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive demo $(ARGS)
 
-# A file goes to one worker as a whole: its fixtures are made once. Tests over real DDS keep time and run by themselves.
-# pytest ends with 5 where ARGS leave one of the two parts no test.
-PARALLEL := $(BIN)/python -m pytest -n 2 --dist loadfile -m "not long and not dds"
-BY_ITSELF := $(BIN)/python -m pytest -m "dds and not long"
+# A file goes to one worker as a whole: its fixtures are made once. Tests over real DDS keep time: they run after the
+# others, each worker in a domain of its own, and mostly wait. pytest ends with 5 where ARGS leave a part no test.
+IN_PARALLEL := $(BIN)/python -m pytest -n 2 --dist loadfile
+COMPUTING := $(IN_PARALLEL) -m "not long and not dds"
+OVER_DDS := $(IN_PARALLEL) -m "dds and not long"
 
 test: setup
-	@cd "$(ROOT)" && { $(PARALLEL) $(ARGS) || [ $$? -eq 5 ]; } && { $(BY_ITSELF) $(ARGS) || [ $$? -eq 5 ]; }
+	@cd "$(ROOT)" && { $(COMPUTING) $(ARGS) || [ $$? -eq 5 ]; } && { $(OVER_DDS) $(ARGS) || [ $$? -eq 5 ]; }
 
 test-long: setup
 	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 $(ARGS)

@@ -1,6 +1,7 @@
 """Typed, documented settings in frozen dataclasses, and their strict override by nested values or a YAML file.
 
-`config.py` defines the settings of planning with these functions, `training/settings.py` those of training.
+`config.py` and `recipe_config.py` define the settings of planning with these functions, `training/settings.py` those of
+training.
 """
 
 from __future__ import annotations

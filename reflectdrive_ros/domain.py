@@ -14,11 +14,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .field_checks import check_finite, check_positive, check_stamp, keep_array
 
 Array = NDArray[Any]
 
@@ -93,57 +94,6 @@ class PlanSource(IntEnum):
     STOP = 2
 
 
-def check_array(owner: str, name: str, value: Any, shape: tuple[int | None, ...], dtype: Any = np.float64) -> Array:
-    """`value` as a read-only array of the given shape (None matches any length), finite, whole where `dtype` is.
-
-    Raises ValueError naming `owner.name`, what it is and what was expected.
-    """
-    whole = np.dtype(dtype).kind in "iu"
-    try:
-        array = np.asarray(value, None if whole else dtype)
-    except (TypeError, ValueError) as fault:  # ragged lists, strings
-        raise ValueError(f"{owner}.{name} is not an array of numbers: {fault}") from None
-    if whole and array.dtype.kind not in "iu" and array.size:
-        raise ValueError(f"{owner}.{name} holds {array.dtype}, expected whole numbers")
-    array = array.astype(dtype, copy=False)
-    if array.shape != shape and (
-        array.ndim != len(shape)
-        or any(want is not None and have != want for have, want in zip(array.shape, shape, strict=True))
-    ):
-        expected = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{owner}.{name} has shape {array.shape}, expected ({expected})")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"{owner}.{name} holds NaN or infinity")
-    if array.flags.writeable:
-        array = array.copy()
-        array.flags.writeable = False
-    return array
-
-
-def _check_finite(owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        if not isinstance(value, Real) or not np.isfinite(float(value)):
-            raise ValueError(f"{type(owner).__name__}.{name} is {value!r}, expected a finite number")
-
-
-def _check_positive(owner: object, *names: str) -> None:
-    _check_finite(owner, *names)
-    for name in names:
-        if not getattr(owner, name) > 0:
-            raise ValueError(f"{type(owner).__name__}.{name} is {getattr(owner, name)}, expected more than 0")
-
-
-def _check_stamp(owner: object) -> None:
-    stamp = getattr(owner, "stamp_ns")  # noqa: B009 (any of the stamped types)
-    if not isinstance(stamp, Integral):  # a float would lose nanoseconds
-        raise ValueError(f"{type(owner).__name__}.stamp_ns is {stamp!r}, expected whole nanoseconds")
-
-
-def _keep(owner: object, name: str, shape: tuple[int | None, ...], dtype: Any = np.float64) -> None:
-    object.__setattr__(owner, name, check_array(type(owner).__name__, name, getattr(owner, name), shape, dtype))
-
-
 @dataclass(frozen=True, eq=False)
 class EgoState:
     """The vehicle itself at one stamp."""
@@ -156,9 +106,16 @@ class EgoState:
     steering_rad: float = 0.0  # at the road wheel, left positive
 
     def __post_init__(self) -> None:
-        _check_stamp(self)
-        _keep(self, "map_from_ego", (3,))
-        _check_finite(self, "speed_mps", "acceleration_mps2", "yaw_rate_rps", "steering_rad")
+        check_stamp(self)
+        keep_array(self, "map_from_ego", (3,))
+        check_finite(self, "speed_mps", "acceleration_mps2", "yaw_rate_rps", "steering_rad")
+
+    @property
+    def motion(self) -> Array:
+        """(8,) vx, vy, ax, ay, steering, steering rate, yaw rate, yaw acceleration, as the driving score has them."""
+        return np.array(
+            [self.speed_mps, 0.0, self.acceleration_mps2, 0.0, self.steering_rad, 0.0, self.yaw_rate_rps, 0.0]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,14 +129,14 @@ class CameraFrame:
     camera_from_ego: Array  # (4, 4) m
 
     def __post_init__(self) -> None:
-        _check_stamp(self)
+        check_stamp(self)
         if getattr(self.pixels, "dtype", None) != np.uint8:
             raise ValueError(f"CameraFrame.pixels of {self.name} is not uint8")
-        _keep(self, "pixels", (None, None, 3), np.uint8)
+        keep_array(self, "pixels", (None, None, 3), np.uint8)
         if self.pixels.size == 0:
             raise ValueError(f"CameraFrame.pixels of {self.name} has no pixels, its shape is {self.pixels.shape}")
-        _keep(self, "pixels_from_camera", (3, 3))
-        _keep(self, "camera_from_ego", (4, 4))
+        keep_array(self, "pixels_from_camera", (3, 3))
+        keep_array(self, "camera_from_ego", (4, 4))
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,11 +154,11 @@ class Agents:
     MAX_EXTENT_M = 60.0  # longer than any road vehicle: a larger box is a perception fault
 
     def __post_init__(self) -> None:
-        _keep(self, "poses", (None, 3))
+        keep_array(self, "poses", (None, 3))
         count = len(self.poses)
-        _keep(self, "velocities_mps", (count, 2))
-        _keep(self, "sizes", (count, 2))
-        _keep(self, "kinds", (count,), np.int64)
+        keep_array(self, "velocities_mps", (count, 2))
+        keep_array(self, "sizes", (count, 2))
+        keep_array(self, "kinds", (count,), np.int64)
         if (self.sizes <= 0).any():
             raise ValueError("Agents.sizes holds a length or width that is not positive")
         if (self.sizes > self.MAX_EXTENT_M).any():
@@ -209,11 +166,11 @@ class Agents:
         if not np.isin(self.kinds, list(AgentKind)).all():
             raise ValueError(f"Agents.kinds holds a number that is no AgentKind: {sorted(set(self.kinds.tolist()))}")
         if self.predicted_poses is not None:
-            _keep(self, "predicted_poses", (count, None, 3))
-            _check_positive(self, "predicted_dt_s")
+            keep_array(self, "predicted_poses", (count, None, 3))
+            check_positive(self, "predicted_dt_s")
         for name in ("accelerations_mps2", "yaw_rates_rps"):
             if getattr(self, name) is not None:
-                _keep(self, name, (count,))
+                keep_array(self, name, (count,))
 
     def __len__(self) -> int:
         return len(self.poses)
@@ -261,11 +218,11 @@ class Forecast:
     source: ForecastSource
 
     def __post_init__(self) -> None:
-        _keep(self, "poses", (None, None, 3))
-        _keep(self, "sizes", (len(self.poses), 2))
+        keep_array(self, "poses", (None, None, 3))
+        keep_array(self, "sizes", (len(self.poses), 2))
         if (self.sizes <= 0).any():
             raise ValueError("Forecast.sizes holds a length or width that is not positive")
-        _check_positive(self, "dt_s")
+        check_positive(self, "dt_s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,9 +234,9 @@ class DrivableGrid:
     ego_from_grid: Array  # (3,) pose of the grid's first cell centre and axes
 
     def __post_init__(self) -> None:
-        _keep(self, "distance_m", (None, None), np.float32)
-        _keep(self, "ego_from_grid", (3,))
-        _check_positive(self, "resolution_m")
+        keep_array(self, "distance_m", (None, None), np.float32)
+        keep_array(self, "ego_from_grid", (3,))
+        check_positive(self, "resolution_m")
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,9 +251,9 @@ class LanePolylines:
     valid: Array  # (N,) bool, False for padding
 
     def __post_init__(self) -> None:
-        _keep(self, "points", (None, None, 2))
+        keep_array(self, "points", (None, None, 2))
         for name, dtype in (("widths_m", float), ("speed_limits_mps", float), ("lights", np.int64), ("valid", bool)):
-            _keep(self, name, (len(self.points),), dtype)
+            keep_array(self, name, (len(self.points),), dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,10 +268,10 @@ class AgentHistory:
     DT_S = 0.1
 
     def __post_init__(self) -> None:
-        _keep(self, "ids", (None,), np.int64)
+        keep_array(self, "ids", (None,), np.int64)
         shape = (len(self.ids), self.STEPS)
         for name, columns, dtype in (("poses", (3,), float), ("velocities_mps", (2,), float), ("valid", (), bool)):
-            _keep(self, name, (*shape, *columns), dtype)
+            keep_array(self, name, (*shape, *columns), dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,8 +282,8 @@ class TrafficLights:
     states: Array  # (L,) LightState
 
     def __post_init__(self) -> None:
-        _keep(self, "ids", (None,), np.int64)
-        _keep(self, "states", (len(self.ids),), np.int64)
+        keep_array(self, "ids", (None,), np.int64)
+        keep_array(self, "states", (len(self.ids),), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,8 +294,8 @@ class StopLines:
     light_ids: Array  # (S,) id of the traffic light; -1: none
 
     def __post_init__(self) -> None:
-        _keep(self, "ends", (None, 2, 2))
-        _keep(self, "light_ids", (len(self.ends),), np.int64)
+        keep_array(self, "ends", (None, 2, 2))
+        keep_array(self, "light_ids", (len(self.ends),), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,12 +324,12 @@ class Observation:
     route_ends: bool = False  # whether the last point of the route is its goal, where the car has to stop
 
     def __post_init__(self) -> None:
-        _check_stamp(self)
-        _check_finite(self, "agents_age_s", "drivable_age_s", "lights_age_s")
-        _keep(self, "route", (None, 3))
+        check_stamp(self)
+        check_finite(self, "agents_age_s", "drivable_age_s", "lights_age_s")
+        keep_array(self, "route", (None, 3))
         if len(self.route) == 1:
             raise ValueError("Observation.route has 1 point, expected none or at least 2")
-        _check_positive(self, "speed_limit_mps")
+        check_positive(self, "speed_limit_mps")
         if self.route_limits_mps is not None:
             limits_mps = np.asarray(self.route_limits_mps, float)
             if limits_mps.shape != (len(self.route),):
@@ -401,10 +358,10 @@ class Trajectory:
     dt_s: float
 
     def __post_init__(self) -> None:
-        _keep(self, "poses", (None, 3))
+        keep_array(self, "poses", (None, 3))
         if len(self.poses) == 0:
             raise ValueError("Trajectory.poses is empty, expected at least one pose")
-        _check_positive(self, "dt_s")
+        check_positive(self, "dt_s")
 
     @property
     def horizon_s(self) -> float:
@@ -425,9 +382,7 @@ class SafetyCheck:
     clearance_m: float | None = None  # smallest gap to another box, reported up to `scoring.clearance_max_m`
     drivable: bool = False  # whether the drivable space was known
     drivable_age_s: float = 0.0
-    road_clearance_m: float | None = (
-        None  # smallest distance from the car's outline to the edge of the drivable space, negative outside
-    )
+    road_clearance_m: float | None = None  # from the car's outline to the road's edge, smallest; negative outside
     unsafe_after_s: float | None = None  # None: the plan is safe
     repairs: int = 0  # repair iterations of this plan
     horizon_s: float = 0.0  # how far ahead it was checked
@@ -481,10 +436,10 @@ class TokenTrace:
     confidence: Array  # (R + 1, 2 N) 0..1, probability of each id
 
     def __post_init__(self) -> None:
-        _keep(self, "goals", (None, 2))
-        _keep(self, "goal_probabilities", (len(self.goals),))
-        _keep(self, "ids", (None, None), np.int32)
-        _keep(self, "confidence", self.ids.shape)
+        keep_array(self, "goals", (None, 2))
+        keep_array(self, "goal_probabilities", (len(self.goals),))
+        keep_array(self, "ids", (None, None), np.int32)
+        keep_array(self, "confidence", self.ids.shape)
         if not -1 <= self.chosen < len(self.goals):
             raise ValueError(f"TokenTrace.chosen is {self.chosen} of {len(self.goals)} goals")
         if len(self.ids) == 0:
@@ -506,12 +461,12 @@ class Plan:
     trace: TokenTrace | None = None  # how `tokens` were decoded
 
     def __post_init__(self) -> None:
-        _check_stamp(self)
-        _keep(self, "map_from_ego", (3,))
+        check_stamp(self)
+        keep_array(self, "map_from_ego", (3,))
         if self.scores and len(self.scores) != 1 + len(self.candidates):
             raise ValueError(f"Plan.scores has {len(self.scores)} numbers for {1 + len(self.candidates)} trajectories")
         if self.tokens is not None:
-            _keep(self, "tokens", (None,), np.int32)
+            keep_array(self, "tokens", (None,), np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -524,8 +479,8 @@ class PlanningFactor:
     speed_mps: float  # at most, at that place; 0: the plan has to stop
 
     def __post_init__(self) -> None:
-        _keep(self, "pose", (3,))
-        _check_finite(self, "distance_m", "speed_mps")
+        keep_array(self, "pose", (3,))
+        check_finite(self, "distance_m", "speed_mps")
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,10 +81,11 @@ def invert_matrix(a_from_b: Array) -> Array:
 
 
 def arc_lengths(points: Array) -> Array:
-    """(L,) distance travelled along points (L, 2+) up to each of them."""
+    """(..., L) distance travelled along points (..., L, 2+) up to each of them."""
     line = np.asarray(points, float)
-    along = np.zeros(len(line))
-    np.cumsum(np.hypot(line[1:, 0] - line[:-1, 0], line[1:, 1] - line[:-1, 1]), out=along[1:])
+    along = np.zeros(line.shape[:-1])
+    steps = line[..., 1:, :2] - line[..., :-1, :2]
+    np.cumsum(np.hypot(steps[..., 0], steps[..., 1]), axis=-1, out=along[..., 1:])
     return along
 
 

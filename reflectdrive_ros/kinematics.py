@@ -6,6 +6,7 @@ import numpy as np
 import reflectdrive_kernels as kernels
 
 from . import geometry
+from .config import VehicleConfig
 from .domain import Agents, Array, Forecast, ForecastSource, Plan, Trajectory
 
 SAME_PLACE_M = 1e-3  # knots closer than this are one place: the car stands
@@ -14,6 +15,11 @@ SAME_PLACE_M = 1e-3  # knots closer than this are one place: the car stands
 def with_origin(poses: Array) -> Array:
     """(T + 1, 3): the pose now, which is the origin of the ego frame, in front of the trajectory's poses."""
     return np.concatenate([np.zeros((1, 3)), np.asarray(poses, float)])
+
+
+def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
+    """(..., 3) centres of the vehicle box for rear-axle poses (..., 3)."""
+    return geometry.compose(poses, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
 
 
 def speeds(trajectory: Trajectory) -> Array:

@@ -24,6 +24,11 @@ home = tempfile.TemporaryDirectory(prefix="reflectdrive-test-home-")  # removed 
 os.environ["HOME"] = home.name
 os.environ["ROS_LOG_DIR"] = str(Path(home.name) / "ros-log")
 
+# of all workers, which inherit the controller's: what one has made, the others use (shared.py)
+if "_REFLECTDRIVE_TEST_SHARED" not in os.environ:
+    shared = tempfile.TemporaryDirectory(prefix="reflectdrive-test-shared-")
+    os.environ["_REFLECTDRIVE_TEST_SHARED"] = shared.name
+
 # Machines are shared and noisy: a slow example is not a wrong one. The same examples every time, so that a red build
 # is red for the next person too.
 settings.register_profile("reflectdrive", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -42,10 +47,13 @@ def torch_threads_stay_at_one():
 
 
 @pytest.fixture(scope="session")
-def pandaset(tmp_path_factory):
+def pandaset():
     """The bag of the recording test/data/pandaset_002: 8 s, three cameras, objects and a route."""
+    from shared import made_once
+
     from reflectdrive_ros.__main__ import main
 
-    bag = tmp_path_factory.mktemp("bags") / "pandaset"
-    assert main(["make-bag", str(Path(__file__).parent / "data" / "pandaset_002"), str(bag)]) == 0
-    return bag
+    def make(bag):
+        assert main(["make-bag", str(Path(__file__).parent / "data" / "pandaset_002"), str(bag)]) == 0
+
+    return made_once("pandaset", make)

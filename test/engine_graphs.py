@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import shared_traces  # noqa: F401 (each graph is traced once)
 from scenes import Clock, config
 from tiny_net import tiny_net
 
-from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.config import ModelConfig
 from reflectdrive_ros.deploy import engines
 from reflectdrive_ros.deploy.export import export, to_bfloat16
 from reflectdrive_ros.features.images import WORDS
 from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
+from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network, synthetic_inputs
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork

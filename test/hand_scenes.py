@@ -18,8 +18,8 @@ import numpy as np
 from reflectdrive_ros import geometry
 from reflectdrive_ros.data.scene import FAMILIES, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
 from reflectdrive_ros.domain import AgentKind, CameraFrame, Command, EgoState
-from reflectdrive_ros.scoring.areas import MapAreas
-from reflectdrive_ros.scoring.scorer import RedLights, Reference
+from reflectdrive_ros.scoring.areas import MapAreas, RedLights
+from reflectdrive_ros.scoring.scorer import Reference
 
 CAMERAS = ("front_left", "front", "front_right")
 NAMES = list(FAMILIES)

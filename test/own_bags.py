@@ -11,8 +11,9 @@ DATA = Path(__file__).parent / "data"
 ODOMETRY, ROUTE = "/localization/kinematic_state", "/planning/reflectdrive/route"
 
 
-def short_bag(path, recording, change=lambda topic, message: [(topic, message)], seconds=3.0):
-    """Writes a bag of the first `seconds` of a recording.
+def short_bag(path, recording, change=lambda topic, message: [(topic, message)], seconds=3.0, objects=None):
+    """Writes a bag of the first `seconds` of a recording, with the first `objects` of each message (None: all): a
+    hundred with their predicted paths take most of the time in which a bag is read.
 
     `change` gives for each message what is written instead: (topic, message) pairs, or (topic, message, bytes) where
     other bytes, if not None, take the message's place.
@@ -23,6 +24,8 @@ def short_bag(path, recording, change=lambda topic, message: [(topic, message)],
             begin_ns = entry.stamp_ns if begin_ns is None else begin_ns
             if entry.stamp_ns > begin_ns + seconds * 1e9:
                 break
+            if objects is not None and hasattr(entry.message, "objects"):
+                entry.message.objects = entry.message.objects[:objects]
             for topic, message, *content in change(entry.topic, entry.message):
                 bag.add_topic(topic, type_name_of(type(message)))
                 bag.write(topic, entry.stamp_ns, message if content in ([], [None]) else content[0])

@@ -6,11 +6,19 @@ from scenes import turning_route
 
 from reflectdrive_ros import agent_motion, geometry
 from reflectdrive_ros.domain import AgentKind, Agents, Forecast, ForecastSource
-from reflectdrive_ros.scoring import following, prediction
+from reflectdrive_ros.scoring import prediction
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
-from reflectdrive_ros.scoring.following import LEAD_REACH_M, MOVING_MPS, PASSES_M, SAME_WAY, find_leads
 from reflectdrive_ros.scoring.frenet import FrenetFrame
-from reflectdrive_ros.scoring.prediction import ARC_MIN_MPS, DRIFT_DECAY_S, TURN_DECAY_S
+from reflectdrive_ros.scoring.prediction import (
+    ARC_MIN_MPS,
+    DRIFT_DECAY_S,
+    LEAD_REACH_M,
+    MOVING_MPS,
+    PASSES_M,
+    SAME_WAY,
+    TURN_DECAY_S,
+    find_leads,
+)
 
 ROAD = FrenetFrame.of(turning_route(radius=20.0, before=12.0))
 
@@ -139,4 +147,4 @@ def test_tracks_are_linear_between_the_poses_of_a_forecast_and_go_straight_on_be
 
 
 def test_leads_of_nobody():
-    assert len(following.find_leads(Agents.none(), *np.zeros((3, 0)), np.zeros(0, bool)).rows) == 0
+    assert len(find_leads(Agents.none(), *np.zeros((3, 0)), np.zeros(0, bool)).rows) == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from rich.console import Console
-from tiny_net import tiny_inputs, tiny_net
+from tiny_net import ONE_LAYER, tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import gpu, planner
@@ -108,7 +108,7 @@ def test_without_a_driver_the_bench_of_tensorrt_is_one_sentence(monkeypatch, cap
 @pytest.mark.usefixtures("trt")
 def test_the_table_of_tensorrt_is_that_of_the_other_backends(tmp_path, capsys, monkeypatch):
     """On a made-up GPU, which torch does not find: so eager torch is on the CPU, and there is no bound."""
-    monkeypatch.setattr(torch_bench, "random_net", lambda *_: tiny_net(words=WORDS))
+    monkeypatch.setattr(torch_bench, "random_net", lambda *_: tiny_net(words=WORDS, transformer=ONE_LAYER))
     monkeypatch.setattr(planner, "cold_start_s", lambda *_: 1.5)  # in a process where nobody made up a GPU
     words = ["bench", "planner", "--backend", "tensorrt", "--steps", "2", "--threads", "1"]
     assert main([*words, "--json", str(tmp_path / "f")]) == 0

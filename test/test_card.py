@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shared_traces  # noqa: F401 (each graph is traced once)
 from scenes import config
 from test_reflectdrive2 import seen
-from tiny_net import POSES, tiny_inputs, tiny_net
+from tiny_net import ONE_LAYER, POSES, tiny_inputs, tiny_net
 
 from reflectdrive_ros.bench.parity import full_rounds, run_step
-from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.config import ModelConfig
 from reflectdrive_ros.deploy.export import camera_rig, export
 from reflectdrive_ros.features.images import WORDS, ModelInputs
 from reflectdrive_ros.files import sha256_of
@@ -21,6 +22,7 @@ from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning import ReflectDriveDecoding, reflectdrive, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, prefill_sequences
+from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime.graphs import GoalChoice
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network, synthetic_inputs
@@ -54,7 +56,7 @@ def guided(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def without_goals(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("poses"), network(layout=POSES))
+    return exported(tmp_path_factory.mktemp("poses"), network(layout=POSES, transformer=ONE_LAYER))
 
 
 def loaded(card, decoding=SETTINGS):

@@ -274,7 +274,8 @@ def read(folder):
 def test_goal_scores_rewards_and_rollouts(both, tmp_path):
     pytest.importorskip("torch")
     import torch
-    from test_rl import rl_command, with_words
+    from test_rl import with_words
+    from test_rl_runs import rl_command
     from tiny_training import make_set, prepare, weights
 
     from reflectdrive_ros.model import checkpoint

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import own_bags
 import pyarrow.parquet
 import pytest
-from own_bags import ODOMETRY, ROUTE, short_bag
+from own_bags import ODOMETRY, ROUTE
 from std_msgs.msg import Bool
 
 from reflectdrive_ros.__main__ import run
@@ -35,9 +36,13 @@ DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[1]
 
 
+def whole_bag(path, change=lambda topic, message: [(topic, message)], seconds=100.0):
+    return own_bags.short_bag(path, "pandaset_002", change, seconds, objects=8)
+
+
 @pytest.fixture(scope="module")
 def bag(tmp_path_factory):
-    return short_bag(tmp_path_factory.mktemp("bags") / "sunny", "pandaset_002", seconds=100.0)
+    return whole_bag(tmp_path_factory.mktemp("bags") / "sunny")
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +159,7 @@ def test_objects_received_after_a_frame_change_none_of_its_inputs(bag, dataset, 
                 item.kinematics.initial_pose_with_covariance.pose.position.x += 10.0
         return [(topic, message)]
 
-    short_bag(tmp_path / "sunny", "pandaset_002", moved, seconds=100.0)
+    whole_bag(tmp_path / "sunny", moved)
     assert run(["dataset", str(tmp_path / "sunny"), "--out", str(tmp_path / "set"), "--max-overlap", "100"]) == 0
     again = next(scene for scene in scenes_of(tmp_path / "set") if scene.name == first.name)
     assert np.array_equal(first.agents.poses, again.agents.poses)
@@ -197,7 +202,7 @@ def without_route(topic, message):
 
 
 def test_a_bag_without_a_route_gets_its_driven_path_as_a_flagged_hindsight_route(tmp_path):
-    short_bag(tmp_path / "a", "pandaset_002", without_route, seconds=100.0)
+    whole_bag(tmp_path / "a", without_route)
     assert run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set")]) == 0
     _, rows = frame_index.read_rows(tmp_path / "set" / "frames.parquet")
     assert all(row.hindsight for row in rows)
@@ -207,9 +212,9 @@ def test_a_bag_without_a_route_gets_its_driven_path_as_a_flagged_hindsight_route
         assert np.hypot(*np.moveaxis(gaps, -1, 0)).min(axis=1).max() < 1.5  # the route passes where it drove
 
 
-def skipped(tmp_path, change, *options, seconds=100.0):
+def skipped(tmp_path, change, *options):
     """Reasons of a changed recording, by tick."""
-    short_bag(tmp_path / "a", "pandaset_002", change, seconds=seconds)
+    whole_bag(tmp_path / "a", change)
     run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set"), *options])
     _, rows = frame_index.read_rows(tmp_path / "set" / "frames" / "a.parquet")
     return {row.tick: set(row.reasons) for row in rows}
@@ -317,14 +322,17 @@ def test_the_same_command_keeps_what_is_there_and_completes_what_is_not(bag, dat
     assert tar.read_bytes() == whole
 
 
-@pytest.mark.parametrize(("after_s", "jobs"), [(1.5, "1"), (4.0, "2")])
-def test_a_kill_leaves_nothing_that_is_read_as_whole(bag, dataset, tmp_path, after_s, jobs):
+@pytest.mark.parametrize(
+    ("seen", "jobs"), [("set", "1"), ("set/frames/sunny.parquet", "2")], ids=["while it reads", "while it writes"]
+)
+def test_a_kill_leaves_nothing_that_is_read_as_whole(bag, dataset, tmp_path, seen, jobs):
     command = [sys.executable, "-m", "reflectdrive_ros", "dataset", str(bag), "--out", str(tmp_path / "set")]
     command += ["--jobs", jobs]
-    killed = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    time.sleep(after_s)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    running = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    while running.poll() is None and not (tmp_path / seen).exists():
+        time.sleep(0.01)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
     time.sleep(0.5)  # its workers end when it dies
     for path in (tmp_path / "set").glob("*.json"):
         json.loads(path.read_text())
@@ -351,12 +359,12 @@ def refusal(capsys, *arguments):
 
 
 def test_a_bag_that_is_too_short_is_refused(tmp_path, capsys):
-    short_bag(tmp_path / "a", "pandaset_002", seconds=3.0)
+    whole_bag(tmp_path / "a", seconds=3.0)
     assert "needs 2 s before it and 4 s after it" in refusal(capsys, tmp_path / "a", "--out", tmp_path / "set")
 
 
 def test_a_bag_without_tf_is_refused(tmp_path, capsys):
-    short_bag(tmp_path / "a", "pandaset_002", lambda t, m: [] if t == "/tf_static" else [(t, m)], seconds=100.0)
+    whole_bag(tmp_path / "a", lambda t, m: [] if t == "/tf_static" else [(t, m)])
     run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set")])
     assert "tf_static: the bag has no topic" in capsys.readouterr().err
 
@@ -367,7 +375,7 @@ def test_a_camera_info_of_another_size_than_its_images_is_refused(tmp_path, caps
             message.width *= 2
         return [(topic, message)]
 
-    short_bag(tmp_path / "a", "pandaset_002", change, seconds=100.0)
+    whole_bag(tmp_path / "a", change)
     assert "its camera_info says" in refusal(capsys, tmp_path / "a", "--out", tmp_path / "set")
 
 
@@ -399,7 +407,7 @@ def test_a_set_of_the_proving_ground_is_not_overwritten(bag, tmp_path, capsys):
 
 def indexed(tmp_path, change):
     """Problem sentence, rows and notice of a changed recording, indexed in this process."""
-    short_bag(tmp_path / "a", "pandaset_002", change, seconds=7.0)
+    whole_bag(tmp_path / "a", change, seconds=7.0)
     job = dataset_index.Job(tmp_path / "a", "a", tmp_path, "")
     (tmp_path / dataset_index.FRAMES).mkdir()
     options = dataset_module.DatasetOptions()

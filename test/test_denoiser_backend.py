@@ -20,7 +20,7 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import denoiser as bench
 from reflectdrive_ros.bench.parity import read_scenes
 from reflectdrive_ros.bench.roofline import denoiser_costs
-from reflectdrive_ros.config import ConfigError, DecodingConfig, ModelConfig
+from reflectdrive_ros.config import ConfigError, ModelConfig
 from reflectdrive_ros.data.shards import SetError
 from reflectdrive_ros.deploy import engines
 from reflectdrive_ros.deploy.export_denoiser import export_denoiser
@@ -31,6 +31,7 @@ from reflectdrive_ros.model.checkpoint import CheckpointError
 from reflectdrive_ros.model.curve import checkpoint
 from reflectdrive_ros.model.curve import net as curve_net
 from reflectdrive_ros.planning.planner import PlannerContext, PlanningError, token_network
+from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime import engine, network
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.ort_backend import OrtDenoiser

@@ -14,7 +14,7 @@ from reflectdrive_ros.ros import topics
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-LINES_MAX = {"README.md": 120}  # of the others 250; generated pages may be longer
+LINES_MAX = {"README.md": 119}  # of the others 250; generated pages may be longer
 GENERATED = {"parameters.md", "results.md", "topics.md", "faults.md"}
 SOURCE = "\n".join(file.read_text() for file in sorted((ROOT / "reflectdrive_ros").rglob("*.py")))
 

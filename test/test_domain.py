@@ -18,8 +18,8 @@ from reflectdrive_ros.domain import (
     Observation,
     Plan,
     Trajectory,
-    check_array,
 )
+from reflectdrive_ros.field_checks import check_array
 
 EGO = EgoState(1_000_000_000, np.array([10.0, -3.0, 0.2]), 8.0)
 CAMERA = CameraFrame(1_000_000_000, "front", np.zeros((36, 64, 3), np.uint8), np.eye(3), np.eye(4))

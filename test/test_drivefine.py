@@ -10,7 +10,7 @@ from test_reflectdrive2 import seen
 from tiny_net import tiny_net
 
 from reflectdrive_ros import kinematics
-from reflectdrive_ros.config import ConfigError, DriveFineConfig
+from reflectdrive_ros.config import ConfigError
 from reflectdrive_ros.domain import StepKind, Verdict
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer
 from reflectdrive_ros.model.token.moe import RefineConfig
@@ -18,6 +18,7 @@ from reflectdrive_ros.planning import PROPOSALS, drivefine, get_planner
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import token_headings
 from reflectdrive_ros.planning.repair import encode_points
+from reflectdrive_ros.recipe_config import DriveFineConfig
 from reflectdrive_ros.runtime.engine import Engine, check_network
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.safety import SafetyContext

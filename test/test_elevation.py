@@ -11,7 +11,7 @@ from transforms3d.euler import euler2quat
 
 from reflectdrive_ros.domain import Plan, PlanSource, StepReport, Trajectory, Verdict
 from reflectdrive_ros.kinematics import arc
-from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.ros import convert, outputs, rotations
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.elevation import MapElevation, RoadSurface, VehiclePlane
@@ -244,7 +244,7 @@ def test_every_published_pose_has_height_and_pitch():
 @pytest.mark.parametrize("speed", [0.0, 8.0])
 def test_the_stop_plan_keeps_the_height_of_the_road(speed, with_map):
     surface = RoadSurface(plane(40.0, z=ramp(40.0), slope=SLOPE), elevation(straight(ramp)) if with_map else None)
-    stop = guard.stop_plan(ego(speed), None, None, config())
+    stop = stop_plan(ego(speed), None, None, config())
     points = outputs.plan_points(Plan(0, surface.plane.map_from_ego, stop.trajectory), config(), surface)
     np.testing.assert_allclose(points["z"], [ramp(x) for x in points["x"]], atol=0.02)
     np.testing.assert_allclose(2.0 * np.arcsin(points["qy"]), NOSE_UP, atol=1e-3)

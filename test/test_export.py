@@ -10,7 +10,6 @@ from pathlib import Path
 import cv2
 import ml_dtypes
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -28,12 +27,10 @@ from tiny_graphs import (
     taken_by_a_camera,
     unknown_to_tensorrt,
 )
-from tiny_net import random_actions, tiny_net
+from tiny_net import ONE_LAYER, random_actions, tiny_net
 
 from reflectdrive_ros.deploy.export import describe_model, example_inputs, export
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError, required_graphs, sha256_of
-from reflectdrive_ros.model.external_data import external_files
-from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network
@@ -52,11 +49,18 @@ def folder(tmp_path_factory):
     return place
 
 
+def valued():
+    """A network whose weights bfloat16 would change, and which gives plans a value."""
+    net = tiny_net(words=WORDS, plan_value=True, transformer=ONE_LAYER)
+    torch.nn.init.normal_(net.plan_value_head.weight, generator=torch.Generator().manual_seed(0))
+    return net
+
+
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
-    """Graphs of weights that bfloat16 would change, for steps of four blocks."""
+    """Its graphs for steps of four blocks."""
     place = tmp_path_factory.mktemp("exact")
-    export(tiny_net(words=WORDS), "0" * 64, place, {}, RULES, sequences=4)
+    export(valued(), "0" * 64, place, {}, RULES, sequences=4)
     return place
 
 
@@ -84,17 +88,16 @@ def test_onnx_runtime_and_eager_torch_write_the_same_tokens(folder, seed):
     assert actions.dtype == np.int32
 
 
-def test_predicted_scores_are_those_of_eager_torch(tmp_path):
-    net = tiny_net(words=WORDS, plan_value=True)
-    torch.nn.init.normal_(net.plan_value_head.weight, generator=torch.Generator().manual_seed(0))
+def test_predicted_scores_are_those_of_eager_torch(exact, tmp_path):
+    net = valued()
+    export(net, "0" * 64, tmp_path, {}, RULES)
     eager, inputs = TorchNetwork(net, decoding=RULES), scene(1)
     actions = random_actions(net, scenes=1, count=5)[0].numpy()
     expected = eager.plan_values(eager.prefill(inputs), actions)
     assert expected.shape == (5,)
     assert np.ptp(expected) > 1e-3
-    for name, sequences in (("free", None), ("fixed", 4)):
-        export(net, "0" * 64, tmp_path / name, {}, RULES, sequences=sequences)
-        graphs = OrtNetwork.from_file(tmp_path / name / "card.json", threads=1)
+    for folder in (tmp_path, exact):  # steps of any number of blocks, and of four
+        graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
         assert "plan_value" in graphs.capabilities & eager.capabilities
         np.testing.assert_allclose(graphs.plan_values(graphs.prefill(inputs), actions), expected, atol=1e-5)
     assert "plan_value" not in TorchNetwork(tiny_net(words=WORDS), decoding=RULES).capabilities
@@ -120,7 +123,7 @@ def test_a_step_takes_any_number_of_blocks(folder, count):
 
 def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
     graphs = OrtNetwork.from_file(exact / "card.json", threads=1)
-    eager = TorchNetwork(tiny_net(words=WORDS), decoding=RULES)
+    eager = TorchNetwork(valued(), decoding=RULES)
     for count in (1, 3, 4):
         actions = [decoded(net, scene(1), count=count)[1] for net in (graphs, eager)]
         np.testing.assert_array_equal(*actions)
@@ -129,7 +132,7 @@ def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
 def test_more_blocks_than_a_graph_takes_are_several_calls(exact):
     """A repair redraws more blocks than there are goals."""
     graphs = OrtNetwork.from_file(exact / "card.json", threads=1)
-    eager = TorchNetwork(tiny_net(words=WORDS), decoding=RULES)
+    eager = TorchNetwork(valued(), decoding=RULES)
     actions = random_actions(network(), 1, 9)[0].numpy()
     rows = [net.step(net.prefill_goal(scene(1)).context, actions, 3, False) for net in (graphs, eager)]
     np.testing.assert_array_equal(rows[0][0], rows[1][0])
@@ -221,7 +224,7 @@ def test_weights_are_stored_in_half_the_bytes_and_come_back_exact(folder, name):
 
 
 def test_weights_that_bfloat16_would_change_stay_as_they_are(exact):
-    net = tiny_net(words=WORDS)
+    net = valued()
     head = x_head(net)
     assert (head.astype(ml_dtypes.bfloat16).astype(np.float32) != head).any()
     kept = stored(exact, "step", ir.DataType.FLOAT)
@@ -279,7 +282,8 @@ def test_graphs_that_answer_otherwise_than_the_network_did_are_refused(copy):
 def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sentence(folder):
     program = (
         "import sys; sys.modules[{0!r}] = None\n"
-        "from reflectdrive_ros.config import DecodingConfig, ModelConfig\n"
+        "from reflectdrive_ros.config import ModelConfig\n"
+        "from reflectdrive_ros.recipe_config import DecodingConfig\n"
         "from reflectdrive_ros.runtime.network import load_network\n"
         "print(load_network(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0)).backend_description)"
     )
@@ -339,7 +343,7 @@ def test_a_graph_of_another_model_is_named(copy, exact):
     (copy / "step.onnx").write_bytes((exact / "step.onnx").read_bytes())
     rewrite(copy, lambda card: of_whatever_is_there(card, copy))
     with pytest.raises(
-        GraphError, match=r"step\.onnx belongs to another model than card\.json: action_sequences differ"
+        GraphError, match=r"step\.onnx belongs to another model than card\.json: .*action_sequences.* differ"
     ):
         OrtNetwork.from_file(copy / "card.json")
 
@@ -404,107 +408,3 @@ def test_a_card_with_a_field_of_a_wrong_type_is_refused_by_its_name(copy, place,
     rewrite(copy, change)
     with pytest.raises(ModelFileError, match=complaint):
         load_network(as_set(copy), BUILT_IN)
-
-
-# --- weights beside a graph ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def beside(copy):
-    """The same graphs, the weights of `step` in a file of their own, with a row in the card."""
-    ir.save(ir.load(copy / "step.onnx"), copy / "step.onnx", external_data="step.weights")
-    row = {"file": "step.weights", "sha256": sha256_of(copy / "step.weights")}
-
-    def change(card):
-        of_whatever_is_there(card, copy)
-        card["graphs"]["step"]["weights"] = row
-
-    rewrite(copy, change)
-    return copy
-
-
-def test_weights_beside_a_graph_are_those_of_the_card(beside):
-    assert external_files((beside / "step.onnx").read_bytes()) == {"step.weights"}
-    assert external_files((beside / "prefill.onnx").read_bytes()) == set()
-    load_network(as_set(beside), BUILT_IN)
-    weights = beside / "step.weights"
-    weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
-    with pytest.raises(ModelFileError, match=r"step\.weights has SHA-256 .*, its card has"):
-        load_network(as_set(beside), BUILT_IN)
-    weights.unlink()
-    with pytest.raises(ModelFileError, match=r"step\.weights cannot be read: No such file"):
-        load_network(as_set(beside), BUILT_IN)
-
-
-def test_a_card_without_a_hash_of_the_weights_beside_a_graph_is_refused(beside):
-    rewrite(beside, lambda card: card["graphs"]["step"].pop("weights"))
-    with pytest.raises(ModelFileError, match=r"step\.onnx takes weights from 'step\.weights', which its card has no"):
-        load_network(as_set(beside), BUILT_IN)
-
-
-@pytest.mark.parametrize("location", ["../step.weights", "/dev/zero", "./step.weights", "*/_ORT_MEM_ADDR_/*"])
-def test_a_graph_that_takes_weights_from_elsewhere_is_refused(beside, location):
-    model = onnx.load(beside / "step.onnx", load_external_data=False)
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = location
-    (beside / "step.onnx").write_bytes(model.SerializeToString())
-    rewrite(beside, lambda card: of_whatever_is_there(card, beside))
-    with pytest.raises(ModelFileError, match=r"step\.onnx takes weights from '.*', which its card has no hash of"):
-        load_network(as_set(beside), BUILT_IN)
-
-
-def test_weights_are_found_wherever_a_graph_can_hold_a_tensor():
-    """In nodes, in graphs inside nodes, in functions, in sparse tensors; ordinary tensors are none."""
-
-    def stored(name):
-        tensor = onnx.TensorProto(name=name, data_type=1, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
-        tensor.external_data.add(key="location", value=name)
-        return tensor
-
-    def node(name):
-        return onnx.helper.make_node("Constant", [], ["x"], value=stored(name))
-
-    inner = onnx.helper.make_graph([node("in_branch")], "inner", [], [], [stored("of_branch")])
-    branch = onnx.helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=onnx.GraphProto())
-    graph = onnx.helper.make_graph([node("in_node"), branch], "outer", [], [], [stored("of_graph"), onnx.TensorProto()])
-    graph.sparse_initializer.add(values=stored("sparse_values"), indices=stored("sparse_indices"), dims=[4])
-    model = onnx.helper.make_model(graph)
-    model.functions.add(name="f").node.append(node("in_function"))
-    model.training_info.add().algorithm.CopyFrom(onnx.helper.make_graph([node("in_training")], "t", [], []))
-    assert external_files(model.SerializeToString()) == {
-        *("in_branch", "of_branch", "in_node", "of_graph", "sparse_values", "sparse_indices"),
-        *("in_function", "in_training"),
-    }
-
-
-def test_a_graph_or_weights_that_are_a_device_or_a_pipe_are_refused(beside):
-    (beside / "vision_encoder.onnx").unlink()
-    (beside / "vision_encoder.onnx").symlink_to("/dev/zero")
-    with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a device"):
-        load_network(as_set(beside), BUILT_IN)
-    (beside / "vision_encoder.onnx").unlink()
-    os.mkfifo(beside / "vision_encoder.onnx")
-    with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a pipe"):
-        load_network(as_set(beside), BUILT_IN)
-
-
-def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
-    graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
-    good = scene(0)
-    for changed, complaint in (
-        (replace(good, images=good.images[:, :16]), r"views is uint8 \(3, 2, 16, 64, 3\), expected uint8 \(\w+, 2, 32"),
-        (replace(good, images=good.images.astype(np.float32)), "tensor views is float32"),
-        (replace(good, images=good.images[:5]), "5 images were given, expected 2 of each of 3 cameras"),
-        (replace(good, text=good.text[:3]), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
-        (replace(good, ego=good.ego.astype(float)), "tensor ego is float64"),
-        (replace(good, route=good.route[:1]), r"tensor route is int64 \(1, 1, 2\), expected int64 \(1, 2, 2\)"),
-    ):
-        with pytest.raises(PlanningError, match=complaint):
-            graphs.prefill_goal(changed)
-    known = graphs.prefill_goal(good)
-    with pytest.raises(PlanningError, match="graph step: tensor values_1 was not given"):
-        graphs.step({k: v for k, v in known.context.items() if k != "values_1"}, known.actions, 1, False)
-    with pytest.raises(PlanningError, match=r"tensor blocks is int64 \(1, 4, 15\), expected int64 \(1, \w+, 16\)"):
-        graphs.step(known.context, known.actions[:, :15], 1, False)

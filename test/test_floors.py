@@ -48,11 +48,13 @@ GROUND = (
         "documents",
         "domain",
         "errors",
+        "field_checks",
         "files",
         "geometry",
         "kinematics",
         "lanes",
         "osm",
+        "recipe_config",
     ),
     *("parallel", "provenance", "stopping", "storage", "tokens", "vector_spec"),
 )
@@ -178,6 +180,18 @@ def test_no_room_but_the_proving_ground_holds_more_than_15_percent_of_the_lines(
     for module, (text, _) in house().items():
         lines[room_of(module)] = lines.get(room_of(module), 0) + text.count("\n")
     assert {room: count for room, count in lines.items() if room != "sim" and count > 0.15 * sum(lines.values())} == {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "suffixes"),
+    [("reflectdrive_ros/**/*", (".py", ".html", ".js", ".css")), ("src/*", (".cpp", ".hpp")), ("launch/*", (".py",))],
+)
+def test_no_file_is_longer_than_500_lines(pattern, suffixes):
+    """Of pages of documentation, test_docs.py asks the same."""
+    files = [file for file in ROOT.glob(pattern) if file.suffix in suffixes]
+    lengths = {str(file.relative_to(ROOT)): file.read_text().count("\n") for file in files}
+    assert lengths
+    assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
 
 
 def test_every_folder_is_a_package():

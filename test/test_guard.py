@@ -9,6 +9,7 @@ from scenes import SECOND_NS, cars, config, ego, observation
 from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import DrivableGrid, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.scoring import safety
 from reflectdrive_ros.scoring.safety import SafetyContext
 
@@ -83,7 +84,7 @@ def test_who_is_closer_than_that_already_may_go_on_but_no_closer():
 )  # fmt: skip
 def test_the_gap_to_be_kept_is_no_more_than_there_is(x, y, heading, clearance_m):
     vehicle, size = config().vehicle, np.array([[4.5, 1.8]])
-    here, ego_size = safety.box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
+    here, ego_size = kinematics.box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
     other = np.array([[x, y, heading]])
     kept = safety.inflate_boxes(other, size, vehicle, clearance_m)
     assert ((size <= kept) & (kept <= size + 2 * clearance_m + 1e-9)).all()
@@ -101,7 +102,7 @@ def creeping_plans():
 
 
 def gap_to(pose, other):
-    vehicle, here = config().vehicle, safety.box_centres(pose, config().vehicle)
+    vehicle, here = config().vehicle, kinematics.box_centres(pose, config().vehicle)
     return float(
         geometry.box_separation(here, np.array([vehicle.length_m, vehicle.width_m]), other.poses[0], other.sizes[0])
     )
@@ -241,9 +242,9 @@ def test_predicted_paths_are_believed_over_constant_velocity():
 
 
 def test_the_stop_brakes_mildly_on_a_free_road_and_hard_before_a_wall():
-    free = guard.stop_plan(ego(10.0), None, None, config())
+    free = stop_plan(ego(10.0), None, None, config())
     assert kinematics.accelerations(free.trajectory).min() == pytest.approx(-2.5, abs=0.05)
-    blocked = guard.stop_plan(ego(10.0), cars((19.0, 0.0, 0.0, 0.0)), None, config())
+    blocked = stop_plan(ego(10.0), cars((19.0, 0.0, 0.0, 0.0)), None, config())
     assert kinematics.accelerations(blocked.trajectory).min() < -4.0
     front = blocked.trajectory.poses[-1, 0] + 1.461 + 2.588
     assert front < 19.0 - 2.25
@@ -251,7 +252,7 @@ def test_the_stop_brakes_mildly_on_a_free_road_and_hard_before_a_wall():
 
 def test_the_stop_of_a_car_whose_yaw_rate_cannot_be_turns_no_more_than_its_tyres_hold():
     """At 20 m/s and 2 rad/s the lateral acceleration would be 40 m/s^2; 6 m/s^2 are allowed."""
-    poses = guard.stop_plan(ego(20.0, yaw_rate_rps=2.0), None, None, config()).trajectory.poses
+    poses = stop_plan(ego(20.0, yaw_rate_rps=2.0), None, None, config()).trajectory.poses
     assert 20.0**2 * poses[0, 2] / np.hypot(*poses[0, :2]) == pytest.approx(6.0, rel=1e-3)
 
 
@@ -263,7 +264,7 @@ def test_the_stop_of_a_car_whose_yaw_rate_cannot_be_turns_no_more_than_its_tyres
 )
 def test_there_is_always_a_stop_and_it_stops(speed, yaw_rate, where, rows):
     settings = config()
-    plan = guard.stop_plan(ego(speed, at=where, yaw_rate_rps=yaw_rate), cars(*rows), None, settings)
+    plan = stop_plan(ego(speed, at=where, yaw_rate_rps=yaw_rate), cars(*rows), None, settings)
     assert np.isfinite(plan.trajectory.poses).all()
     speeds = kinematics.speeds(plan.trajectory)
     assert (np.diff(speeds) < 1e-6).all()
@@ -275,7 +276,7 @@ def test_there_is_always_a_stop_and_it_stops(speed, yaw_rate, where, rows):
 
 def test_the_stop_follows_the_path_that_was_good():
     path = kinematics.arc(0.05, np.arange(1.0, 40.0))
-    plan = guard.stop_plan(ego(8.0), None, path, config())
+    plan = stop_plan(ego(8.0), None, path, config())
     end = plan.trajectory.poses[-1]
     assert end[1] > 2.0
     assert np.hypot(end[0], end[1] - 20.0) == pytest.approx(20.0, abs=0.05)

@@ -106,9 +106,7 @@ def test_judge_and_map_exclude_each_other_and_a_page_needs_its_folder(eight, cap
 def incident(kind, severity):
     pose = np.array([5.0, 2.0, 1.0])
     moments = [
-        Moment(
-            0.1 * k, pose, 4.0, np.array([[9.0, 2.0, 0.0, 4.5, 2.0]]), np.array([1]), np.zeros((3, 3)), "PLANNER", "OK"
-        )
+        Moment(0.1 * k, pose, 4.0, np.array([[9.0, 2.0, 0.0, 4.5, 2.0]]), np.zeros((3, 3)), "PLANNER", "OK")
         for k in range(21)
     ]
     road = (np.array([[0.0, 0.0], [20.0, 0.0], [20.0, 9.0], [0.0, 9.0]]),)

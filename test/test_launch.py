@@ -6,7 +6,6 @@ What can be said without ROS's `launch` is said everywhere; the rest runs where 
 import ast
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,12 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reflectdrive_ros.config import Config, InputsConfig, load
+from reflectdrive_ros.config import Config
 from reflectdrive_ros.demo import world_messages
-from reflectdrive_ros.planning import LEARNED
-from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.bag import BagWriter
-from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS, SHOWN_ONLY
+from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "launch" / "planner.launch.py"
@@ -64,133 +61,6 @@ def declared():
 def xml_arguments():
     """Arguments of autoware.launch.xml: name -> element."""
     return {entry.get("name"): entry for entry in ElementTree.parse(AUTOWARE).getroot().findall("arg")}
-
-
-# --- without launch --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("file", [FILE, REPLAY, DEMO], ids=lambda file: file.name)
-def test_the_file_compiles(file):
-    compile(file.read_text(), str(file), "exec")
-
-
-def test_every_remapped_input_is_one_of_the_nodes():
-    asked = [
-        InputsConfig(route_type=route, drivable_type="grid", obstacles_type="cloud") for route in ("path", "lanelet")
-    ]
-    known = {topic.name for inputs in asked for topic in topics.inputs(Config(inputs=inputs))}
-    cameras = {name for name in known if name.startswith("~/input/camera/")}  # these are settings
-    assert known - cameras - {"/tf_static"} == set(INPUTS)
-
-
-def test_the_planners_to_choose_from_are_all_that_there_are():
-    (row,) = (row for row in ast.walk(ast.parse(FILE.read_text())) if argument_name(row) == "planner")
-    assert ast.unparse(row.args[3]) == "['', *PLANNERS, *LEARNED]"
-    assert "reflexdiffusion" in LEARNED
-
-
-def argument_name(node):
-    """The name that a call `argument(NAME, ..)` declares; empty for any other node."""
-    if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != "argument":
-        return ""
-    return getattr(node.args[0], "value", "")
-
-
-def test_every_remapped_output_is_one_of_the_nodes():
-    assert set(OUTPUTS) <= {topic.name for topic in topics.OUTPUTS if topic.name.startswith("~/output/")}
-
-
-def test_autowares_names_are_the_defaults():
-    defaults = {own: topic for own, (_, topic, _) in INPUTS.items()}
-    assert defaults["~/input/odometry"] == "/localization/kinematic_state"
-    assert defaults["~/input/acceleration"] == "/localization/acceleration"
-    assert defaults["~/input/route"] == "/planning/mission_planning/route"
-    assert defaults["~/input/map"] == "/map/vector_map"
-    assert defaults["~/input/objects"] == "/perception/object_recognition/objects"
-    assert defaults["~/input/operation_mode_state"] == "/api/operation_mode/state"
-    assert defaults["~/input/turn_indicators_status"] == "/vehicle/status/turn_indicators_status"
-
-
-def test_the_dds_profile_and_the_rviz_file_lie_where_the_file_looks():
-    for parts in (("fastdds.xml",), ("rviz", "reflectdrive.rviz")):
-        assert "SHARE / " + " / ".join(f'"{part}"' for part in ("config", *parts)) in FILE.read_text()
-        assert ROOT.joinpath("config", *parts).is_file()
-
-
-@pytest.mark.parametrize("file", [FILE, REPLAY, DEMO], ids=lambda file: file.name)
-def test_every_argument_says_what_it_is(file):
-    for words, _ in called("argument", file):
-        assert len(words) >= 3, words
-        assert words[2] != ""
-    for _, keywords in called("DeclareLaunchArgument", file):
-        assert "description" in keywords
-
-
-def test_time_is_the_wall_clocks_unless_asked():
-    (default,) = (words[1] for words, _ in called("argument", FILE) if words[0] == "use_sim_time")
-    assert default == xml_arguments()["use_sim_time"].get("default") == "false"
-
-
-def test_the_xml_file_hands_on_what_the_planner_file_declares():
-    (include,) = ElementTree.parse(AUTOWARE).getroot().findall("group/include")
-    assert include.get("file") == "$(dirname)/planner.launch.py"
-    handed = {entry.get("name"): entry.get("value") for entry in include.findall("arg")}
-    assert set(handed) == declared()  # what is left out would be the parent's argument of that name
-    fixed = {"planner": "", "rviz": "false"}  # Autoware's own arguments have these names
-    assert {name: handed.pop(name) for name in fixed} == fixed
-    assert set(handed.values()) == {f"$(var {name})" for name in xml_arguments()}
-    assert all(entry.get("description") for entry in xml_arguments().values())
-
-
-def test_inside_autoware_the_map_comes_by_its_topic_and_no_file_is_needed():
-    defaults = {name: entry.get("default") for name, entry in xml_arguments().items()}
-    assert None not in defaults.values()
-    assert (defaults["route_type"], defaults["lanelet_map"]) == ("lanelet", "")
-    assert defaults["input_vector_map"] == INPUTS["~/input/map"][1] == "/map/vector_map"
-
-
-def test_inside_autoware_too_nothing_that_a_node_acts_on_leaves_the_namespace_by_default():
-    defaults = {name: entry.get("default") for name, entry in xml_arguments().items() if name.startswith("output_")}
-    assert defaults.pop("output_planning_factors") == "/planning/planning_factors/reflectdrive"
-    assert set(defaults.values()) == set(OUTPUTS) - {"~/output/planning_factors"} == set(OUTPUTS) - set(SHOWN_ONLY)
-    names = {own: name for own, (name, _, _) in INPUTS.items()}
-    for own, (_, topic, _) in INPUTS.items():
-        if names[own] in xml_arguments():
-            assert xml_arguments()[names[own]].get("default") == topic
-
-
-@pytest.mark.parametrize("name", ["demo", "recorded"])
-def test_the_cameras_of_the_shipped_files_are_those_of_our_bags(name):
-    config = load(ROOT / "config" / f"{name}.yaml")
-    car = {topic.key: topic.name for topic in world_messages.car_topics(Config())}
-    assert list(config.cameras.topics) == [car[f"image:{camera}"] for camera in config.cameras.names]
-    assert list(config.cameras.info_topics) == [car[f"info:{camera}"] for camera in config.cameras.names]
-
-
-def test_the_demo_listens_where_the_world_speaks():
-    car = {topic.private: topic.name for topic in world_messages.car_topics(Config())}
-    heard = {own: table("WORLD_TOPICS", DEMO).get(name, topic) for own, (name, topic, _) in INPUTS.items()}
-    assert {own: heard[own] for own in car if own.startswith("~/input") and own in heard} == {
-        own: car[own] for own in heard if own in car
-    }
-    silent = {"drivable", "obstacles", "max_velocity", "operation_mode_state", "turn_indicators_status"}  # not sent
-    assert heard.keys() - car.keys() <= {f"~/input/{name}" for name in silent}
-
-
-def test_a_world_slower_than_time_is_no_fault_of_the_planner():
-    assert load(ROOT / "config" / "demo.yaml").engine.watchdog_ms >= 10_000.0
-
-
-def test_what_replay_records_is_published():
-    published = {topic.name for topic in topics.OUTPUTS}
-    assert {f"~/output/{name}" for name in table("RECORDED", REPLAY)} <= published
-
-
-def test_every_launch_file_has_its_configuration_installed():
-    assert "install(DIRECTORY launch config models" in (ROOT / "CMakeLists.txt").read_text()
-    for file in (REPLAY, DEMO):
-        for name in re.findall(r'"config" / "([a-z.]+yaml)"', file.read_text()):
-            assert yaml.safe_load((ROOT / "config" / name).read_text())
 
 
 # --- with launch -----------------------------------------------------------------------------------------------------

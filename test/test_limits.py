@@ -12,6 +12,7 @@ from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.assessment import score_candidates
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.planning.repair import repair_points
+from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.scoring.limits import RouteLimits
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check
@@ -249,7 +250,7 @@ def test_mirrored_scenes_have_mirrored_limits():
 def test_the_stop_plan_brakes_harder_to_keep_a_red_light():
     scene = with_light(observation(speed=10.0), LightState.RED, 19.0)
     settings = config()
-    stop = guard.stop_plan(scene.ego, None, None, settings, SafetyContext(scene, settings))
+    stop = stop_plan(scene.ego, None, None, settings, SafetyContext(scene, settings))
     assert stop.stamp_ns == SECOND_NS
     assert stop.trajectory.poses[-1, 0] + FRONT_M < 19.0
-    assert guard.stop_plan(scene.ego, None, None, settings).trajectory.poses[-1, 0] + FRONT_M > 19.0
+    assert stop_plan(scene.ego, None, None, settings).trajectory.poses[-1, 0] + FRONT_M > 19.0

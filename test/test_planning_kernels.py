@@ -16,6 +16,7 @@ from reflectdrive_ros.planning.postprocess.speed_profile import (
 )
 from reflectdrive_ros.planning.postprocess.waypoints import interpolate
 from reflectdrive_ros.scoring import drivable, frenet, metrics
+from reflectdrive_ros.scoring import simulate as simulation
 from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.scoring.metrics import EgoAreas
 from reflectdrive_ros.scoring.safety import (
@@ -187,7 +188,7 @@ def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact)
     states = (
         simulate(poses, known.scene.motion, vehicle) if simulated else states_of_poses(interpolate(poses, 6.0), 6.0)
     )
-    centers, shape = metrics.centers(states, vehicle), states.shape[:2]
+    centers, shape = simulation.centers(states, vehicle), states.shape[:2]
     by_step, excess = np.ones(shape), np.zeros(len(states))
     if len(known.scene.agents):
         anywhere = np.ones(shape, bool)
@@ -198,7 +199,7 @@ def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact)
             known.scene.agents.kinds,
         )
         longer = known.stopping_vehicle
-        by_step = metrics.no_collision(states, metrics.centers(states, longer), longer, inflated, areas)
+        by_step = metrics.no_collision(states, simulation.centers(states, longer), longer, inflated, areas)
         excess += (by_step < SAFE).sum(axis=1)
     if scene.drivable is not None:
         size = np.array([vehicle.length_m, vehicle.width_m])

@@ -29,7 +29,7 @@ def tracks(*cars):
 
 def scene(*cars, speed=10.0, centerline=ROAD, grid=None):
     motion = np.array([speed, 0, 0, 0, 0, 0, 0, 0])
-    return Scene(motion, tracks(*cars), ForecastSource.CONSTANT_VELOCITY, centerline, grid=grid)
+    return Scene(motion, tracks(*cars), centerline, grid=grid)
 
 
 def planned(world, limit=10.0):

@@ -7,7 +7,7 @@ import pytest
 from scenes import cars, config, observation, straight_route
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.config import ConfigError, ReflexDiffusionConfig
+from reflectdrive_ros.config import ConfigError
 from reflectdrive_ros.domain import Verdict
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.planning import denoiser as sampling
@@ -17,6 +17,7 @@ from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, Plan
 from reflectdrive_ros.planning.postprocess.standstill import without_reversal
 from reflectdrive_ros.planning.reflexdiffusion import Reflector, guided, reflect
 from reflectdrive_ros.planning.repair import repair_points
+from reflectdrive_ros.recipe_config import ReflexDiffusionConfig
 from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.vector_spec import VectorSpec
 

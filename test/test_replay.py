@@ -6,6 +6,7 @@ The goldens in test/golden are changed on purpose only:
 after looking at the report, with the reason in the commit message.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from own_bags import explained_fields, fields_of
+from shared import made_once
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
@@ -63,10 +65,14 @@ def comma(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def followed(pandaset, tmp_path_factory):
-    """The whole recording through the follower, with its report: exit code, summary, folder."""
-    out = tmp_path_factory.mktemp("followed")
-    return (*replayed(pandaset, out, "--json", str(out / "copy.json")), out)
+def followed(pandaset):
+    """The whole recording through the follower, with its report: summary and folder."""
+
+    def make(out):
+        assert replayed(pandaset, out, "--json", str(out / "copy.json"))[0] == 0
+
+    out = made_once("followed", make)
+    return json.loads((out / "summary.json").read_text()), out
 
 
 def replayed(bag, out, *words):
@@ -80,24 +86,42 @@ def test_the_recording_drives_as_the_golden_has_it_bit_for_bit_on_every_repeat(f
     golden = HERE / "golden" / "pandaset_002.route_follower.npz"
     code, numbers = replayed(pandaset, tmp_path, "--no-report", "--golden", str(golden))
     assert (code, capsys.readouterr().err.replace("\n", "")) == (0, "")
-    assert numbers["plans_sha256"] == followed[1]["plans_sha256"]
+    assert numbers["plans_sha256"] == followed[0]["plans_sha256"]
 
 
-def test_the_follower_drives_the_recording_better_than_going_straight_on(followed, pandaset, tmp_path):
-    golden = HERE / "golden" / "pandaset_002.constant_velocity.npz"
-    words = ["--no-report", "--planner", "constant_velocity", "--golden", str(golden)]
-    code, straight = replayed(pandaset, tmp_path, *words)
-    assert code == 0
-    for numbers in (straight, followed[1]):
+@pytest.fixture(scope="module")
+def straight(pandaset, tmp_path_factory):
+    """The recording at constant velocity, against a golden of which one speed was changed: code, summary, errors."""
+    folder = tmp_path_factory.mktemp("straight")
+    with np.load(HERE / "golden" / "pandaset_002.constant_velocity.npz") as file:
+        golden = dict(file)
+    golden["speeds"] = golden["speeds"].copy()
+    golden["speeds"][7, 3] += 0.01
+    np.savez(folder / "golden.npz", **golden)
+    words = ["--no-report", "--planner", "constant_velocity", "--golden", str(folder / "golden.npz")]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code, numbers = replayed(pandaset, folder / "out", *words)
+    return code, numbers, said.getvalue()
+
+
+def test_a_changed_plan_shows_against_the_golden_and_no_other_does(straight):
+    code, _, said = straight
+    assert code == 1
+    (_, differences) = " ".join(said.split()).split("speeds: 1 of 79 plans differ by up to 0.01")
+    assert "differ" not in differences
+
+
+def test_the_follower_drives_the_recording_better_than_going_straight_on(followed, straight):
+    straight = straight[1]
+    for numbers in (straight, followed[0]):
         assert numbers["plans"] == 79
         assert numbers["sources"]["PLANNER"] >= 75
         assert set(numbers["latency_ms"]["plan"]) >= {"p50", "p99"}
-    assert followed[1]["ade_m"] < 0.6 * straight["ade_m"]
+    assert followed[0]["ade_m"] < 0.6 * straight["ade_m"]
 
 
 def test_plans_summary_and_report_are_left_behind(followed):
-    code, numbers, tmp_path = followed
-    assert code == 0
+    numbers, tmp_path = followed
     assert json.loads((tmp_path / "copy.json").read_text()) == numbers
     assert {"version", "commit", "device", "date", "command"} <= set(numbers)
     assert numbers["inputs"]["image front"]["lost"] == 0
@@ -110,7 +134,7 @@ def test_plans_summary_and_report_are_left_behind(followed):
 
 
 def test_every_field_of_a_summary_is_explained(followed):
-    fields = fields_of(followed[1])
+    fields = fields_of(followed[0])
     assert {"plans", "topics.KEY.name", "inputs.NAME.lost", "latency_ms.STAGE.p50", "diagnostics[].count"} <= fields
     assert fields <= explained_fields()
 
@@ -145,11 +169,11 @@ def test_the_driven_path_can_be_the_route(comma, tmp_path, way):
 def test_a_planner_may_be_kept_from_the_objects_by_which_its_plans_are_still_scored(followed, pandaset, tmp_path):
     code, numbers = replayed(pandaset, tmp_path, "--no-report", "--topic", "objects=")
     assert code == 0
-    assert "objects" in followed[1]["inputs"]
+    assert "objects" in followed[0]["inputs"]
     assert "objects" not in numbers["inputs"]
-    assert numbers["plans"] == followed[1]["plans"]
-    assert numbers["plans_sha256"] != followed[1]["plans_sha256"]
-    assert numbers["scored"]["plans"] == followed[1]["scored"]["plans"]
+    assert numbers["plans"] == followed[0]["plans"]
+    assert numbers["plans_sha256"] != followed[0]["plans_sha256"]
+    assert numbers["scored"]["plans"] == followed[0]["scored"]["plans"]
 
 
 @pytest.mark.parametrize(
@@ -309,15 +333,3 @@ def test_the_json_file_may_lie_in_the_folder_that_the_command_makes(comma, tmp_p
 def test_a_golden_is_not_written_from_half_a_replay(tmp_path):
     with pytest.raises(GoldenError, match="whole bag"):
         golden_replay.write(None, tmp_path / "golden.npz", whole=False)
-
-
-def test_a_changed_plan_shows_against_the_golden(pandaset, tmp_path, capsys):
-    golden = tmp_path / "golden.npz"
-    with np.load(HERE / "golden" / "pandaset_002.route_follower.npz") as file:
-        before = dict(file)
-    before["speeds"] = before["speeds"].copy()
-    before["speeds"][7, 3] += 0.01
-    np.savez(golden, **before)
-    code, _ = replayed(pandaset, tmp_path / "out", "--no-report", "--golden", str(golden))
-    assert code == 1
-    assert "speeds: 1 of 79 plans differ by up to 0.01" in " ".join(capsys.readouterr().err.split())

@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from test_replay import replayed
+from test_replay import followed, replayed  # noqa: F401 (a fixture)
 from test_report import embedded
 
 from reflectdrive_ros.replay import chunks
@@ -28,47 +28,56 @@ def settled(numbers):
         "memory_mb_max",
         "date",
         "command",
+        "commit",  # of files that somebody may be editing
     )
     return {name: value for name, value in numbers.items() if name not in changing}
 
 
-def test_legs_tell_what_one_piece_does(pandaset, tmp_path, monkeypatch):
-    code, whole = replayed(pandaset, tmp_path / "whole")
+def test_legs_tell_what_one_piece_does(pandaset, followed, tmp_path, monkeypatch):  # noqa: F811
+    whole, folder = followed
     monkeypatch.setattr(chunks, "CHUNK_PLANS", 40)
     monkeypatch.setattr(chunks, "MARGIN_NS", 6_000_000_000)
-    assert (code, settled(replayed(pandaset, tmp_path / "legs")[1])) == (0, settled(whole))
-    assert rows(tmp_path / "legs") == rows(tmp_path / "whole")
-    assert any(row["nc"] for row in rows(tmp_path / "whole"))
-    one, many = (embedded(tmp_path / name / "report.html") for name in ("whole", "legs"))
+    code, legs = replayed(pandaset, tmp_path / "legs")
+    assert (code, settled(legs)) == (0, settled(whole))
+    assert rows(tmp_path / "legs") == rows(folder)
+    assert any(row["nc"] for row in rows(folder))
+    one, many = (embedded(out / "report.html") for out in (folder, tmp_path / "legs"))
     for key in ("driven", "routes", "images", "statuses"):
         assert json.dumps(one[key]) == json.dumps(many[key]), key
     for before, after in zip(one["frames"], many["frames"], strict=True):
         assert {**before, "ms": {}} == {**after, "ms": {}}
 
 
-def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, tmp_path, monkeypatch):
-    _, whole = replayed(pandaset, tmp_path / "whole", "--duration", "3")
+@pytest.fixture(scope="module")
+def three_seconds(pandaset, tmp_path_factory):
+    """Summary and folder of a replay in one piece, with its report."""
+    out = tmp_path_factory.mktemp("three_seconds")
+    return replayed(pandaset, out, "--duration", "3")[1], out
+
+
+def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, three_seconds, tmp_path, monkeypatch):
+    whole, folder = three_seconds
     for name, most in (("CHUNK_PLANS", 10), ("MARGIN_NS", 500_000_000), ("FRAMES_MAX", 10), ("IMAGES_MAX", 4)):
         monkeypatch.setattr(chunks, name, most)
     monkeypatch.setattr(chunks, "PATH_MAX", 50)
     _, numbers = replayed(pandaset, tmp_path / "legs", "--duration", "3")
     assert numbers["plans"] == whole["plans"] == 29
     assert numbers["latency_ms"].keys() == whole["latency_ms"].keys()
-    shown, all_of_them = (embedded(tmp_path / name / "report.html") for name in ("legs", "whole"))
+    shown, all_of_them = (embedded(out / "report.html") for out in (tmp_path / "legs", folder))
     assert [entry["t"] for entry in shown["frames"]] == [entry["t"] for entry in all_of_them["frames"]][::4]
     assert "8 of 29 plans are drawn" in shown["origin"]
     assert 2 <= len(shown["images"]) <= 4
     assert 25 <= len(shown["driven"]["t"]) <= 50
 
 
-def test_images_are_made_for_a_report_alone_and_change_no_number(pandaset, tmp_path, monkeypatch):
-    _, with_report = replayed(pandaset, tmp_path / "report", "--duration", "2")
+def test_images_are_made_for_a_report_alone_and_change_no_number(pandaset, three_seconds, tmp_path, monkeypatch):
+    with_report, folder = three_seconds
     asked = []
     monkeypatch.setattr(chunks.BagCameras, "images", lambda *of: asked.append(of))
-    _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "2", "--no-report")
+    _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "3", "--no-report")
     assert not asked
     assert settled(without) == settled(with_report)
-    assert rows(tmp_path / "numbers") == rows(tmp_path / "report")
+    assert rows(tmp_path / "numbers") == rows(folder)
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 100])

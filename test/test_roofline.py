@@ -20,7 +20,7 @@ def counted(action):
 
 
 def frame_without_steps(parts):
-    return [parts[name] for name in ("vision", "prefill", "goal", "look")]
+    return [parts[name] for name in ("vision", "prefill", "goal", "rescore")]
 
 
 @pytest.mark.parametrize("make", [tiny_net, lambda: TokenNet(small_config(()))], ids=["tiny", "small"])
@@ -50,7 +50,7 @@ def test_the_weights_that_are_read_are_those_there_are():
         * config.transformer.kv_heads
         * config.transformer.head_dim
     )
-    twice = parts["look"].bytes - 4 * (2 * config.transformer.width + 1) * config.goal_hidden  # by another pass
+    twice = parts["rescore"].bytes - 4 * (2 * config.transformer.width + 1) * config.goal_hidden  # by another pass
     read = sum(part.bytes for part in frame_without_steps(parts)) - kept - twice
     tables = ("embed", "embedding", "norm", "ego", "route_position", "camera", "instant", "slot", "bias", "goal_x")
     net = TokenNet(config)

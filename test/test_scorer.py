@@ -11,19 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.config import ConfigError, ScoringConfig
+from reflectdrive_ros.config import Config, ConfigError, ScoringConfig
 from reflectdrive_ros.domain import AgentKind, Agents, EgoState, Forecast, ForecastSource, Observation, Trajectory
 from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.scoring import drivable
-from reflectdrive_ros.scoring.areas import MapAreas
+from reflectdrive_ros.scoring.areas import MapAreas, RedLights
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
+from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.scoring.scorer import (
     BLOCK,
-    RedLights,
     Reference,
     Scene,
     ScoreCard,
-    motion_of,
     score,
     score_states,
     scored_poses,
@@ -71,7 +70,7 @@ def road(speed=10.0, agents=None, **more):
     motion = np.array([speed, 0, 0, 0, 0, 0, 0, 0])
     areas = MapAreas(lanes=(ROAD,), lane_on_route=(True,), roadblocks=(ROAD,))
     more = {"areas": areas, "reference": Reference(40.0), **more}
-    return Scene(motion, agents or AgentTracks.none(), ForecastSource.LOGGED, LINE, **more)
+    return Scene(motion, agents or AgentTracks.none(), LINE, **more)
 
 
 def straight(speed=10.0, count=1, y=0.0):
@@ -305,18 +304,10 @@ def test_an_observation_makes_a_scene():
     ego = EgoState(0, np.array([5.0, 6.0, 1.0]), 8.0, acceleration_mps2=0.5, yaw_rate_rps=0.1, steering_rad=0.04)
     agents = Agents(np.array([[20.0, 0, 0]]), np.array([[0.0, 0]]), np.array([[4.0, 2.0]]), [AgentKind.VEHICLE])
     observation = Observation(0, ego, np.array([[-5.0, 0, 0], [80, 0, 0]]), agents=agents)
-    forecast = Forecast(
-        np.repeat(agents.poses[:, None], 9, axis=1), agents.sizes, 0.5, ForecastSource.CONSTANT_VELOCITY
-    )
-    scene = Scene.of_observation(observation, forecast)
-    assert scene.source is ForecastSource.CONSTANT_VELOCITY
-    np.testing.assert_array_equal(scene.motion, motion_of(ego))
+    scene = SafetyContext(observation, Config()).scene
+    np.testing.assert_array_equal(scene.motion, [8.0, 0.0, 0.5, 0.0, 0.04, 0.0, 0.1, 0.0])
     assert score(scene, straight(8.0)).nc[0] == 0.0
-    assert score(Scene.of_observation(observation, None), straight(8.0)).nc[0] == 1.0
-    with pytest.raises(ValueError, match=r"Forecast\.poses holds 0 agents, the observation 1"):
-        Scene.of_observation(observation, replace(forecast, poses=np.zeros((0, 9, 3)), sizes=np.zeros((0, 2))))
-    with pytest.raises(ValueError, match=r"Observation\.route has no points"):
-        Scene.of_observation(replace(observation, route=np.zeros((0, 3))), None)
+    assert score(SafetyContext(replace(observation, agents=None), Config()).scene, straight(8.0)).nc[0] == 1.0
 
 
 def test_a_forecast_goes_on_as_it_ended():

@@ -30,7 +30,7 @@ def straight_scene(speed, parked=(), reference=None):
     sizes, kinds = np.full((len(poses), 2), (4.6, 1.9)), np.full(len(poses), AgentKind.VEHICLE)
     forecast = Forecast(poses, sizes, 0.5, ForecastSource.CONSTANT_VELOCITY)
     motion = np.array([speed, 0, 0, 0, 0, 0, 0, 0])
-    return Scene(motion, AgentTracks.of_forecast(forecast, kinds), forecast.source, ROAD, reference=reference)
+    return Scene(motion, AgentTracks.of_forecast(forecast, kinds), ROAD, reference=reference)
 
 
 def straight_plan(distances):

@@ -19,7 +19,7 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 
 PACKAGE = Path(reflectdrive_ros.__file__).parent
 ROOMS = ("planning", "scoring", "runtime")
-RETURNS_MAX = 16
+RETURNS_MAX = 10
 
 
 def file_of(frame):
@@ -99,41 +99,48 @@ def test_a_walk_that_goes_back_and_forth_is_seen():
     assert returns(there_and_back * 3) == [("a", "c"), ("c", "b"), ("a", "b"), ("b", "c")]
 
 
-def test_a_step_comes_back_to_few_files_that_it_had_left():
-    """Stop plan, route follower, guard, safety check, with agents and drivable space known."""
-    for observation in observations(20):
-        driven = engine("route_follower", None)
-        found = returns(calls_between_files(lambda: driven.step(observation)))  # noqa: B023
+@pytest.fixture(scope="module")
+def walks(network):
+    """Of each planner the calls and the report of one step for each of 20 observations, with agents and drivable space
+    known."""
+    found = {}
+    for planner in ("route_follower", "reflectdrive2"):
+        found[planner] = []
+        for observation in observations(20):
+            driven, reports = engine(planner, network), []
+            calls = calls_between_files(lambda: reports.append(driven.step(observation)))  # noqa: B023
+            found[planner].append((calls, reports[0]))
+    return found
+
+
+def test_a_step_comes_back_to_few_files_that_it_had_left(walks):
+    """Stop plan, route follower, guard, safety check."""
+    for calls, _ in walks["route_follower"]:
+        found = returns(calls)
         assert len(found) <= RETURNS_MAX, found
 
 
 @pytest.mark.parametrize(("planner", "most"), [("route_follower", 6), ("reflectdrive2", 33)])
-def test_files_have_few_callers_beyond_the_one_that_opened_them(planner, most, network):
+def test_files_have_few_callers_beyond_the_one_that_opened_them(walks, planner, most):
     """The second number includes the inside of the driving score and of the network's backend."""
-    for observation in observations(20):
-        calls = calls_between_files(lambda: engine(planner, network).step(observation))  # noqa: B023
-        assert further_callers(calls) <= most
+    assert max(further_callers(calls) for calls, _ in walks[planner]) <= most
 
 
 @pytest.mark.parametrize("planner", ["route_follower", "reflectdrive2"])
-def test_no_two_files_of_planning_and_scoring_call_each_other(planner, network):
+def test_no_two_files_of_planning_and_scoring_call_each_other(walks, planner):
     """A step goes down from the engine to the recipe to its checks. Callables that are handed in (a clock, a graph's
     backend) belong to `runtime`."""
-    for observation in observations(8):
-        calls = calls_between_files(lambda: engine(planner, network).step(observation))  # noqa: B023
+    for calls, _ in walks[planner]:
         pairs = {(caller, callee) for caller, _, callee, _ in calls}
         mutual = {pair for pair in pairs if pair[::-1] in pairs and "runtime" not in (pair[0] + pair[1])}
         assert not mutual
 
 
 @pytest.mark.parametrize("planner", ["route_follower", "reflectdrive2"])
-def test_a_step_builds_what_its_checks_share_once(planner, network):
+def test_a_step_builds_what_its_checks_share_once(walks, planner):
     """The route's frame once; the prediction twice: for the stop plan, which knows no route, and for all the rest."""
-    for observation in observations(8):
-        driven = engine(planner, network)
-        reports = []
-        calls = calls_between_files(lambda: reports.append(driven.step(observation)))  # noqa: B023
-        assert reports[0].plan.check.objects is not None
+    for calls, report in walks[planner]:
+        assert report.plan.check.objects is not None
         built = Counter((file, name) for _, _, file, name in calls)
         assert built["scoring/frenet.py", "of"] == 1
         assert built["scoring/prediction.py", "forecast"] == 2

@@ -66,13 +66,6 @@ def ended_by(number, ready, *words):
         sender.join(70.0)
 
 
-@pytest.fixture(scope="module")
-def pandaset(tmp_path_factory):
-    bag = tmp_path_factory.mktemp("bags") / "pandaset"
-    assert main(["make-bag", str(DATA / "pandaset_002"), str(bag)]) == 0
-    return bag
-
-
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_is_an_exception_that_leaves_with_blocks_and_a_second_one_does_not_break_into_them(late, number):
     closed = []

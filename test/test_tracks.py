@@ -11,7 +11,6 @@ import shapely
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.data import real_tracks
-from reflectdrive_ros.domain import ForecastSource
 from reflectdrive_ros.lanes import ROUTE_BEHIND_M
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.scorer import score
@@ -69,7 +68,6 @@ def test_the_humans_waypoints_are_where_the_car_was_recorded(recording, starts):
 def test_a_planner_sees_others_as_they_are_and_the_scorer_as_they_will_be():
     """Whom the scorer knows at 2 s is whom the planner sees at the next start, 2 s later, at the same places."""
     now, later = real_tracks.starts(real_tracks.load(MOTORWAY))
-    assert now.scene.source is ForecastSource.LOGGED
     later_from_now = geometry.compose(geometry.invert(later.observation.ego.map_from_ego), _map_from_ego(now))
     for start, sample, other_from_scene in ((now, 0, np.zeros(3)), (now, 20, later_from_now)):
         seen = (now if sample == 0 else later).observation.agents.poses

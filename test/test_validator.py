@@ -1,21 +1,18 @@
 """Autoware's checks: they see what they are for, and our plans pass them with room to spare."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from own_bags import short_bag
 from rich.console import Console
 from scenes import config, ego
 
-from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.domain import PlanSource, StepKind, Verdict
-from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.replay import conformance
 from reflectdrive_ros.replay.record import ReplayFrame
 from reflectdrive_ros.replay.validator import LIMITS, RAW_FORWARD_SHIFT, margins, three_point_curvature
 from reflectdrive_ros.ros import outputs
 
-HERE = Path(__file__).parent
 DT = 0.1
 
 
@@ -112,7 +109,7 @@ def test_three_points_on_a_circle():
 def test_what_is_published_is_in_form(speed):
     """Size, finite numbers, spacing, frame, velocities that belong to the points; a stop ends at rest."""
     made = config()
-    message = outputs.trajectory(guard.stop_plan(ego(speed), None, None, made), made)
+    message = outputs.trajectory(stop_plan(ego(speed), None, None, made), made)
     assert message.header.frame_id == "map"
     assert len(message.points) >= 2
     times = [p.time_from_start.sec + 1e-9 * p.time_from_start.nanosec for p in message.points]
@@ -126,8 +123,7 @@ def test_what_is_published_is_in_form(speed):
 
 @pytest.mark.parametrize("planner", ["route_follower", "constant_velocity"])
 def test_the_recordings_plans_stay_within_every_limit(planner, tmp_path):
-    bag = tmp_path / "pandaset"
-    assert main(["make-bag", str(HERE / "data" / "pandaset_002"), str(bag)]) == 0
+    bag = short_bag(tmp_path / "pandaset", "pandaset_002", seconds=100.0, objects=20)
     count, found = conformance.measure(bag, planner, Console(stderr=True))
     assert count > 50
     exceeded = {name: margin for name, margin in found.items() if name != RAW_FORWARD_SHIFT and not margin.met}

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import shared_traces  # noqa: F401 (each graph is traced once)
 import torch
-from tiny_net import VISION, assert_same_answer, tiny_inputs, tiny_net
+from tiny_net import ONE_LAYER, VISION, assert_same_answer, tiny_inputs, tiny_net
 
 from reflectdrive_ros.deploy.export import export
 from reflectdrive_ros.features.images import ModelInputs
@@ -16,7 +17,7 @@ WORDS = ("<pad>", "<unk>")
 
 
 def net():
-    return tiny_net(vision=replace(VISION, frames=1), words=WORDS)
+    return tiny_net(vision=replace(VISION, frames=1), transformer=ONE_LAYER, words=WORDS)
 
 
 def drive(count, interval=2):

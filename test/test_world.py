@@ -13,7 +13,7 @@ from reflectdrive_ros.config import VehicleConfig
 from reflectdrive_ros.domain import Command, Plan, Trajectory
 from reflectdrive_ros.scoring import drivable, metrics
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
-from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, simulate
+from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, centers, simulate
 from reflectdrive_ros.sim import drive_log, incidents, instructions, local_map
 from reflectdrive_ros.sim.ego import Ego, ego_at_speed, step_ego
 from reflectdrive_ros.sim.network import navigation, routing, towns
@@ -319,7 +319,7 @@ def by_the_score(ego, other, road_map):
     poses = np.tile(geometry.compose(ego_from_map, other.poses)[:, None], (1, SAMPLES, 1))
     speeds = np.tile(other.speeds_mps[:, None], (1, SAMPLES))
     tracks = AgentTracks(poses, present, speeds, other.sizes[:, :2], other.kinds)
-    center = metrics.centers(states, VEHICLE)
+    center = centers(states, VEHICLE)
     areas = metrics.ego_areas(center, SIZE, local_map.areas(road_map, ego.map_from_ego, ()), None)
     return metrics.no_collision(states, center, VEHICLE, tracks, areas).min()
 

@@ -6,14 +6,16 @@ from pathlib import Path
 import cv2
 import numpy as np
 import onnx_ir as ir
+import shared_traces  # noqa: F401 (each graph is traced once)
 import torch
 from tiny_net import tiny_inputs, tiny_net
 
-from reflectdrive_ros.config import DecodingConfig, ModelConfig
+from reflectdrive_ros.config import ModelConfig
 from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.model.card import sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
+from reflectdrive_ros.recipe_config import DecodingConfig
 
 WORDS = ("<pad>", "<unk>", "left", "right")
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())

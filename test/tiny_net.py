@@ -1,5 +1,7 @@
 """A network small enough for tests, inputs for it, and how the answers of two runtimes are compared."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -12,6 +14,7 @@ torch.set_num_threads(1)  # threads that wait for each other over a tiny matrix 
 
 VISION = VisionConfig(height=32, width=64, patch=16, stem=(8,), channels=16, layers=1, heads=2, ffn=32)
 TRANSFORMER = TransformerConfig(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, ffn=48, action_ffn=24)
+ONE_LAYER = replace(TRANSFORMER, layers=1)  # where a graph is exported and nothing is claimed of its layers
 
 
 POSES = TokenLayout(  # a second layout: headings too, and no goal

@@ -1,6 +1,6 @@
 """The accuracy gate: quantised graphs must score as well as the float32 graphs on scenes before they may drive.
 
-    spreads = calibrate(card, "out/sets/val", console)                   # ranges of activations
+    ranges = calibrate(card, "out/sets/val", console)                   # ranges of activations
     gate = evaluate_gate(network, reference, "out/sets/test", 300, config, console)
 
 `gate` is stored in the card of the new graphs. The criterion is the driving score, because ids differ where two logits
@@ -44,12 +44,12 @@ def quantise_and_check(
     `sets`: one to calibrate on, and one to score on. Raises GraphError if the score is too low, SetError, OSError.
     """
     learn, judge = sets
-    spreads = calibrate(card, learn, console)
+    ranges = calibrate(card, learn, console)
     with tempfile.TemporaryDirectory() as place:
-        write_quantised(card, Path(place), precision, spreads)
+        write_quantised(card, Path(place), precision, ranges)
         network = OrtNetwork(GraphCard.read(Path(place) / CARD), 1, "cpu")
         gate = evaluate_gate(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
-        return write_quantised(card, folder, precision, spreads, golden(network), gate)
+        return write_quantised(card, folder, precision, ranges, golden(network), gate)
 
 
 def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, ActivationRange]]:

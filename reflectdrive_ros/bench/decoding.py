@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..command import command, make_table, track_progress
-from ..config import Config, ReflectDrive2Config
+from ..config import Config
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
@@ -33,6 +33,7 @@ from ..planning.assessment import score_candidates
 from ..planning.planner import Network, can_score, prefill_sequences
 from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
 from ..provenance import write_numbers
+from ..recipe_config import ReflectDrive2Config
 from ..runtime import cli_args
 from ..scoring.frenet import FrenetFrame
 from ..scoring.safety import SafetyContext

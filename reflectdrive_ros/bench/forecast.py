@@ -34,7 +34,6 @@ from ..domain import AgentHistory, Agents, Array, Forecast, Observation
 from ..evaluation import open_loop
 from ..provenance import write_numbers
 from ..scoring import prediction
-from ..scoring.following import MOVING_MPS
 from ..scoring.frenet import FrenetFrame
 from ..scoring.simulate import DT_S
 
@@ -60,7 +59,7 @@ def constant_speed(others: Agents, road: FrenetFrame | None, dt_s: float, steps:
     """Agents on the ego's road follow it, the others go straight on, all at their present speed."""
     straight_on = kinematics.forecast(others, dt_s, steps)
     speeds_mps, places = np.hypot(*others.velocities_mps.T), prediction.find_on_road(road, others)
-    chosen = places.on_road & (speeds_mps > MOVING_MPS)
+    chosen = places.on_road & (speeds_mps > prediction.MOVING_MPS)
     if road is None or not chosen.any():
         return straight_on
     poses, lanes = straight_on.poses.copy(), (places.at_m[chosen], places.beside_m[chosen])
@@ -171,7 +170,7 @@ def groups_of(cases: list[Case]) -> dict[str, Array]:
         span_s = DT_S * np.maximum(last - first, 1)
         gained = (case.speeds_mps[rows, last] - case.speeds_mps[rows, first]) / span_s
         turned = np.abs(geometry.wrap(case.poses[rows, last, 2] - case.poses[rows, first, 2])) / span_s
-        moving = np.hypot(*agents.velocities_mps.T) > MOVING_MPS
+        moving = np.hypot(*agents.velocities_mps.T) > prediction.MOVING_MPS
         on_road = prediction.find_on_road(FrenetFrame.of(case.observation.route), agents).on_road
         calm = np.abs(gained) < CHANGING_MPS2
         for name, members in (

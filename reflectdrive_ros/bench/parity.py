@@ -23,7 +23,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_table, track_progress
-from ..config import Config, DriveFineConfig, ModelConfig, load, override
+from ..config import Config, ModelConfig, load, override
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
@@ -44,6 +44,7 @@ from ..planning.planner import (
     run_rounds,
 )
 from ..provenance import write_numbers
+from ..recipe_config import DriveFineConfig
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network, token_network
 from ..scoring.scorer import Scene

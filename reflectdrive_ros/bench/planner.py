@@ -86,7 +86,8 @@ CACHED, UNCACHED = "with the ring", "images not cached"
 COLD_START_SCRIPT = """
 import time; begun = time.perf_counter()
 import sys
-from reflectdrive_ros.config import DecodingConfig, ModelConfig, override
+from reflectdrive_ros.config import ModelConfig, override
+from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.model.card import GraphCard
 from reflectdrive_ros.runtime.network import load_network
 file, sha256, backend, device, engines, threads = sys.argv[1:]

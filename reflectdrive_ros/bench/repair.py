@@ -39,10 +39,10 @@ from ..domain import Array, Observation, Plan, Verdict
 from ..evaluation import driving_scores, open_loop
 from ..evaluation.driving_scores import MEASURES
 from ..evaluation.privilege import observe
-from ..features.images import InputSpec, ModelInputs
+from ..features.images import ModelInputs
 from ..planning import decoding_config, get_planner, guard
 from ..planning.assessment import planned_safety
-from ..planning.planner import Network, PlannerContext, PlannerState, Prefilled, draft_sequentially
+from ..planning.planner import Network, NetworkWrapper, PlannerContext, PlannerState, Prefilled, draft_sequentially
 from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -133,46 +133,15 @@ def variants(config: Config) -> dict[str, tuple[str, Config]]:
     return found
 
 
-class CountingNetwork:
+class CountingNetwork(NetworkWrapper):
     """A network that measures its processor time, and encodes each scene once."""
 
     def __init__(self, network: Network) -> None:
-        self._network = network
+        super().__init__(network)
         self._read: tuple[bytes, Prefilled, float, float] | None = None
         self.seconds = 0.0  # processor time in all; a cached scene is charged once more
         self.saved = 0.0  # the cached part of it
         self.wall_saved = 0.0  # by the clock on the wall
-
-    @property
-    def inputs(self) -> InputSpec:
-        return self._network.inputs
-
-    @property
-    def layout(self) -> TokenLayout:
-        return self._network.layout
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        return self._network.capabilities
-
-    def sampled_step(
-        self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
-    ) -> tuple[Array, Array]:
-        return self._network.sampled_step(context, actions, limit, temperature, share)
-
-    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
-        return self._network.refine(context, actions)
-
-    def plan_values(self, context: Any, actions: Array) -> Array:
-        return self._network.plan_values(context, actions)
-
-    def unconditional(self, inputs: ModelInputs) -> Any:
-        return self._network.unconditional(inputs)
-
-    def guided_step(
-        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
-    ) -> tuple[Array, Array]:
-        return self._network.guided_step(context, unconditional, actions, limit, weight)
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         key = b"".join(part.tobytes() for part in inputs.arrays.values())

@@ -1,6 +1,6 @@
 """Roofline of a planning step: minimal multiplications and bytes, and the time of both.
 
-    parts = costs(config, blocks=6)                       # vision, prefill, goal, look, step
+    parts = costs(config, sequences=6)                    # vision, prefill, goal, rescore, step
     bound_ms(parts["step"], bytes_per_s, flop_per_s)      # the larger of the two times
 
 Counted are matrix products and convolutions, two FLOPs per multiplication, and the bytes of the weights (once per pass)
@@ -31,8 +31,8 @@ class Cost(NamedTuple):
 
 
 def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().rescored) -> dict[str, Cost]:
-    """Costs of each part of a frame; `step` is one call on that many sequences, `look` one on that many goals for their
-    goal values. A layout without a goal has neither `goal` nor `look`.
+    """Costs of each part of a frame; `step` is one call on that many sequences, `rescore` one on that many goals for
+    their goal values. A layout without a goal has neither `goal` nor `rescore`.
     """
     measures, prompt = config.transformer, config.prompt_length
     width, inside = measures.width, measures.heads * measures.head_dim
@@ -48,25 +48,25 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
     rows = [count if config.table_stride == 1 else count // config.table_stride + 4 for count in columns]
     heads = width * sum(rows)  # of one waypoint, each token by its axis's head
 
-    def looks(rows: int, columns: int) -> int:
+    def attended(rows: int, columns: int) -> int:
         return 2 * inside * rows * columns
 
     last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
-    prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + looks(prompt, prompt + length)) + last
-    points, of_way = len(config.route_at_m), width * (width + config.goal_hidden)
+    prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + attended(prompt, prompt + length)) + last
+    points, of_route = len(config.route_at_m), width * (width + config.goal_hidden)
     asked = SEGMENT * min(SEGMENTS, -(-xs // SEGMENT))  # x bins whose y distribution is evaluated
     goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
-    goal_y += points * (of_way + width * ys) + asked * points * (width + config.goal_hidden + ys)
+    goal_y += points * (of_route + width * ys) + asked * points * (width + config.goal_hidden + ys)
 
     def through_layers(count: int) -> int:
         tokens = length * count
-        return measures.layers * (tokens * (attention + of_action) + looks(tokens, prompt + length))
+        return measures.layers * (tokens * (attention + of_action) + attended(tokens, prompt + length))
 
     goal = through_layers(1) + layout.points * heads + width * xs + goal_y
     values = (2 * width + 1) * config.goal_hidden
     step = through_layers(sequences) + layout.points * sequences * heads
     kept = measures.layers * prompt * keys_values
-    goal_weights = (ys + layout.axes[0].bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_way
+    goal_weights = (ys + layout.axes[0].bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_route
     action_weights = measures.layers * of_action + heads
     found = {
         "vision": _vision(config),
@@ -78,7 +78,7 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
     return {
         **found,
         "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
-        "look": _cost(
+        "rescore": _cost(
             through_layers(rescored) + rescored * values, measures.layers * (attention + of_action) + kept + values
         ),
     }
@@ -114,8 +114,8 @@ def denoiser_costs(config: CurveNetConfig, batch: int) -> dict[str, Cost]:
     read, write = (future + hidden) * FUTURE_HIDDEN, 4 * hidden * (hidden + future)
     condition = (FREQUENCIES + hidden) * hidden + (6 * config.decoder_layers + 2) * hidden * hidden
     layer = attention + 2 * hidden * hidden + 2 * mlp  # of cross-attention queries and output only
-    looks = 2 * hidden * (futures + tokens)
-    denoise = condition + futures * (read + config.decoder_layers * (layer + looks) + write)
+    attended = 2 * hidden * (futures + tokens)
+    denoise = condition + futures * (read + config.decoder_layers * (layer + attended) + write)
     weights = condition + read + config.decoder_layers * layer + write
     return {
         "encode": _cost(batch * (encode + route + ego), encode_weights + batch * tokens * kept),

@@ -20,10 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..command import command, make_table
-from ..config import DecodingConfig, ModelConfig, override
+from ..config import ModelConfig, override
 from ..deploy.engines import BuiltEngine, build, try_build
 from ..model.card import GraphCard
 from ..provenance import write_numbers
+from ..recipe_config import DecodingConfig
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network
 

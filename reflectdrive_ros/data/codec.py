@@ -39,8 +39,8 @@ from ..documents import (
 from ..domain import Array, CameraFrame, Command, EgoState
 from ..errors import UserError
 from ..files import shown
-from ..scoring.areas import MapAreas, polygons_of
-from ..scoring.scorer import RedLights, Reference
+from ..scoring.areas import MapAreas, RedLights, polygons_of
+from ..scoring.scorer import Reference
 from ..scoring.simulate import STEPS
 from .scene import FAMILIES, TRACK_STEPS, DrivingScene, Tracks
 

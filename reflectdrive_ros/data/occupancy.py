@@ -28,7 +28,7 @@ def cell_centres_m() -> tuple[Array, Array]:
 
 
 def occupancy(scene: DrivingScene) -> Array:
-    """(len(AHEAD_STEPS), CELLS, CELLS) bool: whether cells x, y are occupied now and later."""
+    """(len(FUTURE_STEPS), CELLS, CELLS) bool: whether cells x, y are occupied now and later."""
     return np.stack([_occupied(scene, NOW + ahead) for ahead in FUTURE_STEPS])
 
 
@@ -45,6 +45,6 @@ def _occupied(scene: DrivingScene, step: int) -> Array:
     return np.asarray(shares >= OCCUPIED_SHARE)
 
 
-def mirror(taken: Array) -> Array:
+def mirror(occupied: Array) -> Array:
     """Cells (.., x, y) of the mirrored scene, left and right swapped."""
-    return taken[..., ::-1]
+    return occupied[..., ::-1]

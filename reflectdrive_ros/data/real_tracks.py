@@ -32,7 +32,7 @@ from .. import geometry
 from ..agent_motion import with_motion
 from ..config import VehicleConfig
 from ..documents import DocumentError, array, check_fields, maybe, number, parse_json, read_arrays, text, whole
-from ..domain import AgentHistory, Agents, Array, EgoState, ForecastSource, Observation
+from ..domain import AgentHistory, Agents, Array, EgoState, Observation
 from ..errors import UserError
 from ..files import shown
 from ..kinematics import forecast
@@ -40,7 +40,7 @@ from ..lanes import Lane, LaneSegments, lanes_at, route_line, same_road, shortes
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import AgentTracks
-from ..scoring.scorer import Scene, motion_of
+from ..scoring.scorer import Scene
 
 NAME = "real_tracks"  # on the command line, of the default folder
 STEP_S = 0.1
@@ -306,9 +306,8 @@ def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
     on_route = same_road(recording.lanes, lanes)
     drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
     believed = Scene(
-        motion=motion_of(ego),
+        motion=ego.motion,
         agents=AgentTracks.of_forecast(forecast(agents, STEP_S, FUTURE_STEPS), agents.kinds),
-        source=ForecastSource.CONSTANT_VELOCITY,
         centerline=centerline,
         areas=MapAreas(
             lanes=tuple(_ring(_transform(ego_from_map, part)) for _, part in drawn),
@@ -317,7 +316,7 @@ def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
         ),
         vehicle=recording.vehicle,
     )
-    came_true = replace(believed, agents=_logged_agents(recording, step, ego_from_map), source=ForecastSource.LOGGED)
+    came_true = replace(believed, agents=_logged_agents(recording, step, ego_from_map))
     plan = reference.reference_plan(believed, limit)
     return Start(
         name=f"{recording.name}@{step * STEP_S:.1f}s",

@@ -26,12 +26,12 @@ from ..domain import (
     Observation,
     StopLines,
     TrafficLights,
-    check_array,
 )
+from ..field_checks import check_array
 from ..kinematics import forecast
-from ..scoring.areas import MapAreas
+from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.scorer import WAYPOINTS, RedLights, Reference, Scene, motion_of
+from ..scoring.scorer import WAYPOINTS, Reference, Scene
 from ..scoring.simulate import DT_S
 from .scene_lanes import lane_segments, red_now
 
@@ -207,9 +207,8 @@ class DrivingScene:
         else:
             agents = AgentTracks.of_forecast(forecast(self.agents, DT_S, FUTURE_STEPS), self.agents.kinds)
         return Scene(
-            motion_of(self.ego),
+            self.ego.motion,
             agents,
-            source,
             self.route,
             areas=self.areas if self.has_map else None,
             reference=self.reference,

@@ -14,8 +14,7 @@ import shapely
 from .. import geometry
 from ..domain import Array, LightState, StopLines, TrafficLights
 from ..lanes import LANE_RADIUS_M, Lane, LaneSegments
-from ..scoring.areas import MapAreas
-from ..scoring.scorer import RedLights
+from ..scoring.areas import MapAreas, RedLights
 
 SAME_WIDTH_M = 1e-3
 APART = (0.999, 2.01)  # widths between the two corners of a bend, which is a mitre joint

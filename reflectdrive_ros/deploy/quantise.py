@@ -1,7 +1,7 @@
 """Post-training quantisation of exported ONNX graphs to int8 or fp8.
 
     write_calibration_graphs(card, folder)                           # graphs that output their activation ranges
-    card_sha256 = write_quantised(card, folder, "int8", spreads)     # spreads: measured ranges
+    card_sha256 = write_quantised(card, folder, "int8", ranges)
 
 Only products of activations with a weight matrix are quantised, and only those of transformer layers: the heads decide
 ids by the largest of many close values. Attention products, softmax, norms and sums stay in float32. Inputs and outputs
@@ -137,7 +137,7 @@ def write_quantised(
     card: GraphCard,
     folder: Path,
     precision: str,
-    spreads: ActivationRanges,
+    ranges: ActivationRanges,
     golden: Mapping[str, float] | None = None,
     gate: Mapping[str, Any] | None = None,
 ) -> str:
@@ -146,9 +146,9 @@ def write_quantised(
 
     def change(name: str, graph: ir.Graph) -> None:
         for node, value, weights in _layer_products(card, graph):
-            spread = spreads[name][value.name or ""]
-            if to.takes_wide or not spread.too_wide:
-                _quantise(graph, node, weights, spread, to)
+            activations = ranges[name][value.name or ""]
+            if to.takes_wide or not activations.too_wide:
+                _quantise(graph, node, weights, activations, to)
 
     capabilities = sorted(card.capabilities - {"guidance"})  # whose graph no calibration runs
     model = {**card.model, "precision": precision, "capabilities": capabilities}
@@ -208,7 +208,7 @@ def _ancestors(node: ir.Node) -> set[ir.Node]:
     return found
 
 
-def _quantise(graph: ir.Graph, product: ir.Node, weights: Array, spread: ActivationRange, to: Format) -> None:
+def _quantise(graph: ir.Graph, product: ir.Node, weights: Array, activations: ActivationRange, to: Format) -> None:
     """Rounds both inputs of a product.
 
     Products of one activation each round it themselves: ONNX Runtime makes integer products only of pairs of
@@ -218,7 +218,7 @@ def _quantise(graph: ir.Graph, product: ir.Node, weights: Array, spread: Activat
     assert value is not None
     assert multiplied is not None
     name = product.name or ""
-    of_value = _scale(graph, value.name or "", np.array(spread.largest / to.activation_max), to)
+    of_value = _scale(graph, value.name or "", np.array(activations.largest / to.activation_max), to)
     quantised = _insert_node(graph, product, "QuantizeLinear", [value, *of_value], f"{name}.{to.name}")
     rounded = _insert_node(graph, product, "DequantizeLinear", [quantised, *of_value], f"{name}.of_{to.name}")
     largest = np.maximum(np.abs(weights).max(0 if to.scale_per_column else None), np.finfo(np.float32).tiny)  # (N,), ()

@@ -30,13 +30,13 @@ from ..documents import (
     text,
     whole,
 )
-from ..domain import AgentKind, Array, ForecastSource
+from ..domain import AgentKind, Array
 from ..errors import UserError
 from ..files import MEGABYTE, open_limited, shown
 from ..scoring import metrics
-from ..scoring.areas import MapAreas
+from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.scorer import RedLights, Reference, Scene, ScoreCard, human_filter, score, total
+from ..scoring.scorer import Reference, Scene, ScoreCard, human_filter, score, total
 from ..scoring.simulate import (
     AX,
     DT_S,
@@ -170,7 +170,6 @@ def parse_scene(entry: Mapping[str, Any]) -> GoldenScene:
     common = Scene(
         motion=np.array([ego["vx"], ego["vy"], ego["ax"], ego["ay"], ego.get("steering") or 0.0, 0, 0, 0], float),
         agents=AgentTracks.none(),
-        source=ForecastSource.LOGGED,
         centerline=geometry.transform_points(ego_from_map, np.asarray(entry["centerline"], float)[:, :2]),
         areas=_areas(entry, ego_from_map),
         vehicle=VEHICLE,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 
-from .. import geometry
+from .. import geometry, kinematics
 from ..domain import Array, StepReport, Verdict
 from ..scoring import drivable
 from ..scoring.simulate import DT_S
@@ -31,7 +31,6 @@ class Moment:
     pose: Array  # (3,) rear axle
     speed_mps: float
     actors: Array  # (A, 5) x, y, heading of the box centre, length, width
-    actor_ids: Array  # (A,)
     plan: Array  # (T, 3) the plan that was driven
     source: str  # of the plan: the planner, or the engine's fallback
     verdict: str  # on the planner's own plan
@@ -73,7 +72,6 @@ class IncidentRecorder:
                 pose,
                 world.ego.speed_mps,
                 np.concatenate([actors.poses[near], actors.sizes[near, :2]], axis=1),
-                actors.ids[near],
                 geometry.compose(report.plan.map_from_ego, report.plan.trajectory.poses),
                 report.source.name,
                 Verdict(report.verdict).name,
@@ -136,7 +134,7 @@ class IncidentRecorder:
         vehicle, last = self._world.vehicle, self._moments[-1]
         size = np.array([vehicle.length_m, vehicle.width_m])
         for moment in list(self._moments)[:-1]:
-            center = geometry.compose(moment.plan[:10], np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+            center = kinematics.box_centres(moment.plan[:10], vehicle)
             if not drivable.contains(self._world.space, geometry.box_corners(center, size)).all():
                 return last.time_s - moment.time_s
         return 0.0

@@ -27,7 +27,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from .. import geometry
+from .. import geometry, kinematics
 from ..config import VehicleConfig
 from ..data.recorded_tags import scenario_tag
 from ..data.scene import HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
@@ -35,8 +35,8 @@ from ..domain import AgentKind, Array, CameraFrame, Command, EgoState, Observati
 from ..features.cameras import Camera
 from ..features.reprojection import Calibration, View, plan_views, reproject
 from ..scoring import metrics
-from ..scoring.areas import MapAreas
-from ..scoring.scorer import WAYPOINTS, RedLights, Reference, score
+from ..scoring.areas import MapAreas, RedLights
+from ..scoring.scorer import WAYPOINTS, Reference, score
 from ..scoring.simulate import DT_S, STEPS
 from .golden import KINDS, STATIC_TYPES
 
@@ -157,7 +157,7 @@ def scene_of(scene: Any, cache: Any | None, rig: Sequence[Camera], instants: int
             areas_of(cache, ego_from_map),
             red_lights(cache, ego_from_map),
         )
-    centers = geometry.compose(path, np.array([VehicleConfig().rear_axle_to_center_m, 0.0, 0.0]))
+    centers = kinematics.box_centres(path, VehicleConfig())
     progress_m = max(float(metrics.progress(centers[None], route)[0]), 0.0)
     made = DrivingScene(
         name=name,

@@ -23,8 +23,8 @@ from ..errors import UserError
 from ..features import cameras
 from ..planning import CAMERA_FREE, LEARNED, get_planner
 from ..planning.denoiser import Denoiser
-from ..planning.guard import stop_plan
 from ..planning.planner import Network, PlannerContext, PlanningError
+from ..planning.stop_plan import stop_plan
 from ..runtime import cli_args
 from ..runtime.engine import check_network
 from ..runtime.model_file import model_config

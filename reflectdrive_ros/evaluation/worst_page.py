@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from .. import geometry
+from .. import geometry, kinematics
 from ..config import VehicleConfig
 from ..domain import Array
 from ..pages import page
@@ -62,7 +62,7 @@ def _late(last: bool) -> str:
 
 
 def _ego_box(moment: Moment, vehicle: VehicleConfig) -> Array:
-    center = geometry.compose(moment.pose, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+    center = kinematics.box_centres(moment.pose, vehicle)
     return np.asarray(geometry.box_corners(center, np.array([vehicle.length_m, vehicle.width_m])))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 PARTS = {  # a script names others
+    "__DOCUMENT__": "head.html",
     "__REPORT__": "report.js",
     "__COLOURS__": "colours.css",
     "__TABLES__": "tables.css",
@@ -14,7 +15,8 @@ PARTS = {  # a script names others
 
 
 def page(name: str) -> str:
-    """The template `name` (report.html, replay_index.html, dataset.html, live.html) with the files that it names."""
+    """The template `name` (report.html, replay_index.html, dataset.html, live.html, worst.html) with the files that it
+    names."""
     text = (FOLDER / name).read_text(encoding="utf-8")
     for place, file in PARTS.items():
         if place in text:

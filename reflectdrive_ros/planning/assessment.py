@@ -16,6 +16,7 @@ from .. import geometry
 from ..config import ScoringConfig
 from ..domain import Array
 from ..scoring import metrics
+from ..scoring.contacts import AgentTracks
 from ..scoring.frenet import poses_on_road
 from ..scoring.safety import (
     SAFE,
@@ -172,11 +173,12 @@ class CandidateScores:
 
 
 def score_candidates(known: SafetyContext, points: Array) -> CandidateScores:
-    """Driving scores of plans through points (N, 8, 2) at 0.5 .. 4 s. Raises ValueError without a route."""
+    """Driving scores of plans through points (N, 8, 2) at 0.5 .. 4 s, of an observation with a route."""
     forecast = known.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
-    scene = Scene.of_observation(
-        known.observation, forecast, red_lights=known.limits.red_lights(), vehicle=known.config.vehicle
-    )
+    agents = known.scene.agents
+    if forecast is not None and known.others is not None:
+        agents = AgentTracks.of_forecast(forecast, known.others.kinds)
+    scene = replace(known.scene, agents=agents, grid=known.grid)
     return CandidateScores(scene, score(scene, poses_on_road(points, known.road)), known.config.scoring)
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import geometry
+from .. import geometry, kinematics
 from ..domain import Array
 from ..scoring.drivable import corner_clearances
 from ..scoring.frenet import FrenetFrame
-from ..scoring.safety import SafetyContext, box_centres
+from ..scoring.safety import SafetyContext
 
 LATERAL_PER_MPS2 = 0.15  # m1: an error of 1 m/s^2 gives a factor of 0.86
 CURVATURE_WEIGHT = 0.5  # m2: a curvature 20 % off gives a factor of 0.90
@@ -115,7 +115,7 @@ def times_to_collision(poses: Array, dt_s: float, known: SafetyContext) -> Array
     if forecast is None or len(forecast.poses) == 0:
         return none
     vehicle = known.config.vehicle
-    centres, size = box_centres(poses, vehicle), np.array([vehicle.length_m, vehicle.width_m])
+    centres, size = kinematics.box_centres(poses, vehicle), np.array([vehicle.length_m, vehicle.width_m])
     others = forecast.poses[:, 1:]
     reach = 0.5 * (np.hypot(*size) + np.hypot(*forecast.sizes.T))
     close = np.hypot(others[..., 0] - centres[:, 0], others[..., 1] - centres[:, 1]) <= reach[:, None]
@@ -133,7 +133,7 @@ def off_road_probability(poses: Array, known: SafetyContext) -> Array:
         return np.zeros(len(poses))
     vehicle = known.config.vehicle
     size = np.array([vehicle.length_m, vehicle.width_m])
-    clearance = corner_clearances(known.grid, box_centres(poses, vehicle), size)
+    clearance = corner_clearances(known.grid, kinematics.box_centres(poses, vehicle), size)
     return _sigmoid(-clearance / OFF_ROAD_SCALE_M)
 
 

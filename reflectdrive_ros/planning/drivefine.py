@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ..config import DriveFineConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
+from ..recipe_config import DriveFineConfig
 from ..scoring.safety import safety_check
 from ..tokens import cosine_schedule
 from .assessment import score_candidates

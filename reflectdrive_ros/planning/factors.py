@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..domain import Array, FactorKind, PlanningFactor, Trajectory
-from ..scoring.safety import SafetyContext, box_centres
+from ..scoring.safety import SafetyContext
 
 STOPPED_MPS = 0.3  # a plan that ends at a lower speed stops
 AHEAD_M = 15.0  # an object further beyond the end of a plan is not why it stops
@@ -41,7 +41,7 @@ def object_ahead(poses: Array, known: SafetyContext) -> PlanningFactor | None:
         way = geometry.compose(geometry.sample(known.route, at_m + beyond_m), np.array([0.0, aside_m, 0.0]))
     size = np.array([vehicle.length_m, vehicle.width_m + 2.0 * MARGIN_M])
     blocked = geometry.boxes_overlap(
-        box_centres(way, vehicle)[:, None], size, others.poses[None], others.sizes[None]
+        kinematics.box_centres(way, vehicle)[:, None], size, others.poses[None], others.sizes[None]
     ).any()
     driven_m = float(geometry.arc_lengths(line)[-1]) if len(line) > 1 else 0.0
     return PlanningFactor(FactorKind.OBJECT, poses[-1], driven_m, 0.0) if blocked else None

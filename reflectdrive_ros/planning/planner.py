@@ -142,6 +142,47 @@ class Network(Protocol):
         ...
 
 
+class NetworkWrapper:
+    """A network that asks another for all that its subclasses do not answer themselves: encoding and drafts."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    @property
+    def inputs(self) -> InputSpec:
+        return self._network.inputs
+
+    @property
+    def layout(self) -> TokenLayout:
+        return self._network.layout
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._network.capabilities
+
+    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
+        return self._network.step(context, actions, limit, edit)
+
+    def sampled_step(
+        self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
+    ) -> tuple[Array, Array]:
+        return self._network.sampled_step(context, actions, limit, temperature, share)
+
+    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
+        return self._network.refine(context, actions)
+
+    def plan_values(self, context: Any, actions: Array) -> Array:
+        return self._network.plan_values(context, actions)
+
+    def unconditional(self, inputs: ModelInputs) -> Any:
+        return self._network.unconditional(inputs)
+
+    def guided_step(
+        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
+    ) -> tuple[Array, Array]:
+        return self._network.guided_step(context, unconditional, actions, limit, weight)
+
+
 AnyNetwork = Network | Denoiser  # what a model file holds, as its card's `kind` says
 
 

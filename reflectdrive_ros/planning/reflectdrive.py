@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..config import ReflectDriveConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..features.images import ModelInputs
+from ..recipe_config import ReflectDriveConfig
 from ..scoring.safety import safety_check
 from ..tokens import decoding_rounds, draft_schedule
 from .assessment import assess, evaluate

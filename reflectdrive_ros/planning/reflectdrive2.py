@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from .. import geometry, kinematics
-from ..config import ReflectDrive2Config
 from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
+from ..recipe_config import ReflectDrive2Config
 from ..scoring.safety import SafetyContext, safety_check
 from ..tokens import TokenLayout, draft_schedule
 from .assessment import CandidateScores, score_candidates, simulated_states

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..config import ReflexDiffusionConfig
 from ..domain import Array, Observation, Plan, StepKind, Trajectory
 from ..features.vectors import VectorInputs, vector_inputs
 from ..kinematics import resample
+from ..recipe_config import ReflexDiffusionConfig
 from ..scoring.safety import SafetyContext, safety_check
 from .confidence import confidence
 from .denoiser import (

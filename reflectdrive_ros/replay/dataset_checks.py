@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 
-from .. import geometry
+from .. import geometry, kinematics
 from ..config import VehicleConfig
 from ..data.scene import NOW, Tracks
 from ..domain import Array
@@ -52,7 +52,7 @@ def collides(path: Array, tracks: Tracks, vehicle: VehicleConfig, limits: FrameL
     """Whether the car on its path (41, 3) at 0, 0.1, .. 4 s overlaps an object by more than allowed."""
     if not len(tracks):
         return False
-    centers = geometry.compose(path, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+    centers = kinematics.box_centres(path, vehicle)
     later = slice(NOW, NOW + len(path))
     gap_m = geometry.box_separation(
         centers[None],

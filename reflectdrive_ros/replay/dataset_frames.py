@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry
+from .. import geometry, kinematics
 from ..agent_history import AgentHistoryBuffer
 from ..config import Config
 from ..data.frame_index import FrameRow
@@ -40,7 +40,8 @@ from ..ros.inputs.snapshot import Inputs
 from ..ros.inputs.store import read_message
 from ..ros.lanelet_map import LaneletMap
 from ..scoring import metrics
-from ..scoring.scorer import RedLights, Reference
+from ..scoring.areas import RedLights
+from ..scoring.scorer import Reference
 from .dataset_checks import (
     FUTURE_STEPS as EXPERT_STEPS,
 )
@@ -385,9 +386,7 @@ class Drive:
         near = near_polygons(self.lanelets, ego.map_from_ego, reach_m)
         if distance_to(near, ego.map_from_ego[None, :2])[0] > self.limits.off_lane_m:
             yield "off_lane"
-        centers = geometry.compose(
-            geometry.compose(ego.map_from_ego, path[::5]), np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0])
-        )
+        centers = kinematics.box_centres(geometry.compose(ego.map_from_ego, path[::5]), vehicle)
         corners = geometry.box_corners(centers, np.array([vehicle.length_m, vehicle.width_m])).reshape(-1, 2)
         if (distance_to(near, corners) > self.limits.off_road_m).any():
             yield "future_off_road"
@@ -404,7 +403,7 @@ class Drive:
     ) -> DrivingScene:
         ego, vehicle = observation.ego, self.config.vehicle
         before = [sample for sample in around if sample.stamp_ns <= ego.stamp_ns]
-        centers = geometry.compose(path, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+        centers = kinematics.box_centres(path, vehicle)
         progress_m = float(metrics.progress(centers[None], observation.route)[0])
         return DrivingScene(
             name=f"{self.name}-{each.tick:06d}",

@@ -19,7 +19,7 @@ from ..domain import Array, EgoState, LightState
 from ..ros import convert
 from ..ros.inputs.lights import REACH_M, LightMemory, of_own_turn, states_by_group
 from ..ros.lanelet_map import LaneletMap, align_bounds
-from ..scoring.scorer import RedLights
+from ..scoring.areas import RedLights
 from ..scoring.simulate import STEPS
 
 STEP_NS = 100_000_000

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array, PlanSource, Verdict, check_array
+from ..domain import Array, PlanSource, Verdict
 from ..errors import UserError
+from ..field_checks import check_array
 from ..files import MEGABYTE, read_limited
 
 PLANS_FILE = "plans.csv"

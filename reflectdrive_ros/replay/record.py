@@ -12,10 +12,10 @@ import numpy as np
 
 from .. import geometry
 from ..config import VehicleConfig
-from ..domain import Array, EgoState, PlanSource, StepKind, Verdict, check_array
+from ..domain import Array, EgoState, PlanSource, StepKind, Verdict
+from ..field_checks import check_array
 from ..planning.corrections import Correction
 from ..scoring import metrics
-from ..scoring.scorer import motion_of
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS, simulate
 from . import plan_measures
 from .plan_measures import PlanMeasures
@@ -292,7 +292,7 @@ def ego_motion(frame: ReplayFrame, vehicle: VehicleConfig) -> Array:
     # odometry has no steering angle; zero would cause a jerk at the start of a curve
     steering = np.arctan2(vehicle.wheel_base_m * frame.yaw_rate_rps, max(abs(frame.speed_mps), 1.0))
     motion = (frame.speed_mps, frame.acceleration_mps2, frame.yaw_rate_rps, float(steering))
-    return motion_of(EgoState(frame.stamp_ns, frame.map_from_ego, *motion))
+    return EgoState(frame.stamp_ns, frame.map_from_ego, *motion).motion
 
 
 def plan_poses_in_ego(frame: ReplayFrame) -> Array:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import geometry
+from .. import geometry, kinematics
 from ..config import Config
-from ..domain import Agents, Array, DrivableGrid, ForecastSource
+from ..domain import Agents, Array, DrivableGrid
 from ..scoring import contacts, metrics
 from ..scoring.contacts import AgentTracks
 from ..scoring.scorer import Reference, Scene, score
@@ -98,14 +98,11 @@ def _score_plan(
         return None
     ego_from_map = geometry.invert(frame.map_from_ego)
     driven = geometry.compose(ego_from_map, interpolate_driven_path(record, times_ns))
-    centres = geometry.compose(
-        np.concatenate([np.zeros((1, 3)), driven]), np.array([record.vehicle.rear_axle_to_center_m, 0.0, 0.0])
-    )
+    centres = kinematics.box_centres(kinematics.with_origin(driven), record.vehicle)
     line = geometry.transform_points(ego_from_map, route)
     scene = Scene(
         ego_motion(frame, record.vehicle),
         build_tracks(seen, frame.stamp_ns, frame.map_from_ego),
-        ForecastSource.LOGGED,
         line,
         grid=space_around(frame),
         reference=Reference(float(metrics.progress(centres[None], line)[0])),

@@ -14,7 +14,7 @@ from pathlib import Path
 from rclpy.qos import QoSProfile
 
 from ..config import Config, as_yaml
-from ..stopping import child_environment
+from ..stopping import Stopped, child_environment, defer_signals
 from . import topics
 from .plan_publisher import qos_profile
 from .topics import NODE_NAME
@@ -73,13 +73,18 @@ def running_node(
         command += ["-p", f"config_file:={file}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
         for private, name in remaps.items():
             command += ["-r", f"{private}:={name}"]
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=child_environment()
-        )
+        process = None
         try:
+            with defer_signals() as request:  # one that came between start and assignment would leave the node behind
+                process = subprocess.Popen(
+                    command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=child_environment()
+                )
+            if request.number is not None:
+                raise Stopped(request.number)
             yield process
         finally:
-            stop_process(process)
+            if process is not None:
+                stop_process(process)
 
 
 def stop_process(process: subprocess.Popen, patience_s: float = 3.0) -> int:

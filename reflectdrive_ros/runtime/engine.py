@@ -39,6 +39,7 @@ from ..planning.factors import planning_factors
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
 from ..planning.postprocess.route_limits import slow_trajectory
+from ..planning.stop_plan import stop_plan
 from ..scoring.safety import SafetyContext, safety_check
 from .model_file import training_domain
 from .network import load_network
@@ -247,10 +248,10 @@ class Engine:
         try:
             last = self._recent_plan(ego.stamp_ns)
             path = None if last is None else path_ahead(last, ego.map_from_ego)
-            return guard.stop_plan(ego, agents, path, self._config, known)
+            return stop_plan(ego, agents, path, self._config, known)
         except Exception:  # unusable agents or paths must not prevent the stop plan
             log.exception("the stop plan was computed without agents and path")
-            return guard.stop_plan(ego, None, None, self._config)
+            return stop_plan(ego, None, None, self._config)
 
 
 def slow_to_limits(plan: Plan, known: SafetyContext) -> Plan:

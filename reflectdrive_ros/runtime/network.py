@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..config import DecodingConfig, ModelConfig
+from ..config import ModelConfig
 from ..domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
 from ..features.images import ModelInputs, encode_route, route_ahead
 from ..features.vectors import VectorInputs, vector_inputs
@@ -28,6 +28,7 @@ from ..lanes import LANE_POINTS
 from ..planning import ReflectDriveDecoding
 from ..planning.denoiser import Denoiser, in_metres, present_states, sample
 from ..planning.planner import AnyNetwork, Network, prefill_sequences, run_rounds
+from ..recipe_config import DecodingConfig
 from ..tokens import decoding_rounds
 from ..vector_spec import VectorSpec
 from .graphs import GoalChoice

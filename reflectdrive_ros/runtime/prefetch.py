@@ -25,8 +25,7 @@ import numpy as np
 
 from ..domain import Array, Observation
 from ..features.images import InputSpec, ModelInputs, model_inputs
-from ..planning.planner import Network, Prefilled
-from ..tokens import TokenLayout
+from ..planning.planner import Network, NetworkWrapper, Prefilled
 
 PREFILL_GOAL, PREFILL = "prefill_goal", "prefill"
 DraftRequest = Callable[[Prefilled, Observation], tuple[Array, Sequence[int]]]  # sequences, ids per round
@@ -54,7 +53,7 @@ class PrefetchedDraft(NamedTuple):
     result: tuple[Array, Array]
 
 
-class Prefetcher:
+class Prefetcher(NetworkWrapper):
     """`planning.planner.Network`; for one planner, which plans in the order of `prefetch` calls.
 
     Full and lite steps usually alternate, so that the prediction is the call of the scene before the last.
@@ -64,7 +63,8 @@ class Prefetcher:
         self, network: Network, clock: Callable[[], float] = time.perf_counter, draft_inputs: DraftRequest | None = None
     ) -> None:
         """`draft_inputs`: the sequences that a step drafts after `prefill_goal`, if they depend on the scene alone."""
-        self._network, self._clock, self._draft_inputs = network, clock, draft_inputs
+        super().__init__(network)
+        self._clock, self._draft_inputs = clock, draft_inputs
         self._pool = ThreadPoolExecutor(min(PREFETCH_DEPTH, os.cpu_count() or 1), thread_name_prefix="read-ahead")
         self._begun: deque[tuple[int, Observation, Future[PrefetchedScene]]] = deque(
             maxlen=PREFETCH_DEPTH + 1
@@ -74,18 +74,6 @@ class Prefetcher:
         first = PREFILL_GOAL if "goals" in network.capabilities else PREFILL
         self._asked = deque(((-2, first), (-1, first)), maxlen=2)  # number of a scene and its call; the last two
         self._hidden_s = 0.0
-
-    @property
-    def inputs(self) -> InputSpec:
-        return self._network.inputs
-
-    @property
-    def layout(self) -> TokenLayout:
-        return self._network.layout
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        return self._network.capabilities
 
     def prefetch(self, observation: Observation) -> None:
         """Encodes a scene that will be planned after those prefetched before; call it from one thread."""
@@ -112,9 +100,6 @@ class Prefetcher:
     def prefill(self, inputs: ModelInputs) -> Any:
         return self._prefetched_or_call(PREFILL, inputs)
 
-    def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
-        return self._network.step(context, actions, limit, edit)
-
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         prefetched = None if self._planned is None else self._planned[1].draft
         if (
@@ -125,25 +110,6 @@ class Prefetcher:
         ):
             return prefetched.result
         return self._network.draft(context, actions, limits)
-
-    def sampled_step(
-        self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
-    ) -> tuple[Array, Array]:
-        return self._network.sampled_step(context, actions, limit, temperature, share)
-
-    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
-        return self._network.refine(context, actions)
-
-    def plan_values(self, context: Any, actions: Array) -> Array:
-        return self._network.plan_values(context, actions)
-
-    def unconditional(self, inputs: ModelInputs) -> Any:
-        return self._network.unconditional(inputs)
-
-    def guided_step(
-        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
-    ) -> tuple[Array, Array]:
-        return self._network.guided_step(context, unconditional, actions, limit, weight)
 
     def overlap_s(self) -> float:
         """Seconds of the last scene's encoding that overlapped with planning; reset by the call."""

@@ -10,8 +10,8 @@ edge that rounding might decide, is tested by shapely. The answer therefore equa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ import reflectdrive_kernels as kernels
 import shapely
 
 from ..domain import Array
+from ..field_checks import check_array
+from .simulate import STEPS
 
 CELL_M = 0.5
 REACH_M = 100.0  # the grid ends this far from the ego; points beyond it are tested by shapely
@@ -115,6 +117,19 @@ class MapAreas:
         kernels.area_flags(self.index.sets(points), *kinds, road_known, exact)
         flags[:, uncertain] = exact
         return flags
+
+
+@dataclass(frozen=True, eq=False)
+class RedLights:
+    """Connectors across intersections that are on the route and red at some time."""
+
+    connectors: tuple[Array, ...] = ()  # R rings (V, 2), ego frame
+    red: Array = field(default_factory=partial(np.zeros, (0, STEPS + 1), bool))  # (R, 41) at 0, 0.1, .. 4 s
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "connectors", check_rings("RedLights", "connectors", self.connectors))
+        shape = (len(self.connectors), STEPS + 1)
+        object.__setattr__(self, "red", check_array("RedLights", "red", self.red, shape, np.bool_))
 
 
 class AreaIndex:

@@ -20,7 +20,7 @@ import reflectdrive_kernels as kernels
 from .. import geometry
 from ..config import Config
 from ..domain import Array, FactorKind, LightState, Observation, PlanningFactor
-from .scorer import RedLights
+from .areas import RedLights
 from .simulate import STEPS
 
 STOP_GAP_M = 1.0  # from the front to a stop line

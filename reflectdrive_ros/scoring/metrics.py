@@ -19,7 +19,7 @@ from ..domain import Array, DrivableGrid
 from . import drivable
 from .areas import MapAreas
 from .contacts import AgentTracks
-from .simulate import AX, AY, DT_S, HEADING, X, Y
+from .simulate import AX, AY, DT_S, HEADING
 
 STOPPED_MPS = 0.05  # section 4: slower is stopped, for the ego and for others
 BEHIND_RAD = np.deg2rad(150.0)
@@ -29,14 +29,6 @@ LANE_OFFSET_M = 0.5  # section 11
 LANE_STEPS = 20
 
 # --- where the car is -------------------------------------------------------------------------------------------------
-
-
-def centers(states: Array, vehicle: VehicleConfig) -> Array:
-    """(N, 41, 3) poses of the box centre (section 1.4)."""
-    poses: Array = states[..., : HEADING + 1].copy()
-    poses[..., X] += vehicle.rear_axle_to_center_m * np.cos(poses[..., HEADING])
-    poses[..., Y] += vehicle.rear_axle_to_center_m * np.sin(poses[..., HEADING])
-    return poses
 
 
 @dataclass(frozen=True, eq=False)

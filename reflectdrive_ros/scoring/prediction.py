@@ -3,8 +3,11 @@
 At constant velocity every agent leaves the road at the next bend: an oncoming bus seems to cross the ego's lane, and a
 lead vehicle in a curve seems to leave the road. The ego knows one road, its route. An agent on its lanes, with a
 heading along or against it, follows it; its speed across the road decays. All other agents continue straight on, or
-along an arc whose curvature decays if their yaw rates are known. The distances along both come from `following`.
-Predicted paths of the observation take precedence.
+along an arc whose curvature decays if their yaw rates are known. Predicted paths of the observation take precedence.
+
+Distances along both: an acceleration decays exponentially. Agents behind a lead also adapt their speed to it, the
+stronger the closer they are. Drivers' reaction to a lead is part of their present acceleration, so that the larger of
+both counts where they have the same sign. Leads adapt to their own leads in the same rollout.
 """
 
 from __future__ import annotations
@@ -15,10 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import kinematics
-from ..domain import Agents, Array, Forecast, ForecastSource
-from . import following
-from .following import MOVING_MPS
+from .. import agent_motion, kinematics
+from ..domain import AgentKind, Agents, Array, Forecast, ForecastSource
 from .frenet import FrenetFrame
 
 BESIDE_M = 4.0  # the lane beside the ego's
@@ -28,6 +29,18 @@ CARRIAGEWAY_ALONG = np.cos(np.radians(3.0))  # agents beyond BESIDE_M at a large
 TURN_DECAY_S = 1.2  # of yaw rates, at the present speed
 DRIFT_DECAY_S = 0.7  # of the speed across the road
 ARC_MIN_MPS = 1.0  # slower agents turn as at this speed
+STEP_S = 0.2  # of the rollout
+SPEED_UP_DECAY_S = 1.2
+SLOW_DOWN_DECAY_S = 2.0  # who brakes goes on braking for a while
+MOVING_MPS = 0.5
+LEAD_REACH_M = 80.0
+SAME_WAY = 0.5  # cosine between the headings of an agent and its lead; a standing lead may have any heading
+PASSES_M = 0.3  # boxes that overlap less in width pass each other
+ADAPTION_PER_S = 1.2  # of the difference in speed to the lead, without a gap
+ADAPTION_GAP_M = 10.0  # at this gap it is halved
+ADAPTION_DELAY_S = 0.25  # its time constant: the present acceleration has the reaction until now
+FOLLOWING_RANGE_MPS2 = (-4.0, 1.0)
+STOP_GAP_M = 0.5  # behind a standing lead
 
 
 def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) -> Forecast:
@@ -38,7 +51,7 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
         return straight_on
     speeds_mps = np.hypot(*others.velocities_mps.T)
     places = find_on_road(road, others)
-    leads = following.find_leads(others, *places)
+    leads = find_leads(others, *places)
     in_lane = places.on_road & (speeds_mps > MOVING_MPS)
     still = np.zeros(len(others))
     accelerations = still if others.accelerations_mps2 is None else others.accelerations_mps2
@@ -46,7 +59,7 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
     changes = (accelerations != 0.0) | (yaw_rates != 0.0) | np.isfinite(leads.gaps_m)
     if not (in_lane | changes).any():
         return straight_on
-    driven_m = following.distances(speeds_mps, accelerations, leads, dt_s * np.arange(steps + 1))
+    driven_m = driven_distances(speeds_mps, accelerations, leads, dt_s * np.arange(steps + 1))
     poses = straight_on.poses.copy()
     free = np.flatnonzero(changes & ~in_lane)
     poses[free] = _along_arcs(others.poses[free], others.velocities_mps[free], yaw_rates[free], driven_m[free])
@@ -77,6 +90,56 @@ def find_on_road(road: FrenetFrame | None, others: Agents) -> RoadPlaces:
     near = (away_m <= BESIDE_M) & (straight >= ALONG)
     far = (away_m <= CARRIAGEWAY_M) & (straight >= CARRIAGEWAY_ALONG)
     return RoadPlaces(at_m, beside_m, facing, (near | far) & (at_m > road.at[0]) & (at_m < road.at[-1]))
+
+
+# --- how far along their paths ----------------------------------------------------------------------------------------
+
+
+class Leads(NamedTuple):
+    """The agent ahead of each agent on its path."""
+
+    rows: Array  # (A,) its row; meaningless without a lead
+    gaps_m: Array  # (A,) between the boxes, infinite without a lead
+
+
+def find_leads(others: Agents, at_m: Array, beside_m: Array, facing: Array, on_road: Array) -> Leads:
+    """The nearest agent ahead of each moving agent whose box would be hit by driving on.
+
+    Agents on the ego's road (`on_road` (A,) bool) are compared along it: metres along and to the left of it (A,), and
+    the cosine `facing` (A,) of their angle to it. All others are compared straight ahead.
+    """
+    follows = others.kinds != AgentKind.PEDESTRIAN
+    rows, gaps_m = np.empty(len(others), np.int64), np.empty(len(others))
+    users = (others.poses, np.hypot(*others.velocities_mps.T), others.sizes, follows, at_m, beside_m, facing, on_road)
+    kernels.find_leads(*users, LEAD_REACH_M, SAME_WAY, PASSES_M, MOVING_MPS, rows, gaps_m)
+    return Leads(rows, gaps_m)
+
+
+def driven_distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads, times_s: Array) -> Array:
+    """(A, T) metres driven at ascending times (T,), never backwards; who stands stays."""
+    steps = max(int(np.ceil(times_s[-1] / STEP_S - 1e-9)), 1)
+    decay_s = np.where(accelerations_mps2 < 0.0, SLOW_DOWN_DECAY_S, SPEED_UP_DECAY_S)[:, None]
+    lasting_s = agent_motion.decayed(STEP_S * np.arange(steps + 1), decay_s)
+    own_mps2 = accelerations_mps2[:, None] * np.diff(lasting_s, axis=1) / STEP_S  # mean over each step
+    driven_m = np.empty((len(speeds_mps), len(times_s)))
+    kernels.follow_leads(
+        speeds_mps,
+        own_mps2,
+        leads.rows,
+        leads.gaps_m,
+        times_s,
+        STEP_S,
+        ADAPTION_PER_S,
+        ADAPTION_GAP_M,
+        ADAPTION_DELAY_S,
+        *FOLLOWING_RANGE_MPS2,
+        STOP_GAP_M,
+        driven_m,
+    )
+    return driven_m
+
+
+# --- where they are then ----------------------------------------------------------------------------------------------
 
 
 def _along_arcs(poses: Array, velocities_mps: Array, yaw_rates_rps: Array, driven_m: Array) -> Array:

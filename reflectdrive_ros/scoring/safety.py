@@ -17,6 +17,7 @@ Unknown inputs are not checked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -31,17 +32,17 @@ from ..domain import (
     Array,
     DrivableGrid,
     Forecast,
-    ForecastSource,
     Observation,
     Plan,
     SafetyCheck,
     Trajectory,
 )
+from ..kinematics import box_centres
 from . import contacts, drivable, prediction
 from .contacts import SAMPLES, AgentTracks
 from .frenet import FrenetFrame
 from .limits import RouteLimits
-from .scorer import Scene, motion_of
+from .scorer import Scene
 from .simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
@@ -120,19 +121,12 @@ class SafetyContext:
     @cached_property
     def scene(self) -> Scene:
         """Motion, agents (none if unknown) and route for the driving score; no drivable space."""
-        agents, source = AgentTracks.none(), ForecastSource.CONSTANT_VELOCITY
+        centerline = STRAIGHT_ON if self.route is None else self.route
+        agents = AgentTracks.none()
         if self.others is not None and self.forecast is not None:
             agents = AgentTracks.of_forecast(self.forecast, self.others.kinds)
-            source = source if self.observation.agents is None else self.forecast.source
-        centerline = STRAIGHT_ON if self.route is None else self.route
-        return Scene(
-            motion_of(self.observation.ego),
-            agents,
-            source,
-            centerline,
-            red_lights=self.limits.red_lights(),
-            vehicle=self.config.vehicle,
-        )
+        lights, vehicle = self.limits.red_lights(), self.config.vehicle
+        return Scene(self.observation.ego.motion, agents, centerline, red_lights=lights, vehicle=vehicle)
 
     @cached_property
     def inflated_sizes(self) -> Array:
@@ -224,11 +218,6 @@ def touching_clearances(poses: Array, sizes: Array, vehicle: VehicleConfig) -> A
     return np.asarray(np.maximum(ego_axes / nearer, other_axes))
 
 
-def box_centres(poses: Array, vehicle: VehicleConfig) -> Array:
-    """(..., 3) centres of the vehicle box for rear-axle poses (..., 3)."""
-    return geometry.compose(poses, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
-
-
 # --- one trajectory, as published -----------------------------------------------------------------------------------
 
 
@@ -242,6 +231,15 @@ def unsafe_reason(trajectory: Trajectory, known: SafetyContext) -> str:
         or off_road_reason(trajectory, centres, known)
         or red_light_reason(trajectory.poses[:steps], trajectory.dt_s, known)
     )
+
+
+def first_safe(choices: Sequence[Trajectory], known: SafetyContext, lights: SafetyContext | None) -> Trajectory:
+    """The first trajectory that is safe and crosses no closed stop line of `lights`; the last if none is."""
+    for trajectory in choices:
+        crosses = lights is not None and red_light_reason(trajectory.poses, trajectory.dt_s, lights)
+        if not crosses and not unsafe_reason(trajectory, known):
+            return trajectory
+    return choices[-1]
 
 
 def red_light_reason(poses: Array, dt_s: float, known: SafetyContext) -> str:

@@ -2,13 +2,13 @@
 
 How to build a Scene (in the ego frame at t = 0: x forward, y left, origin at the rear axle):
 
-    scene = Scene.of_observation(observation, forecast, reference=Reference(progress_m=31.0))       # on the car
-    scene = Scene(motion, agents, ForecastSource.LOGGED, centerline, areas=MapAreas(...), ...)      # from a map
+    scene = SafetyContext(observation, config).scene                                                # on the car
+    scene = Scene(motion, agents, centerline, areas=MapAreas(...), reference=Reference(31.0), ...)  # from a map
     card = score(scene, candidates)          # (N, 8, 3) poses at 0.5 .. 4 s, or (N, 40, 3) at 0.1 .. 4 s
     best = card.score.argmax()
     card = score(scene, trajectory)          # a Trajectory of 4 s or more, of any interval
 
-- `motion` (8,) comes from `motion_of(ego_state)`; `agents` from `AgentTracks.of_forecast(forecast, kinds)`.
+- `motion` (8,) is `EgoState.motion`; `agents` from `AgentTracks.of_forecast(forecast, kinds)`.
 - Drivable space is `areas` (polygons, exact), or `grid` (a DrivableGrid of `drivable.grid_around_ego`), or both: then
   the grid decides what is off-road, and the polygons decide the rest. With neither, no point is known to be off-road.
 - `centerline` (L, 2+) is the route ahead: progress and lane keeping are measured along it.
@@ -48,11 +48,12 @@ import numpy as np
 
 from .. import kinematics
 from ..config import ScoringConfig, VehicleConfig
-from ..domain import Array, DrivableGrid, EgoState, Forecast, ForecastSource, Observation, Trajectory, check_array
+from ..domain import Array, DrivableGrid, Trajectory
+from ..field_checks import check_array
 from . import contacts, metrics
-from .areas import MapAreas, check_rings
+from .areas import MapAreas, RedLights
 from .contacts import AgentTracks
-from .simulate import HORIZON_S, STATE_SIZE, STEPS, simulate
+from .simulate import HORIZON_S, STATE_SIZE, STEPS, centers, simulate
 
 WAYPOINTS = 8
 STEPS_PER_WAYPOINT = STEPS // WAYPOINTS
@@ -79,25 +80,11 @@ class Reference:
 
 
 @dataclass(frozen=True, eq=False)
-class RedLights:
-    """Connectors across intersections that are on the route and red at some time."""
-
-    connectors: tuple[Array, ...] = ()  # R rings (V, 2), ego frame
-    red: Array = field(default_factory=lambda: np.zeros((0, STEPS + 1), bool))  # (R, 41) at 0, 0.1, .. 4 s
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "connectors", check_rings("RedLights", "connectors", self.connectors))
-        shape = (len(self.connectors), STEPS + 1)
-        object.__setattr__(self, "red", check_array("RedLights", "red", self.red, shape, np.bool_))
-
-
-@dataclass(frozen=True, eq=False)
 class Scene:
     """All inputs of the scorer, in the ego frame at t = 0. The module docstring shows how to build one."""
 
-    motion: Array  # (8,) vx, vy, ax, ay, steering, steering rate, yaw rate, yaw acceleration (`motion_of`)
-    agents: AgentTracks
-    source: ForecastSource  # source of the agents' future; a guard refuses LOGGED
+    motion: Array  # (8,) vx, vy, ax, ay, steering, steering rate, yaw rate, yaw acceleration
+    agents: AgentTracks  # as predicted, or as recorded
     centerline: Array  # (L >= 2, 2+)
     areas: MapAreas | None = None
     grid: DrivableGrid | None = None
@@ -119,44 +106,6 @@ class Scene:
             raise ValueError(f"Scene.centerline has shape {self.centerline.shape}, expected (2 or more, 2 or more)")
         if self.history is not None:
             object.__setattr__(self, "history", check_array("Scene", "history", self.history, (None, STATE_SIZE)))
-
-    @staticmethod
-    def of_observation(
-        observation: Observation,
-        forecast: Forecast | None,
-        *,
-        reference: Reference | None = None,
-        red_lights: RedLights | None = None,
-        vehicle: VehicleConfig | None = None,
-    ) -> Scene:
-        """The scene that a planner may use: its route, drivable grid and a forecast of its agents (None: no agents).
-
-        Raises ValueError if the observation has no route, or if the forecast is of other agents.
-        """
-        if len(observation.route) < 2:
-            raise ValueError("Observation.route has no points, expected at least 2 to measure progress along")
-        agents, source = AgentTracks.none(), ForecastSource.CONSTANT_VELOCITY
-        if forecast is not None:
-            others = observation.others
-            known = 0 if others is None else len(others)
-            if others is None or len(forecast.poses) != known:
-                raise ValueError(f"Forecast.poses holds {len(forecast.poses)} agents, the observation {known}")
-            agents, source = AgentTracks.of_forecast(forecast, others.kinds), forecast.source
-        return Scene(
-            motion_of(observation.ego),
-            agents,
-            source,
-            observation.route,
-            grid=observation.drivable,
-            reference=reference,
-            red_lights=red_lights or RedLights(),
-            vehicle=vehicle or VehicleConfig(),
-        )
-
-
-def motion_of(ego: EgoState) -> Array:
-    """(8,) `Scene.motion` of an ego state."""
-    return np.array([ego.speed_mps, 0.0, ego.acceleration_mps2, 0.0, ego.steering_rad, 0.0, ego.yaw_rate_rps, 0.0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +241,7 @@ def judge_alone(
     states = check_array("judge", "states", states, (None, STEPS + 1, STATE_SIZE))
     second = config.form == "epdms"
     vehicle = scene.vehicle
-    center = metrics.centers(states, vehicle)
+    center = centers(states, vehicle)
     size = np.array([vehicle.length_m, vehicle.width_m])
     areas = metrics.ego_areas(center, size, scene.areas, scene.grid, vehicle.rear_axle_to_center_m)
     official_rule = metrics.COMFORT_V2 if second else metrics.COMFORT_V1

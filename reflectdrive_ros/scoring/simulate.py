@@ -94,3 +94,11 @@ def _speed_fit() -> Array:
     penalty[-1, -1] = 1.0  # the one difference that survives in the official matrix: a_38 - a_37
     normal = model.T @ model + ACCELERATION_PENALTY * penalty.T @ penalty
     return np.ascontiguousarray((model / DT_S @ np.linalg.pinv(normal) @ model.T).T)
+
+
+def centers(states: Array, vehicle: VehicleConfig) -> Array:
+    """(N, 41, 3) poses of the box centre (section 1.4)."""
+    poses: Array = states[..., : HEADING + 1].copy()
+    poses[..., X] += vehicle.rear_axle_to_center_m * np.cos(poses[..., HEADING])
+    poses[..., Y] += vehicle.rear_axle_to_center_m * np.sin(poses[..., HEADING])
+    return poses

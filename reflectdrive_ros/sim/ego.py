@@ -12,7 +12,8 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..config import VehicleConfig
-from ..domain import Array, EgoState, Plan, check_array
+from ..domain import Array, EgoState, Plan
+from ..field_checks import check_array
 from ..scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEERING, STEPS, VX, YAW_RATE, X, Y, follow
 
 BRAKING_MPS2 = 3.0  # without a plan: firm, and within what passengers bear
@@ -25,7 +26,7 @@ class Ego:
     """Where the car is and how it moves."""
 
     map_from_ego: Array  # (3,) rear axle
-    motion: Array = field(default_factory=lambda: np.zeros(STATE_SIZE - VX))  # (8,) as `scoring.scorer.motion_of`
+    motion: Array = field(default_factory=lambda: np.zeros(STATE_SIZE - VX))  # (8,) as `EgoState.motion`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "map_from_ego", check_array("Ego", "map_from_ego", self.map_from_ego, (3,)))
@@ -48,7 +49,7 @@ class Ego:
 
     def box_center(self, vehicle: VehicleConfig) -> Array:
         """(3,) pose of the middle of the car's box, map frame."""
-        return geometry.compose(self.map_from_ego, np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+        return kinematics.box_centres(self.map_from_ego, vehicle)
 
     def states(self) -> Array:
         """(11,) columns of `scoring.simulate`, in the map frame."""

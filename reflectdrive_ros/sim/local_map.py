@@ -14,8 +14,7 @@ import shapely
 from .. import geometry
 from ..domain import Array, LanePolylines, LightState, StopLines, TrafficLights
 from ..lanes import LaneSegments
-from ..scoring.areas import REACH_M, MapAreas
-from ..scoring.scorer import RedLights
+from ..scoring.areas import REACH_M, MapAreas, RedLights
 from ..scoring.simulate import STEPS
 from .network.navigation import lanes_by_edge
 from .network.roads import RoadMap

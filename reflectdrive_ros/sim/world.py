@@ -34,15 +34,14 @@ from ..domain import (
     Command,
     DrivableGrid,
     EgoState,
-    ForecastSource,
     Observation,
     Plan,
     Trajectory,
 )
 from ..scoring import drivable, reference
-from ..scoring.areas import MapAreas
+from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.scorer import WAYPOINTS, RedLights, Scene, ScoreCard, score
+from ..scoring.scorer import WAYPOINTS, Scene, ScoreCard, score
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS
 from . import instructions, local_map, start
 from .drive_log import DriveLog, Event, Recorder
@@ -226,7 +225,6 @@ class World:
         scene = Scene(
             self._ego.motion,
             AgentTracks.of_forecast(forecast, agents.kinds),
-            ForecastSource.CONSTANT_VELOCITY,
             geometry.compose(geometry.invert(self._ego.map_from_ego), self.route),
             areas=self.areas(),
             red_lights=lights,

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..config import DriveFineConfig
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..model.token.rollout import RoundOutput, Sampling
+from ..recipe_config import DriveFineConfig
 from ..tokens import Round, TokenLayout, decoding_rounds
 from .settings import RlConfig
 

@@ -14,7 +14,7 @@ from messages import odometry, predicted_objects
 from run_table import NUMBERS, PAGE, page, run
 from scenes import config, ego
 
-from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.ros import outputs
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_the_page_is_made_from_the_numbers():
 
 def test_a_stop_is_safe_and_a_plan_from_elsewhere_is_not():
     made = config()
-    stop = outputs.trajectory(guard.stop_plan(ego(5.0), None, None, made), made)
+    stop = outputs.trajectory(stop_plan(ego(5.0), None, None, made), made)
     assert unsafe(stop, 0.0) == ""
     assert "from the car" in unsafe(stop, 30.0)
     stop.points[3].pose.position.y = 2.0

@@ -12,7 +12,7 @@ from ... import geometry
 from ...domain import Array, Trajectory
 from ...kinematics import with_origin
 from ...scoring.limits import COMFORT_BRAKING_MPS2, RouteLimits
-from .speed_profile import MOST_MPS2, interpolate_path, path_lengths
+from .speed_profile import MOST_MPS2, interpolate_path
 
 FINE_S = 0.1  # step of the slowed motion
 NOTICED_MPS = 0.05  # plans that are faster by less are kept
@@ -24,7 +24,7 @@ def slow_points(points: Array, limits: RouteLimits, speed_mps: float, dt_s: floa
     if not limits.kinds:
         return points
     ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
-    along = path_lengths(ways)
+    along = geometry.arc_lengths(ways)
     reached = slow_distances(along, limits, speed_mps, dt_s)
     if reached is along:
         return points
@@ -36,7 +36,7 @@ def slow_trajectory(trajectory: Trajectory, limits: RouteLimits, speed_mps: floa
     if not limits.kinds:
         return trajectory
     poses = with_origin(trajectory.poses)
-    along = path_lengths(poses[None])
+    along = geometry.arc_lengths(poses[None])
     reached = slow_distances(along, limits, speed_mps, trajectory.dt_s)
     if reached is along:
         return trajectory

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 import reflectdrive_kernels as kernels
 
+from ... import geometry
 from ...domain import Array
 from ...kinematics import SAME_PLACE_M
 
@@ -45,7 +46,7 @@ def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
     if abs(speed_mps) > CREEPING_MPS:
         return points
     ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
-    along = path_lengths(ways)
+    along = geometry.arc_lengths(ways)
     found, share = ways[:, 1:], np.ones(len(ways))
     for _ in range(SPEED_LIMIT_PASSES):
         most = max_lateral_accelerations(found, dt_s)
@@ -66,12 +67,6 @@ def max_lateral_accelerations(points: Array, dt_s: float) -> Array:
     moves = np.minimum(length[:, :-1], length[:, 1:]) > TELLING_M
     aside = np.where(moves, turns * np.maximum(length[:, :-1], length[:, 1:]), 0.0) / dt_s**2
     return np.asarray(aside.max(axis=1, initial=0.0))
-
-
-def path_lengths(ways: Array) -> Array:
-    """(N, T + 1) metres along paths (N, T + 1, 2+), from 0."""
-    steps = np.diff(ways[..., :2], axis=1)
-    return np.concatenate([np.zeros((len(ways), 1)), np.cumsum(np.hypot(steps[..., 0], steps[..., 1]), axis=1)], axis=1)
 
 
 def interpolate_path(ways: Array, along: Array, reached: Array) -> Array:

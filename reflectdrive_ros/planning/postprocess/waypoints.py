@@ -21,7 +21,6 @@ from .speed_profile import (
     drop_reversals,
     limit_acceleration,
     limit_curve_speed,
-    path_lengths,
     smooth_distances,
 )
 
@@ -98,7 +97,7 @@ def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
     stop. Distances along it follow the points within the limits of a controller: see `speed_profile.smooth_distances`.
     """
     knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, P + 1, 3)
-    distance = _distances(path_lengths(knots)[:, 1:], speed_mps, dt_s)  # (N, T)
+    distance = _distances(geometry.arc_lengths(knots)[:, 1:], speed_mps, dt_s)  # (N, T)
     found = np.empty((*distance.shape, 3))
     kernels.follow_waypoints(knots, distance, SAME_PLACE_M, found)
     sharp = exceeds_curvature(knots)

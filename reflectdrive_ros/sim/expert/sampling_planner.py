@@ -20,7 +20,7 @@ from ...domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
 from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge_alone, judge_among_agents
-from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X, simulate
+from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X, centers, simulate
 
 DECISION_STEP_S = 0.25  # in which a driver changes his mind
 DECISIONS = round(HORIZON_S / DECISION_STEP_S)
@@ -166,7 +166,7 @@ def _best_of(scene: Scene, ways: _Candidates, states: Array, some: Array) -> tup
 def _score_bounds(scene: Scene, states: Array) -> Array:
     """(N,) the score of each candidate if it meets no agent and no light, and leaves the road at no other instants."""
     config = ScoringConfig()
-    center, size = metrics.centers(states, scene.vehicle), np.array([scene.vehicle.length_m, scene.vehicle.width_m])
+    center, size = centers(states, scene.vehicle), np.array([scene.vehicle.length_m, scene.vehicle.width_m])
     off_road = metrics.ego_areas(center[:, ROAD_SAMPLES], size, scene.areas, scene.grid).off_road.any(axis=1)
     comfort = metrics.comfort_flags(states, scene.vehicle, metrics.COMFORT_SANE).all(axis=1)
     reference_m = scene.reference.progress_m * scene.reference.multiplier if scene.reference else 0.0
@@ -189,7 +189,7 @@ def _discomfort(ways: _Candidates, narrow: Array) -> Array:
 def _edge_penalty(scene: Scene, card: ScoreCard, some: Array) -> Array:
     """(K,) penalty of the candidates of indices (K,) for being close to the edge of the road."""
     size = np.array([scene.vehicle.length_m + EDGE_MARGIN_M, scene.vehicle.width_m + 2.0 * EDGE_MARGIN_M])
-    wide = metrics.ego_areas(metrics.centers(card.states[some], scene.vehicle), size, scene.areas, scene.grid)
+    wide = metrics.ego_areas(centers(card.states[some], scene.vehicle), size, scene.areas, scene.grid)
     return np.asarray(EDGE_WEIGHT * (wide.off_road.mean(axis=1) + 0.3 * wide.off_road.any(axis=1)))
 
 

@@ -60,20 +60,20 @@ def find_candidates(log: TrafficLog) -> Candidates:
         & _within(log.sizes[:, 1], EGO_WIDTH_M)
         & np.array([len(edges) > 0 for edges in log.edges], bool)
     )
-    looks = _road_context(log, steps, egos)
+    context = _road_context(log, steps, egos)
     others = _relative_actors(log, steps, egos)
-    masks = {**_tags_by_road(looks), **_tags_by_actors(log, steps, egos, looks, others)}
+    masks = {**_tags_by_road(context), **_tags_by_actors(log, steps, egos, context, others)}
     parked = _parked_ahead(log, others)
-    beside_parked = looks.moving & (parked >= 0) & (looks.bend < 0.15) & ~looks.junction_soon
+    beside_parked = context.moving & (parked >= 0) & (context.bend < 0.15) & ~context.junction_soon
     scripted = {"parked_door": parked, "cut_in": np.where(masks["cut_in"], -1, parked)}
     masks["parked_door"] = beside_parked
-    masks["cut_in"] = masks["cut_in"] | (beside_parked & (looks.speed > MIN_PULL_OUT_EGO_MPS))
+    masks["cut_in"] = masks["cut_in"] | (beside_parked & (context.speed > MIN_PULL_OUT_EGO_MPS))
     # The plain families exclude all other events.
     busy = ("lead_brakes", "crossing_pedestrian", "red_light")
     plain = ~np.any([masks[name] for name in busy] + [masks["cut_in"] & (scripted["cut_in"] < 0)], axis=0)
     masks["straight"] &= plain
     masks["curve"] &= plain
-    return Candidates(steps, egos, {name: mask & looks.known for name, mask in masks.items()}, scripted)
+    return Candidates(steps, egos, {name: mask & context.known for name, mask in masks.items()}, scripted)
 
 
 def _within(values: Array, bounds: tuple[float, float]) -> Array:
@@ -211,21 +211,21 @@ def _distance_to_red_light(log: TrafficLog, steps: Array, lane: Array, poses: Ar
     return np.where(red & np.isfinite(way), way, np.inf)
 
 
-def _tags_by_road(looks: _RoadContext) -> dict[str, Array]:
-    back = looks.turn[Turn.BACK] | (looks.road_type[RoadType.DEAD_END] & (looks.bend > BACK_RAD))
-    ring = looks.road_type[RoadType.ROUNDABOUT]
-    calm = looks.moving & ~ring & ~back & ~looks.lane_ends
-    crossing = looks.turn[Turn.LEFT] | looks.turn[Turn.RIGHT]
-    rolling = looks.speed > 1.0
+def _tags_by_road(context: _RoadContext) -> dict[str, Array]:
+    back = context.turn[Turn.BACK] | (context.road_type[RoadType.DEAD_END] & (context.bend > BACK_RAD))
+    ring = context.road_type[RoadType.ROUNDABOUT]
+    calm = context.moving & ~ring & ~back & ~context.lane_ends
+    crossing = context.turn[Turn.LEFT] | context.turn[Turn.RIGHT]
+    rolling = context.speed > 1.0
     return {
-        "straight": calm & (looks.bend < STRAIGHT_RAD) & ~crossing,
-        "curve": calm & ~looks.junction_soon & (looks.bend > CURVE_RAD),
-        "turn_left": rolling & looks.turn[Turn.LEFT] & ~ring & (looks.bend > 0.5),
-        "turn_right": rolling & looks.turn[Turn.RIGHT] & ~ring & (looks.bend > 0.5),
-        "roundabout": rolling & ring & (looks.bend > 0.2),
-        "u_turn": rolling & back & (looks.bend > 1.0),
-        "lane_end": looks.moving & looks.lane_ends,
-        "high_lateral_acceleration": looks.moving & ~ring & ~crossing & (looks.lateral > LATERAL_MPS2),
+        "straight": calm & (context.bend < STRAIGHT_RAD) & ~crossing,
+        "curve": calm & ~context.junction_soon & (context.bend > CURVE_RAD),
+        "turn_left": rolling & context.turn[Turn.LEFT] & ~ring & (context.bend > 0.5),
+        "turn_right": rolling & context.turn[Turn.RIGHT] & ~ring & (context.bend > 0.5),
+        "roundabout": rolling & ring & (context.bend > 0.2),
+        "u_turn": rolling & back & (context.bend > 1.0),
+        "lane_end": context.moving & context.lane_ends,
+        "high_lateral_acceleration": context.moving & ~ring & ~crossing & (context.lateral > LATERAL_MPS2),
     }
 
 
@@ -258,7 +258,7 @@ def _relative_to(ego: Array, poses: Array) -> _RelativeActors:
 
 
 def _tags_by_actors(
-    log: TrafficLog, steps: Array, egos: Array, looks: _RoadContext, others: _RelativeActors
+    log: TrafficLog, steps: Array, egos: Array, context: _RoadContext, others: _RelativeActors
 ) -> dict[str, Array]:
     ahead, left, turned = others.ahead, others.left, others.turned
     vehicle = np.isin(log.shapes, (Shape.CAR, Shape.VAN, Shape.TRUCK, Shape.BUS, Shape.MOTORCYCLE))
@@ -266,8 +266,8 @@ def _tags_by_actors(
     same_way, oncoming = turned < 0.4, turned > np.pi - 0.4
     now, later = log.speeds_mps[steps], log.speeds_mps[np.minimum(steps + REACTION_STEPS, log.steps - 1)]
     brakes = (now - np.nan_to_num(later, nan=np.inf)) > MIN_SPEED_LOSS_MPS
-    quick = looks.moving & (looks.speed > 4.5)
-    straight_on = looks.bend < 0.3
+    quick = context.moving & (context.speed > 4.5)
+    straight_on = context.bend < 0.3
 
     lead = vehicle & moved & _within(ahead, LEAD_M) & (np.abs(left) < 1.5) & same_way
     beside = _within(ahead, CUT_IN_M) & _within(np.abs(left), CUT_IN_LEFT_M) & (turned < 2.0)  # a side road counts
@@ -277,11 +277,11 @@ def _tags_by_actors(
     first = ~lead.any(axis=2)
     return {
         "lead_brakes": quick & straight_on & (lead & brakes[:, None]).any(axis=2),
-        "cut_in": looks.moving & cut_in.any(axis=2),
-        "bicycle": looks.moving & rides.any(axis=2),
-        "narrow_oncoming": looks.moving & looks.road_type[RoadType.NARROW] & meets.any(axis=2),
-        "red_light": quick & _within(looks.to_stop_line, STOP_LINE_M) & first,
-        "crossing_pedestrian": (looks.speed > 2.0) & _pedestrian_crosses(log, steps, egos, others),
+        "cut_in": context.moving & cut_in.any(axis=2),
+        "bicycle": context.moving & rides.any(axis=2),
+        "narrow_oncoming": context.moving & context.road_type[RoadType.NARROW] & meets.any(axis=2),
+        "red_light": quick & _within(context.to_stop_line, STOP_LINE_M) & first,
+        "crossing_pedestrian": (context.speed > 2.0) & _pedestrian_crosses(log, steps, egos, others),
     }
 
 

@@ -11,11 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ... import geometry
+from ... import geometry, kinematics
 from ...config import VehicleConfig
 from ...data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, DrivingScene, Tracks
 from ...domain import Array, Command, EgoState
-from ...kinematics import steering_from_curvature
 from ...scoring import areas as areas_of_map
 from ...scoring.areas import MapAreas
 from ...scoring.scorer import Reference, Scene
@@ -76,7 +75,7 @@ def extract_scene(
         scripted = scripted_actors.open_door(log, step, parked)
     tracks = _actor_tracks(log, step, ego, map_from_ego, scripted)
     here = tracks.present[:, NOW]
-    box = geometry.compose(np.zeros(3), np.array([vehicle.rear_axle_to_center_m, 0.0, 0.0]))
+    box = kinematics.box_centres(np.zeros(3), vehicle)
     size = np.array([vehicle.length_m, vehicle.width_m])
     if geometry.boxes_overlap(tracks.poses[here, NOW], tracks.sizes[here] + 0.1, box, size).any():
         raise NoScene("overlap_start")
@@ -148,7 +147,7 @@ def _perturb_ego(
         ),
         yaw_rate_rps=yaw_rate,
         steering_rad=float(
-            np.clip(steering_from_curvature(yaw_rate / max(speed, 1.0), vehicle.wheel_base_m), -0.6, 0.6)
+            np.clip(kinematics.steering_from_curvature(yaw_rate / max(speed, 1.0), vehicle.wheel_base_m), -0.6, 0.6)
         ),
     )
     return state, geometry.compose(geometry.invert(map_poses[-1]), map_poses)

@@ -80,24 +80,24 @@ def record(
         density = float(np.random.default_rng([seed, 44]).uniform(*DENSITIES))
     demand = Demand.sample(road_map, seed, density, RARE_ROAD_WEIGHT)
     steps = round(duration_s / STEP_S)
-    looks = -(-steps // SAMPLE_EVERY) + 1
+    samples = -(-steps // SAMPLE_EVERY) + 1
     with Simulation(road_map, demand, seed, SAMPLE_EVERY * STEP_S) as traffic:
         eventful_s = min(EVENT_WARM_UP_S, warm_up_s)
         traffic.warm_up(warm_up_s - eventful_s)
         for _ in range(round(eventful_s / traffic.step_s)):
             traffic.step()
         count = len(traffic.roster.ids)
-        poses = np.empty((looks, count, 3))
-        speeds = np.empty((looks, count))
-        braking = np.empty((looks, count), bool)
-        indicator = np.empty((looks, count), np.int8)
-        lane = np.empty((looks, count), np.int32)
-        lamps = np.empty((looks, len(road_map.signals)), np.int8)
+        poses = np.empty((samples, count, 3))
+        speeds = np.empty((samples, count))
+        braking = np.empty((samples, count), bool)
+        indicator = np.empty((samples, count), np.int8)
+        lane = np.empty((samples, count), np.int32)
+        lamps = np.empty((samples, len(road_map.signals)), np.int8)
         before = traffic.counts
-        for look in range(looks):
+        for sample in range(samples):
             traffic.step()
-            poses[look], speeds[look], braking[look] = traffic.poses, traffic.speeds_mps, traffic.braking
-            indicator[look], lane[look], lamps[look] = traffic.indicator, traffic.lane, traffic.lamps()
+            poses[sample], speeds[sample], braking[sample] = traffic.poses, traffic.speeds_mps, traffic.braking
+            indicator[sample], lane[sample], lamps[sample] = traffic.indicator, traffic.lane, traffic.lamps()
         at = np.arange(steps) // SAMPLE_EVERY  # index of the sample before
         after = -(-np.arange(steps) // SAMPLE_EVERY)
         poses, speeds = _interpolate_halfway(poses, speeds)

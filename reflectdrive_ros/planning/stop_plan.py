@@ -1,0 +1,49 @@
+"""The stop plan: braking along a path. It is computed before any other plan and needs only the ego."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import geometry, kinematics
+from ..config import Config
+from ..domain import Agents, Array, EgoState, Observation, Plan, Trajectory
+from ..scoring.safety import SafetyContext, first_safe
+
+
+def stop_plan(
+    ego: EgoState,
+    agents: Agents | None,
+    path: Array | None,
+    config: Config,
+    lights: SafetyContext | None = None,
+) -> Plan:
+    """Brake to a stop along `path` (poses (T, 3), current ego frame) or, without one, along the present curvature.
+
+    Uses the weakest of three decelerations without a collision and without crossing a closed stop line of `lights`, the
+    strongest if there is none. Never fails: it needs only the ego.
+    """
+    output, guard = config.output, config.guard
+    times_s = output.dt_s * np.arange(1, round(output.horizon_s / output.dt_s) + 1)
+    choices = []
+    for deceleration in (guard.comfort_braking_mps2, guard.hard_braking_mps2, guard.emergency_braking_mps2):
+        distances = kinematics.braking_distances(ego.speed_mps, deceleration, times_s)
+        poses = along_path(path, distances) if path is not None else along_present_curve(ego, distances, config)
+        choices.append(Trajectory(poses, output.dt_s))
+    known = SafetyContext(Observation(ego.stamp_ns, ego, np.zeros((0, 3)), agents=agents), config)
+    return Plan(ego.stamp_ns, ego.map_from_ego, first_safe(choices, known, lights))
+
+
+def along_path(path: Array, distances: Array) -> Array:
+    """Poses (N, 3) at distances along the path of a plan, extended straight."""
+    line = geometry.distinct_points(kinematics.with_origin(path), closer_than=0.05)
+    if len(line) < 2:
+        return kinematics.arc(0.0, distances)
+    return geometry.sample(line, distances)
+
+
+def along_present_curve(ego: EgoState, distances: Array, config: Config) -> Array:
+    """Poses (N, 3) at distances along the circle of the present yaw rate."""
+    guard, speed = config.guard, max(abs(ego.speed_mps), 1.0)
+    gripping = guard.max_lateral_acceleration_mps2 / speed**2
+    tightest = min(guard.max_curvature_per_m, gripping)
+    return kinematics.arc(float(np.clip(ego.yaw_rate_rps / speed, -tightest, tightest)), distances)

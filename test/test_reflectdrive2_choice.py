@@ -1,0 +1,111 @@
+"""How the recipe reflectdrive2 chooses among the plans that it has drafted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scenes import cars, config
+from test_reflectdrive2 import LAYOUT, SLOW, STRAIGHT, KnownWays, arc_way, drive, frames, seen
+
+from reflectdrive_ros.domain import DrivableGrid
+from reflectdrive_ros.planning import assessment, reflectdrive2
+from reflectdrive_ros.planning.planner import PlannerContext
+from reflectdrive_ros.recipe_config import ReflectDrive2Config as Settings
+
+
+def test_alone_with_its_images_it_drives_to_one_goal():
+    network = KnownWays(STRAIGHT, SLOW)  # about as likely
+    ((cautious, _),) = drive(network, [seen(speed=6.0)])
+    assert cautious.tokens.tolist() == network.ids[1].tolist()
+    ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(goal_logprob_margin=0.0))
+    assert plan.candidates == ()
+    assert plan.scores == ()
+    assert plan.tokens.tolist() == network.ids[0].tolist()
+    assert ("draft", 1, 5) in network.calls
+
+
+class JudgedWays(KnownWays):
+    """It also predicts scores of its ways, the later the better."""
+
+    capabilities = KnownWays.capabilities | {"plan_value"}
+
+    def plan_values(self, context, actions):
+        self.calls.append(("value", len(actions)))
+        return np.array([0.1 + 0.2 * int((self.ids == ids).all(1).argmax()) for ids in actions])
+
+
+def test_alone_with_its_images_it_drives_the_plan_that_it_ranks_first_if_it_is_asked_to():
+    network = JudgedWays(SLOW, arc_way(8.0, 0.01), STRAIGHT)
+    ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(rank_plans=True))
+    assert plan.tokens.tolist() == network.ids[2].tolist()
+    np.testing.assert_allclose(plan.scores, [0.5, 0.3, 0.1])
+    assert len(plan.candidates) == 2
+    assert network.calls[1:] == [("draft", 3, 5), ("draft", 3, 5), ("draft", 3, 4), ("edit", 3), ("value", 3)]
+    assert plan.trace.ids.shape[1] == LAYOUT.length
+    ((single, _),) = drive(JudgedWays(SLOW, STRAIGHT), [seen(speed=8.0)])
+    ((unable, _),) = drive(KnownWays(SLOW, STRAIGHT), [seen(speed=8.0)], Settings(rank_plans=True))
+    assert single.candidates == unable.candidates == ()
+
+
+def test_with_others_known_the_score_chooses_who_stops_in_time():
+    network = KnownWays(STRAIGHT, SLOW)
+    ((free, _),) = drive(network, [seen(speed=8.0, agents=cars())])
+    assert free.tokens.tolist() == network.ids[0].tolist()
+    ((behind, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))])
+    assert behind.tokens.tolist() == network.ids[1].tolist()
+    assert len(behind.candidates) == 1
+    assert behind.scores[0] > 0.5
+    assert behind.scores[1] == 0.0
+    alone = Settings(score_goals=False, repair=False, goal_logprob_margin=0.0)
+    ((unchosen, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))], alone)
+    assert unchosen.tokens.tolist() == network.ids[0].tolist()
+
+
+def test_with_drivable_space_known_the_score_chooses_who_stays_on_it():
+    across = 0.25 * np.arange(161) - 20.0
+    edge = np.repeat((4.0 - np.abs(across))[None], 400, axis=0).astype(np.float32)  # a road 8 m wide, straight on
+    grid = DrivableGrid(edge, 0.25, np.array([-20.0, -20.0, 0.0]))
+    network = KnownWays(arc_way(8.0, 0.03), STRAIGHT)
+    ((plan, _),) = drive(network, [seen(speed=8.0, drivable=grid)])
+    assert plan.tokens.tolist() == network.ids[1].tolist()
+    assert plan.scores[0] > plan.scores[1] == 0.0
+
+
+def test_the_score_after_a_repair_is_that_of_the_plan_that_is_driven():
+    network = KnownWays(STRAIGHT, arc_way(8.0, 0.002))  # both run into the car ahead
+    scene = seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
+    plain, mended = (drive(network, [scene], Settings(repair=repair))[0][0] for repair in (False, True))
+    assert plain.scores == (0.0, 0.0)
+    assert mended.check.repairs > 0
+    assert mended.scores[0] > 0.5
+    assert mended.scores[1] == 0.0
+
+
+def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeypatch):
+    network = KnownWays(STRAIGHT, SLOW)
+    scenes = frames(2, scene=seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    ((expected, _), _) = drive(network, scenes)
+
+    simulate = assessment.simulate
+
+    def again(poses, *others):
+        if poses.shape[1] == 8:  # the comfort of a plan is that of its interpolated poses
+            raise AssertionError("driven again")
+        return simulate(poses, *others)
+
+    monkeypatch.setattr(assessment, "simulate", again)
+    ((plan, state),) = drive(network, scenes[:1])
+    np.testing.assert_array_equal(plan.trajectory.poses, expected.trajectory.poses)
+    assert plan.check == expected.check
+    with pytest.raises(AssertionError, match="driven again"):  # a lite step has but one plan, that no score has seen
+        reflectdrive2.plan(state, scenes[1], PlannerContext(config(), network))
+
+
+def test_goals_that_only_fill_their_slots_are_not_drafted():
+    class Padded(KnownWays):
+        def prefill_goal(self, inputs):
+            return replace(super().prefill_goal(inputs), valid=np.array([True, True, False]))
+
+    network = Padded(STRAIGHT, SLOW, STRAIGHT)
+    ((plan, _),) = drive(network, [seen(speed=8.0, agents=cars())])
+    assert len(plan.candidates) == 1
