@@ -25,13 +25,12 @@ def straight_on():
     """The tiny network, taught."""
     import torch
     import torch.nn.functional as F
-    from tiny_net import ONE_LAYER, tiny_inputs, tiny_net, uniform_goal_values
+    from tiny_net import tiny_inputs, tiny_net, uniform_goal_values
 
     from reflectdrive_ros.features.images import WORDS
     from reflectdrive_ros.tokens import Codebook
 
-    net = tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16, transformer=ONE_LAYER)
-    net = uniform_goal_values(net).train()
+    net = uniform_goal_values(tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16)).train()
     way = np.stack([SPEED_MPS * 0.5 * np.arange(1, 9), np.zeros(8)], -1)
     wanted = torch.from_numpy(Codebook().encode(way).astype(np.int64)).expand(4, 1, 16)
     inputs = tiny_inputs(net, scenes=4)
