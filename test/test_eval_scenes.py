@@ -284,10 +284,9 @@ def test_random_weights_have_a_row_beside_the_planner_for_all_that_it_is_told(ra
 
 
 def test_random_weights_have_not_learned_what_the_model_has(random_rows):
-    """The model goes straight on at 8 m/s; who has learned nothing drives otherwise."""
-    kinds = ("", " random weights")
-    of_model, of_random = (random_rows["drivers"][f"reflectdrive2{kind} (route)"] for kind in kinds)
-    assert any(of_model[measure] != of_random[measure] for measure in ("nc", "dac", "ttc", "comfort", "ep"))
+    """The model goes straight on at 8 m/s; who has learned nothing gets on otherwise."""
+    ways = [random_rows["drivers"][f"reflectdrive2{kind} (route)"] for kind in ("", " random weights")]
+    assert ways[0]["ep"] != ways[1]["ep"]
 
 
 def test_random_weights_have_the_sizes_of_the_configured_model_and_follow_from_a_seed():
