@@ -125,6 +125,7 @@ RUN := $(BIN)/reflectdrive
 SMALL := models/reflectdrive2_small
 NUMBERS := docs/bench
 CLOSED := eval --closed-loop --seeds 5 --duration 60 --setting model.threads=1
+FRESH := eval --closed-loop --planner reflectdrive2 --first-seed 720 --seeds 20 --duration 30
 
 results: setup
 	@cd "$(ROOT)" && $(RUN) eval --scenes test --planner constant_velocity route_follower --json $(NUMBERS)/eval-test.json
@@ -136,6 +137,8 @@ results: setup
 		--json $(NUMBERS)/repair.json
 	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner route_follower --json $(NUMBERS)/closed-loop.json
 	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner reflectdrive2 --random-weights --json $(NUMBERS)/closed-loop-shipped.json
+	@cd "$(ROOT)" && $(RUN) $(FRESH) --json $(NUMBERS)/closed-loop-lights.json
+	@cd "$(ROOT)" && $(RUN) $(FRESH) --random-weights --setting inputs.drivable_type=map --json $(NUMBERS)/closed-loop-road.json
 	@cd "$(ROOT)" && OMP_WAIT_POLICY=PASSIVE $(RUN) bench planner --model $(SMALL)/weights.safetensors \
 		--graphs $(SMALL)/onnx/card.json --json $(NUMBERS)/planner-onnxruntime.json
 	@cd "$(ROOT)" && $(RUN) bench results
