@@ -53,15 +53,17 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
         assert bool(values["full_step_reason"]) == (values["planned"] == "full")
         sender.until(planned, **driving)  # and drives on
 
-        # what somebody listens to is told of each step: its goals, and its tokens before and after editing
-        goals = {str(message.header.stamp): message for _, message in sender.harness.received["goals"]}
-        told = [
-            (message, goals[str(message.header.stamp)])
-            for _, message in sender.harness.received["debug"]
-            if len(message.tokens_after_edit) and str(message.header.stamp) in goals
-        ]
-        assert {message.step_kind for message, _ in told} == {"full", "lite"}
-        for message, weighed in told:
+        def told():
+            """What somebody listens to is told of each step: its goals, and its tokens before and after editing."""
+            goals = {str(message.header.stamp): message for _, message in sender.harness.received["goals"]}
+            return [
+                (message, goals[str(message.header.stamp)])
+                for _, message in sender.harness.received["debug"]
+                if len(message.tokens_after_edit) and str(message.header.stamp) in goals
+            ]
+
+        sender.until(lambda _: {message.step_kind for message, _ in told()} == {"full", "lite"}, 30.0, **driving)
+        for message, weighed in told():
             assert (weighed.chosen >= 0) is (message.step_kind == "full")
             assert len(weighed.x) == len(weighed.y) == len(weighed.probability)
             assert len(message.tokens_before_edit) == len(message.token_confidence) == 16
