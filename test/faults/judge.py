@@ -19,7 +19,8 @@ RECOVERY_MS = 1000.0
 OFF_PATH_M = 0.5  # the car drives straight along y = 0
 OFF_PLACE_M = 1.0  # first point of a plan against where the car was at its stamp
 OLD_S = 0.5  # a plan that comes later than this is no answer any more
-FASTER_MPS = 2.0
+FASTER_MPS = 0.5  # than the car gets by SPEED_UP_MPS2 from its present speed
+SPEED_UP_MPS2 = 2.0  # more than the default planner speeds up from 5 m/s, half of what the guard allows
 OVERDUE = r"the planner has been busy|no new image|old, allowed|nearest is"  # a fault, whatever the case is about
 
 
@@ -60,7 +61,9 @@ def unsafe(trajectory, place_m: float) -> str:
         return "a plan that is not finite"
     if abs(x[0] - place_m - 0.1 * SPEED_MPS) > OFF_PLACE_M or np.abs(y).max() > OFF_PATH_M:
         return f"a plan that starts {x[0] - place_m:+.1f} m from the car, up to {np.abs(y).max():.1f} m beside it"
-    if speed.max() > SPEED_MPS + FASTER_MPS or speed.min() < 0.0:
+    reachable = SPEED_MPS + SPEED_UP_MPS2 * 0.1 * np.arange(1, len(speed) + 1)
+    # the first speed is the first point's distance from a car that does not follow the plans, which was checked above
+    if (speed > reachable + FASTER_MPS)[1:].any() or speed.min() < 0.0:
         return f"a plan of {speed.min():.1f} to {speed.max():.1f} m/s"
     return ""
 
