@@ -74,11 +74,11 @@ def test_with_drivable_space_known_the_score_chooses_who_stays_on_it():
 def test_the_score_after_a_repair_is_that_of_the_plan_that_is_driven():
     network = KnownWays(STRAIGHT, arc_way(8.0, 0.002))  # both run into the car ahead
     scene = seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
-    plain, mended = (drive(network, [scene], Settings(repair=repair))[0][0] for repair in (False, True))
+    plain, repaired = (drive(network, [scene], Settings(repair=repair))[0][0] for repair in (False, True))
     assert plain.scores == (0.0, 0.0)
-    assert mended.check.repairs > 0
-    assert mended.scores[0] > 0.5
-    assert mended.scores[1] == 0.0
+    assert repaired.check.repairs > 0
+    assert repaired.scores[0] > 0.5
+    assert repaired.scores[1] == 0.0
 
 
 def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeypatch):

@@ -31,7 +31,7 @@ def known_of(scene, **changes):
     return SafetyContext(scene, config(**changes))
 
 
-def mended(ids, known, network=redraw, **changes):
+def repaired(ids, known, network=redraw, **changes):
     return run_repair(ids, known, LAYOUT, plain, network, RepairConfig(**changes))
 
 
@@ -69,7 +69,7 @@ def test_the_plan_that_comes_out_is_never_less_safe_than_the_one_that_went_in(sp
     def anything(actions):
         return np.where(actions == LAYOUT.mask_id, rng.integers(320, 430, actions.shape), actions)
 
-    found = mended(ids, known, anything, iterations=turns)
+    found = repaired(ids, known, anything, iterations=turns)
     assert key_of(known, found.points) >= key_of(known, plain(ids))
     assert found.safe == (safety_of(known, found.points).worst[0] == 1.0)
     assert found.iterations <= turns
@@ -89,7 +89,7 @@ def test_with_a_real_network_that_has_learned_nothing_it_is_no_worse_either(seed
             return written[0].numpy().astype(np.int32)
 
         known = known_of(observation(8.0, agents=cars((20, 0.5, 0, 0)), drivable=strip_grid(4.0)))
-        found = mended(straight(8.0), known, network, iterations=3)
+        found = repaired(straight(8.0), known, network, iterations=3)
     assert key_of(known, found.points) >= key_of(known, plain(straight(8.0)))
 
 
@@ -122,7 +122,7 @@ def test_what_the_repair_takes_for_safe_the_guard_lets_through(speed, others, ha
 
 def test_a_safe_plan_is_left_alone():
     known = known_of(observation(8.0, agents=cars((20, 4.0, 0, 8.0)), drivable=strip_grid(6.0)))
-    found = mended(straight(8.0), known)
+    found = repaired(straight(8.0), known)
     assert (found.safe, found.iterations) == (True, 0)
     np.testing.assert_array_equal(found.ids, straight(8.0))
 
@@ -180,7 +180,7 @@ def test_a_plan_past_the_kerb_comes_back_onto_the_road():
     """The way drifts 2.4 m to the left of a lane that leaves 1 m."""
     drifting = LAYOUT.encode(np.concatenate([4.0 * EVEN, 0.3 * EVEN], axis=1))
     known = known_of(observation(8.0, drivable=strip_grid(2.2)))
-    found = mended(drifting, known)
+    found = repaired(drifting, known)
     assert not safety_of(known, plain(drifting)).worst[0]
     assert found.safe
     assert abs(found.points[:, 1]).max() < 1.2
@@ -188,7 +188,7 @@ def test_a_plan_past_the_kerb_comes_back_onto_the_road():
 
 def test_a_plan_that_would_hit_a_parked_car_keeps_clear_of_it():
     known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
-    found = mended(straight(8.0), known)
+    found = repaired(straight(8.0), known)
     assert found.safe
     assert assess(known, evaluate(known, found.points[None])).sound.all()  # and a car can follow it
 
@@ -209,8 +209,8 @@ def test_with_logged_futures_it_mends_what_constant_velocity_does_not_foresee():
     stands = np.stack([14.0 + braking_m, np.zeros(8), np.zeros(8)], axis=1)[None]
     told = observation(8.0, agents=replace(ahead, predicted_poses=stands), drivable=strip_grid(2.4))
     untold = observation(8.0, agents=ahead, drivable=strip_grid(2.4))
-    assert mended(straight(8.0), known_of(untold)).iterations == 0
-    found = mended(straight(8.0), known_of(told))
+    assert repaired(straight(8.0), known_of(untold)).iterations == 0
+    found = repaired(straight(8.0), known_of(told))
     assert found.iterations > 0
     assert found.safe
     assert found.points[-1, 0] < 22.0 - 2.25 - 4.0  # its rear, our front
@@ -239,7 +239,7 @@ def narrow(gap_m):
 def test_between_kerb_and_truck_it_does_not_swing_to_and_fro(gap_m):
     """Too little room on both sides: each iteration looks at a plan it has not seen, the best one is returned."""
     known = known_of(narrow(gap_m))
-    found = mended(straight(7.0), known)
+    found = repaired(straight(7.0), known)
     visited = [tuple(LAYOUT.encode(points).tolist()) for points in found.seen]
     assert len(set(visited)) == len(visited)
     keys = [key_of(known, points) for points in found.seen]
@@ -249,7 +249,7 @@ def test_between_kerb_and_truck_it_does_not_swing_to_and_fro(gap_m):
 
 def test_where_kerb_and_truck_leave_room_it_goes_through_or_waits():
     known = known_of(narrow(1.2))
-    found = mended(straight(7.0, left=0.6), known)
+    found = repaired(straight(7.0, left=0.6), known)
     assert found.safe
 
 
@@ -273,7 +273,7 @@ def test_a_goal_that_lies_far_behind_a_wall_is_given_up():
     known = known_of(observation(8.0, agents=across, drivable=strip_grid(5.0)))
     goal_m = plain(straight(9.0))[-1, 0]
     assert goal_m > 36.0 - 0.3
-    found = mended(straight(9.0), known)
+    found = repaired(straight(9.0), known)
     assert found.safe
     assert found.points[:, 0].max() < 24.0 - 1.25 - 4.0
 
@@ -283,7 +283,7 @@ def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_r
     beside = np.column_stack([np.linspace(-20.0, 150.0, 200), np.full(200, 0.5), np.zeros(200)])
     known = known_of(observation(8.0, route=beside, drivable=strip_grid(2.4)))
     off = np.concatenate([4.0 * EVEN, -1.2 * EVEN], axis=1)
-    found = mended(LAYOUT.encode(off), known, lambda actions: np.broadcast_to(LAYOUT.encode(off), actions.shape))
+    found = repaired(LAYOUT.encode(off), known, lambda actions: np.broadcast_to(LAYOUT.encode(off), actions.shape))
     assert found.safe
     assert found.points[-1, 0] > 28.0
     assert abs(found.points[-1, 1] - 0.5) < 0.5
@@ -298,7 +298,7 @@ def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_r
 def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():
     """The road ends 8 m ahead of the axle of a car at 12 m/s."""
     known = known_of(observation(12.0, drivable=strip_grid(4.0, length_m=8.0)))
-    found = mended(straight(12.0), known)
+    found = repaired(straight(12.0), known)
     assert not found.safe
     assert key_of(known, found.points) >= key_of(known, plain(straight(12.0)))
 
@@ -309,7 +309,7 @@ def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():
 def test_an_empty_road_is_checked_and_safe():
     known = known_of(observation(8.0, agents=Agents.none()))
     assert known.can_check
-    assert mended(straight(8.0), known).iterations == 0
+    assert repaired(straight(8.0), known).iterations == 0
 
 
 def test_of_an_unknown_road_nothing_is_claimed():
@@ -320,7 +320,7 @@ def test_of_an_unknown_road_nothing_is_claimed():
 
 def test_an_object_that_overlaps_the_car_at_the_start_is_not_the_plans_doing():
     known = known_of(observation(8.0, agents=cars((1.0, 1.5, 0.0, 0.0))))
-    assert mended(straight(8.0), known).safe
+    assert repaired(straight(8.0), known).safe
 
 
 def test_who_overlaps_at_the_start_and_is_met_again_counts():
@@ -350,14 +350,14 @@ def test_a_grid_of_any_resolution_never_calls_an_unsafe_plan_safe(resolution_m):
 
 def test_without_a_route_it_is_repaired_all_the_same():
     known = known_of(observation(8.0, route=np.zeros((0, 3)), agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
-    assert mended(straight(8.0), known).safe
+    assert repaired(straight(8.0), known).safe
 
 
 def test_iterations_and_the_ball_are_what_is_asked_for():
     known = known_of(narrow(0.0))
-    assert mended(straight(7.0), known, iterations=0).iterations == 0
-    assert mended(straight(7.0), known, iterations=2).iterations <= 2
-    still = mended(straight(7.0), known, delta=0)
+    assert repaired(straight(7.0), known, iterations=0).iterations == 0
+    assert repaired(straight(7.0), known, iterations=2).iterations <= 2
+    still = repaired(straight(7.0), known, delta=0)
     assert still.iterations <= POINTS + 1  # nothing near any waypoint: given up
     np.testing.assert_array_equal(still.ids, straight(7.0))
 
@@ -410,7 +410,7 @@ def test_it_stops_before_an_agent_with_the_gap_that_is_asked_for(ahead_m):
     rests = []
     for gap_m in (0.0, 1.0):
         known = known_of(observation(5.0, agents=wall), repair__stop_gap_m=gap_m)
-        found = mended(straight(5.0), known, iterations=9)
+        found = repaired(straight(5.0), known, iterations=9)
         assert found.safe
         vehicle = known.config.vehicle
         rests.append(ahead_m - found.states[-1, 0] - vehicle.rear_axle_to_center_m - 0.5 * vehicle.length_m)

@@ -14,15 +14,11 @@ import pytest
 import torch
 from tiny_net import tiny_inputs, tiny_net, whole_layout
 from tiny_training import (  # noqa: F401 (two_sets is a fixture)
-    NEVER,
-    Silent,
     command,
-    in_processes,
     make_set,
     network,
     prepare,
     two_sets,
-    weights,
 )
 
 from reflectdrive_ros.config import Config

@@ -124,14 +124,14 @@ def repair_points(points: Array, known: SafetyContext, last: Plan | None = None)
     evaluation = evaluate(known, points[None])
     if evaluation.safe[0]:
         return RepairedPoints(points, True, 0)
-    speed_mps = float(known.scene.motion[0])
-    candidates = [points[None], brake_along_plan(points, speed_mps)]
-    if known.route is not None:
-        candidates.append(slow_points(follow_route(points, known), known.limits, speed_mps, POINT_DT_S))
     start = assess(known, evaluation)
     far_m = float(start.progress_m[0])
     if (held := continue_last(last, known, len(points), far_m)) is not None:
         return RepairedPoints(held.points[0], True, 1)
+    speed_mps = float(known.scene.motion[0])
+    candidates = [points[None], brake_along_plan(points, speed_mps)]
+    if known.route is not None:
+        candidates.append(slow_points(follow_route(points, known), known.limits, speed_mps, POINT_DT_S))
     found = assess(known, evaluate(known, np.concatenate(candidates)), far_m)
     best = found.best(float(start.limit_violation.max()))
     safe = bool(found.safety.worst[best] >= SAFE)
@@ -251,7 +251,8 @@ def mask_around(plans: Array, place: int, anchored: Array, layout: TokenLayout) 
 
 def brake_along_plan(points: Array, speed_mps: float) -> Array:
     """(6, P, 2) points on the path of a plan (P, 2), with braking from now on of at least each of BRAKING_MPS2."""
-    line, along = np.concatenate([np.zeros((1, 2)), points]), _along(points)
+    line = np.concatenate([np.zeros((1, 2)), points])
+    along = geometry.arc_lengths(line)
     reached = _braked(along, speed_mps)
     return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
 
@@ -261,7 +262,7 @@ def follow_route(points: Array, known: SafetyContext) -> Array:
     assert known.route is not None
     speed_mps = float(known.scene.motion[0])
     (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
-    along = _along(points)
+    along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
     reached = np.concatenate([along[None, 1:], _braked(along, speed_mps)])
     poses = geometry.sample(known.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
     left = np.clip(1.0 - reached / max(MERGE_S * speed_mps, MERGE_M), 0.0, 1.0)
@@ -288,11 +289,6 @@ def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: fl
     slowed = slow_points(points[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
     found = assess(known, evaluate(known, slowed), far_m)
     return found if found.sound.all() and found.progress_m[0] >= CONTINUED_PROGRESS * far_m else None
-
-
-def _along(points: Array) -> Array:
-    """(9,) arc length in metres along a plan (P, 2), starting at the vehicle."""
-    return np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(points, axis=0, prepend=np.zeros((1, 2))).T))])
 
 
 def _braked(along: Array, speed_mps: float) -> Array:
