@@ -446,6 +446,10 @@ def test_the_plan_that_is_driven_now_is_continued_where_it_is_safe():
     held = run_repair(into_it, known, LAYOUT, plain, pytest.fail, RepairConfig(), last=driven_now(scene, aside))
     assert np.allclose(held.points, aside, atol=1e-6)
     assert (held.safe, held.iterations) == (True, 1)
+    switched_off = run_repair(
+        into_it, known, LAYOUT, plain, pytest.fail, RepairConfig(iterations=0), last=driven_now(scene, aside)
+    )
+    assert np.array_equal(switched_off.points, plain(into_it))
     old = replace(driven_now(scene, aside), stamp_ns=scene.stamp_ns - 10 * SECOND_NS)
     for other in (driven_now(scene, plain(into_it)), old):  # unsafe itself, or of another time
         found = run_repair(into_it, known, LAYOUT, plain, redraw, RepairConfig(), last=other)

@@ -159,7 +159,7 @@ def run_repair(
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
     start = assess(known, evaluation)
     far_m = float(start.progress_m[0])  # a repaired plan need not get further than the input
-    held = continue_last(last, known, layout.points, far_m)
+    held = continue_last(last, known, layout.points, far_m) if settings.iterations else None
     if held is not None:
         seen_points = (start.points[0], held.points[0])
         return RepairResult(
