@@ -48,11 +48,14 @@ class VectorSpec:
     predicted_agents: int = 10  # neighbours whose futures are predicted: the first of `agents`
     future_steps: int = 80
     future_dt_s: float = 0.1
+    ego_frenet: bool = False  # the ego's future is along and beside the line of the route; published: in the ego frame
     normalization: Normalization = field(default_factory=Normalization)
 
     def __post_init__(self) -> None:
         if self.predicted_agents > self.agents:
             raise ValueError(f"predicted_agents is {self.predicted_agents}, expected at most agents ({self.agents})")
+        if self.ego_frenet and not self.route_line_rows:
+            raise ValueError("ego_frenet is set without route_line_rows, expected the line of the route")
 
     @property
     def futures(self) -> int:

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .. import arguments
 from ..cluster import Cluster
 from ..command import HelpFormatter, command
-from ..config import ConfigError, override_dotted
+from ..config import ConfigError, ScoringConfig, override_dotted
 from ..data import cache, shards
 from ..data.cache import CachedSet, Shape, build_cache
 from ..files import lock_folder
@@ -56,7 +56,7 @@ from ..training.data import shape_of, unknown_sentences
 from ..training.diffusion import DiffusionJob
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
-from ..training.rewards import PlanScorer, RewardPool
+from ..training.rewards import PlanScorer, PoseScorer, RewardPool, ScorePool
 from ..training.rollout_pool import RolloutPool
 from ..training.run_log import LOG, RunLog, complete_rows
 from ..training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
@@ -324,7 +324,7 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
     config: DiffusionTrainConfig = _with_length(
         args, override_dotted(settings.read(args.config, args.defaults), cli_args.settings_of(args.settings))
     )
-    _continues(args.out, config, diffusion.COLUMNS)
+    _continues(args.out, config, diffusion.columns_of(config))
     weights = set_weights(args)
     for folder in filter(None, (*(each for each in args.train if tracks_folder(each) is None), args.val)):
         shards.index_of(location(str(folder)))
@@ -360,9 +360,11 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
             about["init_from"] = init_from
         job = DiffusionJob(config, network, scenes, known, args.out, about, args.init_from)
         _same_scenes(args.out, scenes.key, args.train[0])
-        log = RunLog(args.out, config.data.batch, diffusion.COLUMNS, diffusion.summary, console, fabric.is_global_zero)
-        with defer_signals() as request, log as report:
-            done = diffusion.train(job, fabric, report, lambda: request.number is not None)
+        columns = diffusion.columns_of(config)
+        log = RunLog(args.out, config.data.batch, columns, diffusion.summary, console, fabric.is_global_zero)
+        scored = ScorePool(PoseScorer(ScoringConfig()), args.workers) if config.reward.weight > 0.0 else nullcontext()
+        with scored as pool, defer_signals() as request, log as report:
+            done = diffusion.train(job, fabric, report, lambda: request.number is not None, pool=pool)
     return _finish(args, fabric, request.number, done, console)
 
 

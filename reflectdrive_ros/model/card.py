@@ -96,6 +96,7 @@ VECTOR_SPEC = {  # of vector_spec.VectorSpec
     **dict.fromkeys(("history_steps", "lane_points", "future_steps"), COUNT),
     **dict.fromkeys(("route_line_rows", "predicted_agents"), whole(0, 4096)),
     "future_dt_s": number(1e-3, 10.0),
+    "ego_frenet": flag,
     "normalization": {
         f"{name}_{part}": array(number(*limits), columns, columns)
         for name, columns in {**SCALE_COLUMNS, **FUTURE_COLUMNS}.items()

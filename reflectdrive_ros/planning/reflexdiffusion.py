@@ -35,13 +35,12 @@ from .denoiser import (
     StepResult,
     ddim_inverse,
     ddim_step,
-    in_metres,
     noise_of,
-    poses_of,
     present_states,
     sample,
     with_present,
 )
+from .ego_future import ego_poses, line_of
 from .planner import PlannerContext, PlannerState, PlanningError
 from .postprocess.route_limits import slow_trajectory
 from .postprocess.speed_profile import limit_acceleration
@@ -129,6 +128,7 @@ def sample_plan(
 ) -> tuple[Array, tuple[Reflection, ...]]:
     """(T, 3) poses of the ego's future in the ego frame, and the steps that were reflected."""
     spec = denoiser.spec
+    line = line_of(inputs, spec)
     context = denoiser.encode(inputs, needs_unconditional(settings))
 
     def predict(futures: Array, time: float) -> Array:
@@ -139,7 +139,7 @@ def sample_plan(
         return guided(denoiser.denoise(context, futures, time), settings.reflection_guidance)
 
     def confidence_of(futures: Array) -> float:
-        return confidence(poses_of(in_metres(futures, spec)[0, 1:]), spec.future_dt_s, known).value
+        return confidence(ego_poses(futures, spec, line), spec.future_dt_s, known).value
 
     present = present_states(inputs, spec)
     start = np.zeros((spec.futures, 1 + spec.future_steps, 4))
@@ -148,7 +148,7 @@ def sample_plan(
     reflector = Reflector(predict, explore, confidence_of, present, settings)
     correct = reflector if settings.reflection else None
     clean = sample(predict, start, present, settings.steps, settings.sampler == "ddim", correct)
-    return poses_of(in_metres(clean, spec)[0, 1:]), tuple(reflector.reflections)
+    return ego_poses(clean, spec, line), tuple(reflector.reflections)
 
 
 def guided(predictions: Array, weight: float) -> Array:

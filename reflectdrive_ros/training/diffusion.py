@@ -22,11 +22,14 @@ from ..features.vectors import VectorInputs, vector_inputs
 from ..model.curve import checkpoint
 from ..model.curve.net import CurveNet, CurveNetConfig, VectorTensors
 from ..planning import denoiser
+from ..planning.ego_future import ego_poses, line_of
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
 from ..vector_spec import VectorSpec
-from . import data, diffusion_losses, trainer, vector_data
-from .diffusion_losses import DiffusionLosses, VectorBatch
+from . import data, diffusion_losses, diffusion_rewards, trainer, vector_data
+from . import rewards as rewards_of
+from .diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
 from .ego_perturbation import perturb_ego
+from .rewards import ScorePool
 from .settings import DiffusionTrainConfig
 from .train_state import Progress
 from .trainer import Clock, Reporter
@@ -104,10 +107,13 @@ class DiffusionJob:
         displaced = self.scenes.recorded[places] & (rng.random(len(places)) < config.perturb_prob)
         if displaced.any():
             arrays = perturb_ego(arrays, displaced, rng, self.network.spec.future_dt_s)
-        arrays = vector_data.mirror(arrays, rng.random(len(places)) < config.flip_prob)
+        mirrored = rng.random(len(places)) < config.flip_prob
+        arrays = vector_data.mirror(arrays, mirrored)
         if self.network.spec.route_line_rows:  # else a scene without lanes has no route
             arrays = vector_data.without_map(arrays, rng.random(len(places)) < config.map_dropout, self.network.spec)
-        return VectorBatch.of(arrays, config, rng, slice(rank, None, ranks))
+        if self.network.spec.ego_frenet:
+            arrays = vector_data.with_frenet_futures(arrays, self.network.spec)
+        return VectorBatch.of(arrays, places, mirrored, config, rng, slice(rank, None, ranks))
 
     def places(self, step: int) -> Array:
         """(batch,) samples of a step. One set: every sample once per epoch, in a new order each epoch. Several sets:
@@ -127,25 +133,72 @@ class DiffusionJob:
 
 
 def train(
-    job: DiffusionJob, fabric: Fabric, reporter: Reporter, stop: Callable[[], bool], clock: Clock = time.monotonic
+    job: DiffusionJob,
+    fabric: Fabric,
+    reporter: Reporter,
+    stop: Callable[[], bool],
+    clock: Clock = time.monotonic,
+    pool: ScorePool | None = None,
 ) -> Progress:
     """Trains from the state in `job.out`, or from the start, until the schedule ends or `stop` returns True.
+
+    `pool` scores sampled plans; a job with rewards needs one.
 
     Raises TrainingError when a loss or gradient is not finite, StateError when the state is another network's, OSError
     naming a file that cannot be written.
     """
 
     def make_losses(net: CurveNet, generator: torch.Generator) -> DiffusionLosses:
-        return DiffusionLosses(net, job.config.loss)
+        return DiffusionLosses(net, job.config.loss, job.config.reward.weight)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
 
     def step(batch: VectorBatch, number: int, at: float) -> Tensor:
-        losses = loop.model(batch)
+        update, rewards = None, np.zeros((0, len(rewards_of.COLUMNS)))
+        if pool is not None:
+            update, rewards = plan_update(job, loop.net, batch, number, fabric.global_rank, pool)
+        losses = loop.model(batch, update)
         norm = loop.update(losses, batch, number, {})
-        return torch.stack([*(losses[name].detach().float() for name in diffusion_losses.METRICS), norm])
+        found = [*(losses[name].detach().float() for name in diffusion_losses.METRICS), norm]
+        if pool is not None:
+            found += [torch.tensor(value) for value in 100.0 * np.nanmean(rewards, axis=0)]
+        return torch.stack(found)
 
-    return loop.run(progress, step, COLUMNS, stop, clock)
+    return loop.run(progress, step, columns_of(job.config), stop, clock)
+
+
+def plan_update(
+    job: DiffusionJob, net: CurveNet, batch: VectorBatch, number: int, rank: int, pool: ScorePool
+) -> tuple[PlanUpdate, Array]:
+    """How the plans of a batch should change, and the rewards (B, 6) of the plans. It depends on the network, the seed
+    and the number of the step only."""
+    config = job.config.reward
+    rng = np.random.default_rng([job.config.seed, 3, number, rank])
+    evaluations = 0 if rng.random() < config.first_step_share else int(rng.integers(1, SAMPLER_STEPS))
+    with torch.no_grad():
+        inputs = batch.inputs
+        state = diffusion_rewards.sampler_state(
+            net, net.encode(inputs), net.present_states(inputs), evaluations, SAMPLER_STEPS
+        )
+    found = diffusion_rewards.plan_updates(
+        state.plan,
+        batch.route_lanes.double().cpu().numpy(),
+        batch.mirrored.cpu().numpy(),
+        job.scenes,
+        batch.places.cpu().numpy(),
+        pool,
+        rng,
+        config,
+    )
+    device = state.futures.device
+    times = torch.full((len(state.futures), 1), state.time, device=device)
+    change = torch.as_tensor(found.change, dtype=torch.float32, device=device)
+    return PlanUpdate(state.futures, times, change), found.rewards
+
+
+def columns_of(config: DiffusionTrainConfig) -> tuple[str, ...]:
+    """Columns of the log."""
+    return (*COLUMNS, *rewards_of.COLUMNS) if config.reward.weight > 0.0 else COLUMNS
 
 
 # --- validation ------------------------------------------------------------------------------------------------------
@@ -201,10 +254,7 @@ def sample_plans(net: CurveNet, inputs: tuple[VectorInputs, ...], device: torch.
     flat = present.reshape(count * futures, 4)
     start = np.zeros((len(flat), 1 + spec.future_steps, 4))
     clean = denoiser.sample(predict, start, flat, SAMPLER_STEPS).reshape(count, futures, -1, 4)
-    norm = spec.normalization
-    ego = clean[:, 0, 1:] * np.array(norm.ego_future_std) + np.array(norm.ego_future_mean)
-    heading = np.arctan2(ego[..., 3:], ego[..., 2:3])
-    return np.concatenate([ego[..., :2], heading], axis=-1)
+    return np.stack([ego_poses(each, spec, line_of(scene, spec)) for each, scene in zip(clean, inputs, strict=True)])
 
 
 def summary(found: Mapping[str, float]) -> str:

@@ -1,6 +1,6 @@
 """Training loss of the denoiser: squared error of the predicted clean futures, ego and neighbours.
 
-    L = L_ego + neighbours L_neighbours
+    L = ego L_ego + neighbours L_neighbours + reward L_reward
 
 Each scene is noised `samples` times and encoded once. A share of the scenes loses its whole
 condition except the route (ReflexDiffusion section 4.1), which classifier-free guidance needs. Source of the loss:
@@ -22,7 +22,7 @@ from ..model.curve.net import POSE, CurveNet, VectorTensors, without_conditions
 from ..planning.denoiser import END_TIME, alpha_sigma
 from .settings import DiffusionDataConfig, DiffusionLossConfig
 
-METRICS = ("loss", "ego", "neighbours", "ego_error_m")
+METRICS = ("loss", "ego", "neighbours", "ego_error_m")  # means over a batch
 
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
@@ -42,12 +42,20 @@ class VectorBatch:
     dropped: Tensor  # (B,) bool, scenes without conditions
     times: Tensor  # (B, K) of the diffusion process
     noise: Tensor  # (B, K, 1 + N, T, 4)
+    places: Tensor  # (B,) samples of the set
+    mirrored: Tensor  # (B,) bool
 
     @staticmethod
     def of(
-        arrays: Mapping[str, Array], config: DiffusionDataConfig, rng: np.random.Generator, mine: slice
+        arrays: Mapping[str, Array],
+        places: Array,
+        mirrored: Array,
+        config: DiffusionDataConfig,
+        rng: np.random.Generator,
+        mine: slice,
     ) -> VectorBatch:
-        """The scenes `mine` of a batch of arrays (B, ..); all randomness is drawn for the whole batch."""
+        """The scenes `mine` of a batch of arrays (B, ..), of which some are mirrored (B,); all randomness is drawn for
+        the whole batch."""
         samples = config.samples
         count, others, steps, _ = arrays["agent_futures"].shape
         drawn: dict[str, Any] = {
@@ -55,7 +63,7 @@ class VectorBatch:
             "times": np.maximum(rng.random((count, samples)) ** config.time_power, END_TIME).astype(np.float32),
             "noise": rng.standard_normal((count, samples, 1 + others, steps, POSE), np.float32),
         }
-        whole: dict[str, Any] = {**arrays, **drawn}
+        whole: dict[str, Any] = {**arrays, **drawn, "places": places, "mirrored": mirrored}
         for name in ("lane_has_limit", "agent_valid"):
             whole[name] = whole[name] > 0
         return VectorBatch(**{name: torch.from_numpy(np.ascontiguousarray(each[mine])) for name, each in whole.items()})
@@ -75,12 +83,21 @@ class VectorBatch:
         return VectorBatch(**{name: value.to(device, non_blocking=True) for name, value in vars(self).items()})
 
 
+@dataclass(frozen=True, eq=False)
+class PlanUpdate:
+    """How the plans that are predicted at states of the sampler should change (`diffusion_rewards`)."""
+
+    futures: Tensor  # (B, 1 + N, 1 + T, 4) states
+    times: Tensor  # (B, 1)
+    change: Tensor  # (B, T, 4) of the ego's predicted future, normalised
+
+
 class DiffusionLosses(nn.Module):
     """The network with its loss: one forward pass per step, as data-parallel training requires."""
 
-    def __init__(self, net: CurveNet, weights: DiffusionLossConfig) -> None:
+    def __init__(self, net: CurveNet, weights: DiffusionLossConfig, reward: float = 0.0) -> None:
         super().__init__()
-        self.net, self.weights = net, weights
+        self.net, self.weights, self.reward = net, weights, reward
         self.mean: Tensor
         self.std: Tensor
         norm, others = net.config.spec.normalization, net.config.spec.predicted_agents
@@ -88,7 +105,7 @@ class DiffusionLosses(nn.Module):
             rows = [getattr(norm, f"ego_future_{name}"), *others * (getattr(norm, f"agent_future_{name}"),)]
             self.register_buffer(name, torch.tensor(rows)[:, None], persistent=False)
 
-    def forward(self, batch: VectorBatch) -> dict[str, Tensor]:
+    def forward(self, batch: VectorBatch, update: PlanUpdate | None = None) -> dict[str, Tensor]:
         """Scalars METRICS; `ego_error_m` is the mean distance to the expert's future in metres."""
         inputs = batch.inputs
         clean, valid = self.targets(batch)
@@ -98,14 +115,21 @@ class DiffusionLosses(nn.Module):
         )
         noisy = alpha * clean[:, None] + sigma * batch.noise
         present = self.net.present_states(inputs)[:, None, :, None].expand(-1, noisy.shape[1], -1, -1, -1)
-        found = self.net.denoise(torch.cat([present, noisy], 3), batch.times, self.net.encode(inputs))[..., 1:, :]
+        futures, times = torch.cat([present, noisy], 3), batch.times
+        if update is not None:  # one more sample of each scene: the state of the sampler
+            futures, times = torch.cat([futures, update.futures[:, None]], 1), torch.cat([times, update.times], 1)
+        denoised = self.net.denoise(futures, times, self.net.encode(inputs))[..., 1:, :]
+        found = denoised[:, : noisy.shape[1]]
         error = (found.float() - clean[:, None]).square()
         squared = error.sum(-1)  # (B, K, 1 + N, T)
         ego = squared[:, :, 0].mean()
         counted = valid[:, None].expand(-1, squared.shape[1], -1, -1)
         neighbours = (squared[:, :, 1:] * counted).sum() / counted.sum().clamp(min=1)
         distance = (error[:, :, 0, :, :2] * self.std[0, :, :2].square()).sum(-1).sqrt().mean()
-        loss = ego + self.weights.neighbours * neighbours
+        loss = self.weights.ego * ego + self.weights.neighbours * neighbours
+        if update is not None:
+            kept = ~batch.dropped[:, None, None]
+            loss = loss - self.reward * (denoised[:, -1, 0].float() * update.change * kept).sum(-1).mean()
         return {"loss": loss, "ego": ego.detach(), "neighbours": neighbours.detach(), "ego_error_m": distance.detach()}
 
     def targets(self, batch: VectorBatch) -> tuple[Tensor, Tensor]:

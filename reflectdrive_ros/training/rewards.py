@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,7 +36,26 @@ class PlansOfScene(NamedTuple):
     shard: Path
     name: str
     with_route: bool  # whether the planner knew the route
-    actions: Array  # (M, T) ids, of the scene as it was recorded
+    plans: Array  # of the scene as it was recorded: ids (M, T), or poses (M, 8, 3)
+
+
+class Scorer(Protocol):
+    """Scores plans of one scene."""
+
+    def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
+        """(M, 6) float32 COLUMNS, 0 to 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class PoseScorer:
+    """Scores plans of poses (M, 8, 3) at 0.5 .. 4 s, ego frame, in recorded scenes."""
+
+    scoring: ScoringConfig
+
+    def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
+        card = score(scene.scored(), plans, config=self.scoring)
+        return np.stack([getattr(card, name) for name in COLUMNS], axis=-1).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -46,10 +65,8 @@ class PlanScorer:
     layout: TokenLayout
     scoring: ScoringConfig
 
-    def __call__(self, scene: DrivingScene, actions: Array, with_route: bool) -> Array:
-        """(M, 6) float32 COLUMNS, 0 to 1, of plans (M, T) of a scene."""
-        card = score(scene.scored(), self.sent_poses(scene, actions, with_route), config=self.scoring)
-        return np.stack([getattr(card, name) for name in COLUMNS], axis=-1).astype(np.float32)
+    def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
+        return PoseScorer(self.scoring)(scene, self.sent_poses(scene, plans, with_route), with_route)
 
     def sent_poses(self, scene: DrivingScene, actions: Array, with_route: bool) -> Array:
         """(M, 8, 3) poses at 0.5 .. 4 s, ego frame, of the trajectories that a car sends for plans (M, T)."""
@@ -66,12 +83,36 @@ class PlanScorer:
         return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in sent])
 
 
+class ScorePool:
+    """Worker processes that score plans. A context manager; leaving it ends the processes."""
+
+    def __init__(self, scorer: Scorer, workers: Workers) -> None:
+        self._pool: RestartablePool[PlansOfScene, Array] = RestartablePool(_Work(scorer, SceneReader()), workers)
+
+    def __enter__(self) -> ScorePool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.close()
+
+    def score(self, tasks: Sequence[PlansOfScene]) -> list[Array]:
+        """(M, 6) float32 COLUMNS of the plans of each task. Raises SetError for a scene that cannot be scored."""
+        found = {}
+        for outcome in self._pool.map(tasks):
+            if outcome.result is None:
+                raise SetError(f"scene {outcome.task.name} of {outcome.task.shard} cannot be scored: {outcome.reason}")
+            found[outcome.task.name] = outcome.result
+        return [found[task.name] for task in tasks]
+
+
 class RewardPool:
-    """Worker processes that score the plans of a batch. A context manager; leaving it ends the processes."""
+    """Worker processes that score the token plans of a batch. A context manager; leaving it ends the processes."""
 
     def __init__(self, folder: Path, scenes: CachedSet, scorer: PlanScorer, workers: Workers) -> None:
         self.folder, self.scenes, self.layout = folder, scenes, scorer.layout
-        self._pool: RestartablePool[PlansOfScene, Array] = RestartablePool(_Work(scorer, SceneReader()), workers)
+        self._pool = ScorePool(scorer, workers)
 
     def __enter__(self) -> RewardPool:
         return self
@@ -79,7 +120,7 @@ class RewardPool:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.close()
+        self._pool.__exit__(kind, fault, trace)
 
     def score(self, rows: Sequence[int], mirrored: Array, with_route: Array, actions: Array) -> Array:
         """(B, M, 6) float32 COLUMNS of plans (B, M, T) of the scenes `rows` of the set; `mirrored` and `with_route`
@@ -94,24 +135,19 @@ class RewardPool:
             )
             for row, mirror, route, plans in zip(rows, mirrored, with_route, actions, strict=True)
         ]
-        found = {}
-        for outcome in self._pool.map(tasks):
-            if outcome.result is None:
-                raise SetError(f"scene {outcome.task.name} of {self.folder} cannot be scored: {outcome.reason}")
-            found[outcome.task.name] = outcome.result
-        return np.stack([found[task.name] for task in tasks])
+        return np.stack(self._pool.score(tasks))
 
 
 @dataclass(frozen=True)
 class _Work:
     """The work of a process; its reader stays there from task to task."""
 
-    scorer: PlanScorer
+    scorer: Scorer
     reader: SceneReader
 
     def __call__(self, task: PlansOfScene, report: Callable[[Any], None]) -> Array:
         scene = self.reader.read(task.shard, task.name)
-        return self.scorer(scene, task.actions, task.with_route)
+        return self.scorer(scene, task.plans, task.with_route)
 
 
 def mirror_actions(actions: Array, layout: TokenLayout) -> Array:

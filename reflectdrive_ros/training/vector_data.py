@@ -14,22 +14,24 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ..data import shards
-from ..data.cache import cache_file, map_processes, write_array
+from ..data.cache import NAME_DTYPE, cache_file, map_processes, write_array
 from ..data.scene import NOW, DrivingScene
 from ..data.shards import SetError, ShardNote
 from ..domain import Array
 from ..features.vectors import agent_order, vector_inputs
 from ..parallel import Workers
+from ..planning.ego_future import frenet_poses, line_of, reference_line
 from ..planning.postprocess.waypoints import interpolate
 from ..vector_spec import VectorSpec
 
-FORMAT = 1
+FORMAT = 2
+NAMES = "names.npy"  # file of the names of a shard's samples
 # columns that change their sign in the mirrored scene
 MIRRORED = {
     "ego": (1, 3, 5, 7, 8, 9),
@@ -61,6 +63,14 @@ def sample_shapes(spec: VectorSpec) -> dict[str, tuple[int, ...]]:
 
 
 @dataclass(frozen=True, eq=False)
+class ShardNames:
+    """The scenes of the samples of one shard."""
+
+    shard: Path | None = None  # None: recorded traffic
+    names: Array = field(default_factory=lambda: np.zeros(0, NAME_DTYPE))  # (n,) bytes
+
+
+@dataclass(frozen=True, eq=False)
 class VectorSet:
     """N samples of one or more sets; rows are read from disk on access."""
 
@@ -70,9 +80,16 @@ class VectorSet:
     weights: Array  # (N,) relative frequency of each sample
     spec: VectorSpec
     key: str  # of the samples
+    scenes: tuple[ShardNames, ...]  # per shard; empty ones have no scene that plans can be scored in
 
     def __len__(self) -> int:
         return len(self.location)
+
+    def scene_of(self, place: int) -> tuple[Path, str] | None:
+        """Shard and name of the scene of a sample; None of recorded traffic."""
+        shard, row = self.location[place].tolist()
+        names = self.scenes[shard]
+        return None if names.shard is None else (names.shard, names.names[row].decode())
 
     def arrays(self, places: Array) -> dict[str, Array]:
         """Samples (B,) as arrays by name, with a leading axis."""
@@ -98,6 +115,7 @@ def merge(sets: Sequence[VectorSet], weights: Sequence[float]) -> VectorSet:
         np.concatenate([np.full(len(each), share / len(each)) for each, share in zip(sets, shares, strict=True)]),
         sets[0].spec,
         hashlib.sha256(keys.encode()).hexdigest(),
+        tuple(names for each in sets for names in each.scenes),
     )
 
 
@@ -129,16 +147,22 @@ def build_vector_set(
     if not notes:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")
     rows = tuple(np.load(cache_file(home, note, "npy"), mmap_mode="r", allow_pickle=False) for note in notes)
-    return set_of_rows(rows, spec, "".join([key, *(note.sha256 for note in notes)]), recorded=False)
+    names = tuple(
+        ShardNames(folder / note.file, np.load(cache_file(home, note, NAMES), allow_pickle=False)) for note in notes
+    )
+    return set_of_rows(rows, spec, "".join([key, *(note.sha256 for note in notes)]), recorded=False, scenes=names)
 
 
-def set_of_rows(rows: tuple[Array, ...], spec: VectorSpec, key: str, recorded: bool) -> VectorSet:
-    """A set of tables (n, columns); all samples are drawn equally often."""
+def set_of_rows(
+    rows: tuple[Array, ...], spec: VectorSpec, key: str, recorded: bool, scenes: tuple[ShardNames, ...] | None = None
+) -> VectorSet:
+    """A set of tables (n, columns); all samples are drawn equally often. `scenes`: of each table, if there are any."""
     places = [np.stack([np.full(len(each), k), np.arange(len(each))], axis=1) for k, each in enumerate(rows)]
     location = np.concatenate(places)
     count = len(location)
     digest = hashlib.sha256(key.encode()).hexdigest()
-    return VectorSet(rows, location, np.full(count, recorded), np.full(count, 1.0 / count), spec, digest)
+    weights, named = np.full(count, 1.0 / count), scenes or (ShardNames(),) * len(rows)
+    return VectorSet(rows, location, np.full(count, recorded), weights, spec, digest, named)
 
 
 def format_key(spec: VectorSpec) -> str:
@@ -151,13 +175,15 @@ def _write_shard(arguments: tuple[Path, Path, ShardNote, VectorSpec]) -> list[st
     """Writes the samples of one shard; returns sentences on what was left out."""
     folder, home, note, spec = arguments
     sentences: list[str] = []
-    rows = []
+    rows, names = [], []
     for scene in shards.read_shard(folder, note, images=False, on_damage=sentences.append):
         try:
             rows.append(flat_row(scene_sample(scene, spec)))
+            names.append(scene.name)
         except ValueError as fault:
             sentences.append(f"{folder / note.file}: scene {scene.name} is left out: {fault}")
     if rows:
+        write_array(cache_file(home, note, NAMES), np.array(names, NAME_DTYPE))
         write_array(cache_file(home, note, "npy"), np.stack(rows))
     return sentences
 
@@ -172,6 +198,7 @@ def scene_sample(scene: DrivingScene, spec: VectorSpec) -> dict[str, Array]:
     futures of the neighbours. Raises ValueError for a scene that cannot be used."""
     observation = scene.observation(vectors=True)
     inputs = vector_inputs(observation, spec)
+    line_of(inputs, spec)  # raises for a scene beside its route
     seen = np.flatnonzero(scene.tracks.present[:, NOW])[agent_order(scene.agents, spec)][: spec.predicted_agents]
     later = slice(NOW + 1, NOW + 1 + spec.future_steps)
     future = interpolate(scene.expert[None], scene.ego.speed_mps, spec.future_dt_s)[0, : spec.future_steps]
@@ -215,6 +242,15 @@ def mirror(arrays: Mapping[str, Array], which: Array) -> dict[str, Array]:
                 changed[which] = swapped
         mirrored[name] = changed
     return mirrored
+
+
+def with_frenet_futures(arrays: Mapping[str, Array], spec: VectorSpec) -> dict[str, Array]:
+    """Samples (B,) whose ego futures are Frenet coordinates, for networks with `VectorSpec.ego_frenet`."""
+    futures = [
+        frenet_poses(future.astype(float), reference_line(route_lanes, spec))
+        for future, route_lanes in zip(arrays["ego_future"], arrays["route_lanes"], strict=True)
+    ]
+    return {**arrays, "ego_future": np.stack(futures).astype(np.float32)}
 
 
 def without_map(arrays: Mapping[str, Array], which: Array, spec: VectorSpec) -> dict[str, Array]:

@@ -15,7 +15,8 @@ are whole futures. It predicts the clean futures. Facts of the published code th
 - the first pose of each future is the present one, which the sampler keeps.
 
 Extensions of the published network are off in its configuration: `ego_inputs` (speed, acceleration, steering and yaw
-rate of the ego condition the decoder), `route_features` (places of the elements relative to the route), `residual`
+rate of the ego condition the decoder), `route_features` (places of the elements relative to the route),
+`VectorSpec.ego_frenet` (the ego's future along and beside the route, whose bends and limits are inputs), `residual`
 (without it, all that the decoder knows of the noisy futures, the ego's state and the route passes through the weights
 of the cross-attention), the line of the route among the route lanes (`VectorSpec.route_line_rows`), and free widths of
 the mixers.
@@ -92,7 +93,8 @@ def small_config() -> CurveNetConfig:
             route_line_rows=3,
             predicted_agents=6,
             future_steps=40,
-            normalization=Normalization(ego_future_mean=(20.0, 0.0, 0.0, 0.0), ego_future_std=(12.0, 6.0, 1.0, 1.0)),
+            ego_frenet=True,
+            normalization=Normalization(ego_future_mean=(20.0, 0.0, 1.0, 0.0), ego_future_std=(12.0, 1.0, 0.2, 0.2)),
         ),
         hidden=128,
         heads=4,
@@ -366,9 +368,11 @@ class Decoder(nn.Module):
         self.final = FinalLayer(hidden, future)
         self.ego_mlp = Mlp(len(spec.normalization.ego_mean) - POSE, hidden, hidden) if config.ego_inputs else None
         self.lead_mlp = Mlp(route_features.EGO, hidden, hidden) if config.route_features else None
+        profile = route_features.profile_size(spec.route_line_rows * spec.lane_points)
+        self.profile_mlp = Mlp(profile, hidden, hidden) if spec.ego_frenet else None
 
-    def condition(self, inputs: VectorTensors, features: RouteFeatures | None) -> Tensor:
-        """(B, hidden) of normalised inputs."""
+    def condition(self, inputs: VectorTensors, features: RouteFeatures | None, profile: Tensor | None) -> Tensor:
+        """(B, hidden) of normalised inputs, features relative to the route and `route_features.road_profile`."""
         points = inputs.route_lanes[..., :POSE].flatten(1, 2)  # no boundaries, limits or lights
         known = (points != 0).any(-1).any(-1)
         found = self.route_mixer.project(self.route_mixer.pooled(points)) * known[:, None]
@@ -377,6 +381,8 @@ class Decoder(nn.Module):
             found = found + self.ego_mlp(state) * (state != 0).any(-1)[:, None]
         if self.lead_mlp is not None and features is not None:
             found = found + self.lead_mlp(features.ego)
+        if self.profile_mlp is not None and profile is not None:
+            found = found + self.profile_mlp(profile)
         return found
 
     def keys_values(self, encoded: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
@@ -434,15 +440,17 @@ class CurveNet(nn.Module):
     def encode(self, inputs: VectorTensors) -> Context:
         """The context of B scenes, from inputs in metres."""
         normal = self.normalize(inputs)
-        features = None
+        features, profile = None, None
+        line = route_features.route_line(inputs.route_lanes, self.config.spec.route_line_rows)
         if self.config.route_features:
-            line = route_features.route_line(inputs.route_lanes, self.config.spec.route_line_rows)
             features = route_features.route_features(inputs.agents, inputs.static_objects, inputs.lanes, line)
+        if self.config.spec.ego_frenet:
+            profile = route_features.road_profile(line, inputs.lanes, inputs.lane_limits)
         encoded = self.encoder(normal, features)
         keys_values = self.decoder.keys_values(encoded)
         neighbours = normal.agents[:, : self.config.spec.predicted_agents, -1, :POSE]
         absent = torch.cat([torch.zeros_like(normal.ego[:, :1], dtype=torch.bool), (neighbours == 0).all(-1)], 1)
-        return Context(keys_values, self.decoder.condition(normal, features), absent)
+        return Context(keys_values, self.decoder.condition(normal, features, profile), absent)
 
     def denoise(self, x: Tensor, times: Tensor, context: Context) -> Tensor:
         """Clean futures (B, K, P, 1 + T, 4), normalised, of noisy ones (B, K, P, 1 + T, 4) at times (B, K) in 0..1.

@@ -19,6 +19,8 @@ ALONG_MAX_M, BESIDE_MAX_M = 100.0, 20.0
 ALONG_SCALE_M, BESIDE_SCALE_M, SPEED_SCALE_MPS = 50.0, 10.0, 10.0
 TIMES_S = (0.0, 1.0, 2.0, 3.0)  # agents at constant velocity
 MOVING, STANDING, LANE, EGO = 3 * len(TIMES_S) + 2, 3, 6, len(TIMES_S) + 2  # features
+LIMIT_AT_M, LIMIT_SOFT_M = (0.0, 20.0, 40.0), 3.0  # along the line, where the speed limit is read; of the lanes' ends
+TURN_SCALE = 10.0  # of the sine of the angle between two segments of the line
 FAR = 1e4  # squared distance, m^2, of points that are padding
 FRONT_M = 4.05  # of the car, ahead of its rear axle
 RED = 2  # column of a lane's light
@@ -94,6 +96,31 @@ def route_features(agents: Tensor, static_objects: Tensor, lanes: Tensor, line: 
     stop = _gap(begin, lane[..., 2], known & red).amin(-1)
     ego = torch.stack([*(gap.amin(-1) / ALONG_SCALE_M for gap in gaps), lead_speed, stop / ALONG_SCALE_M], -1)
     return RouteFeatures(moving, standing, lane, ego)
+
+
+def profile_size(points: int) -> int:
+    """Features of `road_profile` for a line of `points` points."""
+    return points - 1 + 3 + len(LIMIT_AT_M)
+
+
+def road_profile(line: RouteLine, lanes: Tensor, lane_limits: Tensor) -> Tensor:
+    """(B, profile_size) of the road ahead: bends of the line, the vehicle's offset and heading relative to it, and the
+    speed limits of lanes (B, L, P, 12) along it, from lane_limits (B, L, 1) m/s."""
+    known = line.known[:, 1:] & line.known[:, :-1]
+    here, following = line.directions[:, :-1], line.directions[:, 1:]
+    turns = (here[..., 0] * following[..., 1] - here[..., 1] * following[..., 0]) * known * TURN_SCALE
+    vehicle = torch.zeros_like(line.points[:, :1])
+    beside = project(line, vehicle)[1] / CORRIDOR_M
+    heading = _direction_at(line, vehicle)[:, 0]
+    ends = [project(line, lanes[:, :, place, :2]) for place in (0, -1)]
+    begin, end = (each[0] for each in ends)
+    inside = ends[0][2] * ends[1][2] * (lanes != 0).any(-1).any(-1)
+    limits = []
+    for at_m in LIMIT_AT_M:
+        weights = inside * torch.sigmoid((at_m - begin) / LIMIT_SOFT_M) * torch.sigmoid((end - at_m) / LIMIT_SOFT_M)
+        total = (weights * lane_limits[..., 0]).sum(-1, keepdim=True)
+        limits.append(total / (weights.sum(-1, keepdim=True) + 0.01) / SPEED_SCALE_MPS)
+    return torch.cat([turns, beside, heading, *limits], -1)
 
 
 def _features(line: RouteLine, places: Tensor) -> Tensor:

@@ -1,0 +1,133 @@
+"""Reward of the denoiser's plans: how a predicted plan should change for a higher expected driving score.
+
+Imitation alone is a poor teacher of what traffic punishes: a plan that is half a metre too long costs as much as one
+that is half a metre too short, though only the first may hit the car ahead. So plans around the predicted one are
+scored in the recorded future, with the predicted plan mu as the mean of a Gaussian policy:
+
+    x_k = mu + sum_j z_kj m_j,   z ~ N(0, 1),   smooth modes m_j along and beside the route
+    g = 1 / K sum_k (r_k - r'_k) / 2 (x_k - mu)         r'_k: the reward of mu - (x_k - mu)
+
+g estimates the gradient of the expected reward with respect to mu, times the covariance of the policy (REINFORCE with
+antithetic samples; Salimans et al., Evolution Strategies, 2017). The loss is -<mu, g>, so that g passes through the
+network. mu is predicted from the states that the sampler visits when it starts without noise, as in the car.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..domain import Array
+from ..model.curve.net import Context, CurveNet
+from ..planning import denoiser
+from ..planning.ego_future import cartesian_poses, reference_line
+from ..scoring.scorer import WAYPOINT_TIMES_S
+from ..vector_spec import VectorSpec
+from .rewards import COLUMNS, PlansOfScene, ScorePool
+from .settings import PlanRewardConfig
+from .vector_data import VectorSet
+
+MIN_SPEED_MPS = 2.0  # of a plan, below which an offset does not turn it
+
+
+class SamplerState(NamedTuple):
+    """Where the sampler is in B scenes."""
+
+    futures: Tensor  # (B, P, 1 + T, 4) noisy, index 0 is the present
+    time: float
+    plan: Array  # (B, T, 3) ego poses that are predicted there, Frenet coordinates
+
+
+class PlanUpdates(NamedTuple):
+    """How the plans of B scenes should change, and their rewards."""
+
+    change: Array  # (B, T, 4) g of x, y, cos, sin, normalised
+    rewards: Array  # (B, 6) `rewards.COLUMNS` of the predicted plans; NaN without a scene
+
+
+@torch.no_grad()
+def sampler_state(net: CurveNet, context: Context, present: Tensor, evaluations: int, steps: int) -> SamplerState:
+    """The DDIM sampler of `steps` steps after some `evaluations`, from a start without noise; `present` (B, P, 4)."""
+    spec = net.config.spec
+    shape = (*present.shape[:2], 1 + spec.future_steps, present.shape[-1])
+
+    def predict(noisy: Array, at: float) -> Array:
+        x = torch.as_tensor(noisy, dtype=torch.float32, device=present.device).reshape(len(present), 1, *shape[1:])
+        times = torch.full((len(present), 1), at, device=present.device)
+        return np.asarray(net.denoise(x, times, context).double().cpu().numpy()).reshape(noisy.shape)
+
+    flat = present.double().cpu().numpy().reshape(-1, present.shape[-1])
+    futures = denoiser.with_present(np.zeros((len(flat), *shape[2:])), flat)
+    times = denoiser.sampling_times(steps).tolist()
+    for time, after in pairwise(times[: evaluations + 1]):
+        futures = denoiser.with_present(denoiser.ddim_step(futures, predict(futures, time), time, after), flat)
+    time = times[evaluations]
+    clean = predict(futures, time).reshape(shape)[:, 0, 1:]
+    norm = spec.normalization
+    scaled = clean * np.array(norm.ego_future_std) + np.array(norm.ego_future_mean)
+    plan = np.concatenate([scaled[..., :2], np.arctan2(scaled[..., 3:], scaled[..., 2:3])], axis=-1)
+    return SamplerState(torch.as_tensor(futures.reshape(shape), dtype=torch.float32), time, plan)
+
+
+def plan_updates(
+    plans: Array,
+    route_lanes: Array,
+    mirrored: Array,
+    scenes: VectorSet,
+    places: Array,
+    pool: ScorePool,
+    rng: np.random.Generator,
+    config: PlanRewardConfig,
+) -> PlanUpdates:
+    """Samples and scores plans around plans (B, T, 3), Frenet coordinates of the lines of route_lanes (B, R, P, 12).
+
+    mirrored: (B,) bool, scenes whose inputs are mirrored. places: (B,) samples of `scenes`. Raises SetError for a scene
+    that cannot be scored.
+    """
+    spec = scenes.spec
+    count = len(plans)
+    changes = sampled_changes(plans, rng, config, spec.future_dt_s)  # (B, K, T, 3)
+    sampled = np.concatenate([plans[:, None], plans[:, None] + changes, plans[:, None] - changes], axis=1)
+    sampled[..., 0] = np.maximum.accumulate(np.maximum(sampled[..., 0], 0.0), axis=2)  # no car reverses
+    instants = np.rint(WAYPOINT_TIMES_S / spec.future_dt_s).astype(int) - 1
+    found = {row: scenes.scene_of(place) for row, place in enumerate(places.tolist())}
+    tasks = [
+        PlansOfScene(*scene, True, _in_scene(sampled[row][:, instants], route_lanes[row], bool(mirrored[row]), spec))
+        for row, scene in found.items()
+        if scene is not None
+    ]
+    rewards = np.full((count, 1 + 2 * changes.shape[1], len(COLUMNS)), np.nan)
+    rows = [row for row, scene in found.items() if scene is not None]
+    rewards[rows] = pool.score(tasks) if tasks else rewards[rows]
+    ahead, back = np.split(rewards[:, 1:, 0], 2, axis=1)
+    advantages = np.nan_to_num(0.5 * (ahead - back))
+    mean = np.einsum("bk,bktc->btc", advantages, changes) / changes.shape[1]
+    std = np.array(spec.normalization.ego_future_std)
+    turned = np.stack([-np.sin(plans[..., 2]), np.cos(plans[..., 2])], axis=-1) * mean[..., 2:]
+    return PlanUpdates(np.concatenate([mean[..., :2], turned], axis=-1) / std, rewards[:, 0])
+
+
+def sampled_changes(plans: Array, rng: np.random.Generator, config: PlanRewardConfig, dt_s: float) -> Array:
+    """(B, K, T, 3) random smooth changes of plans (B, T, 3) along and beside the route, and of the headings with them.
+
+    They vanish at the present, with their first derivative: a car cannot change where it is, nor its velocity.
+    """
+    count, steps = plans.shape[:2]
+    u = np.arange(1, steps + 1) / steps
+    along = np.stack([config.pace_m * u**2, config.delay_m * 6.75 * u**2 * (1.0 - u)])
+    beside = np.stack([config.offset_m * u**2 * (3.0 - 2.0 * u), config.bulge_m * 16.0 * u**2 * (1.0 - u) ** 2])
+    drawn = rng.standard_normal((count, config.plans, 4))
+    forward, left = drawn[..., :2] @ along, drawn[..., 2:] @ beside
+    speed = np.maximum(np.gradient(plans[..., 0], dt_s, axis=1), MIN_SPEED_MPS)
+    turn = np.gradient(left, dt_s, axis=-1) / speed[:, None]
+    return np.stack([forward, left, turn], axis=-1)
+
+
+def _in_scene(plans: Array, route_lanes: Array, mirrored: bool, spec: VectorSpec) -> Array:
+    """Plans (M, 8, 3) in the ego frame of the scene as it was recorded."""
+    poses = cartesian_poses(plans, reference_line(route_lanes, spec))
+    return poses * np.array([1.0, -1.0, -1.0]) if mirrored else poses
