@@ -156,9 +156,10 @@ def test_a_set_without_scenes_is_one_sentence(tmp_path):
 
 
 def batch_of(scenes, dropout, samples=2):
-    arrays = with_lanes(scenes.arrays(np.arange(4)))
+    places = np.arange(4)
     asked = DiffusionDataConfig(condition_dropout=dropout, samples=samples)
-    return VectorBatch.of(arrays, asked, np.random.default_rng(0), slice(None))
+    arrays = with_lanes(scenes.arrays(places))
+    return VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
 
 
 def losses(seed=0):

@@ -332,6 +332,10 @@ def run_diffusion_command(args: argparse.Namespace, console: Console, errors: Co
         raise ConfigError(f"--hold-out leaves out recordings, but --train names none: add {RECORDED}")
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
     network = settings.DENOISERS[config.network]()
+    if config.reward.weight > 0.0 and not network.spec.ego_frenet:
+        raise ConfigError(
+            "reward.weight is above 0, but the network plans in the ego frame: set it to 0, or network to small"
+        )
     fabric = launch_fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
 

@@ -96,7 +96,7 @@ VECTOR_SPEC = {  # of vector_spec.VectorSpec
     **dict.fromkeys(("history_steps", "lane_points", "future_steps"), COUNT),
     **dict.fromkeys(("route_line_rows", "predicted_agents"), whole(0, 4096)),
     "future_dt_s": number(1e-3, 10.0),
-    "ego_frenet": flag,
+    "ego_frenet": maybe(flag),  # former cards have none
     "normalization": {
         f"{name}_{part}": array(number(*limits), columns, columns)
         for name, columns in {**SCALE_COLUMNS, **FUTURE_COLUMNS}.items()
@@ -407,7 +407,7 @@ def token_layout(values: Mapping[str, Any]) -> TokenLayout:
 def vector_spec(values: Mapping[str, Any]) -> VectorSpec:
     """The input format of a card. Raises ValueError for an invalid one."""
     scales = {name: tuple(map(float, each)) for name, each in values["normalization"].items()}
-    fields = {name: values[name] for name in VECTOR_SPEC if name != "normalization"}
+    fields = {name: values[name] for name in VECTOR_SPEC if name in values and name != "normalization"}
     return VectorSpec(**fields, normalization=Normalization(**scales))
 
 

@@ -59,4 +59,9 @@ def initialised_net(config: CurveNetConfig, seed: int) -> CurveNet:
 
 
 def _config(path: Path, content: str) -> CurveNetConfig:
-    return parse_config(path, content, CurveNetConfig, CURVE_CONFIG)
+    def present(values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("spec"), dict):
+            return {**values, "spec": {"ego_frenet": False, **values["spec"]}}  # former configurations have none
+        return values
+
+    return parse_config(path, content, CurveNetConfig, CURVE_CONFIG, present)

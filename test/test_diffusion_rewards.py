@@ -1,0 +1,182 @@
+"""Rewards of a denoiser's plans: which way sampled plans say that a plan should change."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import test_diffusion_training as training
+import torch
+from lightning_fabric import Fabric
+from tiny_training import Silent, make_set
+
+from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.config import ScoringConfig
+from reflectdrive_ros.data import shards
+from reflectdrive_ros.model.curve.net import CurveNet, CurveNetConfig
+from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, score
+from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, vector_data
+from reflectdrive_ros.training.diffusion import DiffusionJob
+from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate
+from reflectdrive_ros.training.diffusion_rewards import plan_updates, sampled_changes
+from reflectdrive_ros.training.rewards import COLUMNS, PoseScorer, ScorePool
+from reflectdrive_ros.training.settings import DiffusionLossConfig, PlanRewardConfig
+from reflectdrive_ros.training.vector_data import build_vector_set
+
+SPEC = replace(training.SPEC, route_line_rows=3, ego_frenet=True)
+TINY = CurveNetConfig(
+    SPEC, hidden=16, heads=2, encoder_layers=1, decoder_layers=1, mixer_tokens=4, mixer_channels=8, route_tokens=4,
+    route_channels=8, ego_inputs=True, dropout=0.0,
+)  # fmt: skip
+SCENES = 6
+MANY = PlanRewardConfig(weight=1.0, plans=64)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_set(tmp_path_factory.mktemp("sets") / "train", "train", SCENES, per_shard=3)
+
+
+@pytest.fixture(scope="module")
+def scenes(folder):
+    return build_vector_set(folder, SPEC, 1, pytest.fail, lambda done, of: None)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with ScorePool(PoseScorer(ScoringConfig()), 1) as made:
+        yield made
+
+
+def plans_at(speed_mps, beside_m=0.0):
+    """(SCENES, T, 3) plans with a constant speed that end beside the route."""
+    u = np.arange(1, SPEC.future_steps + 1) / SPEC.future_steps
+    plan = np.stack([speed_mps * SPEC.horizon_s * u, beside_m * u**2 * (3.0 - 2.0 * u), np.zeros_like(u)], axis=-1)
+    return np.repeat(plan[None], SCENES, axis=0)
+
+
+def updates(scenes, pool, plans, mirrored=False, config=MANY):
+    places, which = np.arange(SCENES), np.full(SCENES, mirrored)
+    arrays = vector_data.mirror(scenes.arrays(places), which)
+    rng = np.random.default_rng(0)
+    return plan_updates(plans, arrays["route_lanes"].astype(float), which, scenes, places, pool, rng, config)
+
+
+def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():
+    plans = plans_at(8.0)
+    changes = sampled_changes(plans, np.random.default_rng(0), PlanRewardConfig(plans=500), 0.1)
+    assert changes.shape == (SCENES, 500, SPEC.future_steps, 3)
+    assert np.abs(changes[:, :, 0]).max() < 0.05  # 0.1 s ahead
+    np.testing.assert_allclose(changes[:, :, -1, :2].std(axis=(0, 1)), [2.5, 0.4], rtol=0.1)
+    slope = np.gradient(changes[..., 1], 0.1, axis=-1) / 8.0
+    np.testing.assert_allclose(changes[..., 2], slope, atol=1e-9)
+
+
+def test_the_rewards_of_plans_are_their_scores(folder, scenes, pool):
+    found = updates(scenes, pool, plans_at(5.0), config=PlanRewardConfig(plans=1))
+    instants = np.rint(WAYPOINT_TIMES_S / 0.1).astype(int) - 1
+    for row, scene in enumerate(shards.read(folder, images=False, on_damage=pytest.fail)):
+        line = diffusion_rewards.reference_line(scenes.arrays(np.array([row]))["route_lanes"][0], SPEC)
+        plan = diffusion_rewards.cartesian_poses(plans_at(5.0)[row, instants], line)
+        card = score(scene.scored(), plan[None])
+        np.testing.assert_allclose(found.rewards[row], [getattr(card, name)[0] for name in COLUMNS], rtol=1e-6)
+
+
+def test_a_plan_that_leaves_the_road_should_move_back(scenes, pool):
+    """The road ends 1.8 m to the right of the route and 5.4 m to its left."""
+    found = updates(scenes, pool, plans_at(4.0, beside_m=-0.9))
+    aside = found.change[:, -1, 1]
+    telling = np.abs(aside) > 1e-3  # where sampled plans differ in whether they stay on the road
+    assert telling.sum() >= SCENES // 2
+    assert (aside[telling] > 0.0).all()
+
+
+def test_a_plan_that_hardly_moves_should_go_on(scenes, pool):
+    found = updates(scenes, pool, plans_at(1.0))
+    safe = found.rewards[:, COLUMNS.index("nc")] == 1.0
+    assert safe.any()
+    assert found.change[safe, -1, 0].mean() > 0.0
+
+
+def test_the_change_of_a_mirrored_scene_is_mirrored(scenes, pool):
+    """Not bit by bit: the sampled offsets are the same in both, so that left and right differ by their noise."""
+    plain, mirrored = (updates(scenes, pool, plans_at(4.0, side), side > 0.0) for side in (-0.9, 0.9))
+    np.testing.assert_allclose(plain.rewards, mirrored.rewards, atol=1e-5)
+    change = plain.change[:, -1, 1]
+    assert np.corrcoef(change, -mirrored.change[:, -1, 1])[0, 1] > 0.9
+
+
+def test_recorded_samples_have_no_reward_and_no_change(scenes, pool):
+    rows = tuple(np.asarray(rows) for rows in scenes.rows)
+    recorded = vector_data.set_of_rows(rows, SPEC, "recorded", recorded=True)
+    found = updates(recorded, pool, plans_at(4.0))
+    assert np.isnan(found.rewards).all()
+    assert (found.change == 0.0).all()
+
+
+def test_the_loss_moves_plans_the_way_they_should_change(scenes):
+    places = np.arange(4)
+    arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
+    asked = settings.DiffusionDataConfig(condition_dropout=0.0, samples=1)
+    batch = training.VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
+    net = CurveNet(TINY)
+    net.initialise(torch.Generator().manual_seed(0))
+    present = net.present_states(batch.inputs)
+    with torch.no_grad():
+        state = diffusion_rewards.sampler_state(net, net.encode(batch.inputs), present, 2, 10)
+    change = torch.zeros(4, SPEC.future_steps, 4)
+    change[:, :, 0] = torch.linspace(0.0, 1.0, SPEC.future_steps)
+    update = PlanUpdate(state.futures, torch.full((4, 1), state.time), change)
+    losses = DiffusionLosses(net, DiffusionLossConfig(ego=0.0, neighbours=0.0), reward=1.0)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+
+    def end():
+        found = net.denoise(state.futures[:, None], torch.full((4, 1), state.time), net.encode(batch.inputs))
+        return found[:, 0, 0, -1, 0]
+
+    before = end().detach()
+    losses(batch, update)["loss"].backward()
+    optimizer.step()
+    assert (end() > before).all()
+
+
+def config(**changes):
+    return replace(training.config(**changes), reward=PlanRewardConfig(weight=1.0, plans=2))
+
+
+def train(of, pool, stop=lambda: False):
+    of.out.mkdir(exist_ok=True)
+    return diffusion.train(of, Fabric(accelerator="cpu", devices=1), Silent(), stop, pool=pool)
+
+
+def test_a_run_with_rewards_that_is_stopped_ends_with_the_same_weights(scenes, tmp_path, pool):
+    def job(name):
+        return DiffusionJob(config(steps=4), TINY, scenes, None, tmp_path / name, {"train": []})
+
+    train(job("whole"), pool)
+    asked = iter([False, False, True])
+    assert train(job("parts"), pool, lambda: next(asked)).step == 2
+    assert train(job("parts"), pool).step == 4
+    whole, parts = training.weights(tmp_path / "whole"), training.weights(tmp_path / "parts")
+    for name, value in whole.items():
+        assert torch.equal(value, parts[name]), name
+
+
+def test_the_command_logs_the_scores_of_its_plans(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(settings.DENOISERS, "small", lambda: TINY)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data: {batch: 4, samples: 1}\nreward: {weight: 1.0, plans: 2}\ncheckpointing: {log_steps: 2}\n")
+    words = ["train", "diffusion", str(recipe), "--train", str(folder), "--out", str(tmp_path / "run"), "--steps", "2"]
+    assert main([*words, "--workers", "1"]) == 0
+    header, row = (tmp_path / "run/log.csv").read_text().split("\n")[:2]
+    values = dict(zip(header.split(","), row.split(","), strict=True))
+    assert all(0.0 <= float(values[name]) <= 100.0 for name in COLUMNS)
+
+
+def test_rewards_of_a_network_of_the_ego_frame_are_refused(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(settings.DENOISERS, "small", lambda: training.TINY)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data: {batch: 4}\nreward: {weight: 1.0}\n")
+    assert main(["train", "diffusion", str(recipe), "--train", str(folder), "--out", str(tmp_path / "run")]) == 2
+    assert "reward.weight is above 0, but the network plans in the ego frame" in " ".join(
+        capsys.readouterr().err.split()
+    )
