@@ -66,7 +66,7 @@ def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():
     changes = sampled_changes(plans, np.random.default_rng(0), PlanRewardConfig(plans=500), 0.1)
     assert changes.shape == (SCENES, 500, SPEC.future_steps, 3)
     assert np.abs(changes[:, :, 0]).max() < 0.05  # 0.1 s ahead
-    np.testing.assert_allclose(changes[:, :, -1, :2].std(axis=(0, 1)), [2.5, 0.4], rtol=0.1)
+    np.testing.assert_allclose(changes[:, :, -1, :2].std(axis=(0, 1)), [1.5, 0.25], rtol=0.1)
     slope = np.gradient(changes[..., 1], 0.1, axis=-1) / 8.0
     np.testing.assert_allclose(changes[..., 2], slope, atol=1e-9)
 

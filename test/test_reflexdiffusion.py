@@ -68,6 +68,33 @@ def test_a_plan_is_the_future_that_the_network_predicts():
     assert memory.reflections == ()
 
 
+class RouteDenoiser(LinearDenoiser):
+    """Predicts 8 m/s on the line of the route, in Frenet coordinates."""
+
+    def __init__(self):
+        super().__init__(share=0.0)
+        self.spec = replace(SPEC, route_line_rows=2, ego_frenet=True)
+
+
+@pytest.mark.parametrize("curvature", [0.03, -0.03])
+def test_a_plan_in_frenet_coordinates_follows_the_bends_of_the_route(curvature):
+    at = np.arange(-20.0, 100.0)
+    heading = curvature * at
+    route = np.column_stack([np.sin(heading) / curvature, (1.0 - np.cos(heading)) / curvature, heading])
+    made, _ = plan(RouteDenoiser(), route=route)
+    x, y, turned = made.trajectory.poses[-1]
+    turn = curvature * 32.0
+    np.testing.assert_allclose([x, y], np.array([np.sin(turn), 1.0 - np.cos(turn)]) / curvature, atol=0.25)
+    assert turned == pytest.approx(turn, abs=0.03)
+
+
+def test_a_route_beside_the_car_is_an_error_of_a_network_of_frenet_coordinates():
+    aside = straight_route() + np.array([0.0, 8.0, 0.0])
+    plan(LinearDenoiser(), route=aside)
+    with pytest.raises(PlanningError, match="more than 5 m away: the network plans relative to the route"):
+        plan(RouteDenoiser(), route=aside)
+
+
 def test_guidance_of_one_is_the_conditional_path_to_the_last_bit():
     alone, _ = plan(LinearDenoiser())
     with_both, _ = plan(LinearDenoiser(), replace(OFF, guidance=1.0, reflection=True, confidence_min=0.0))

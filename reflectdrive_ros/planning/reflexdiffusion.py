@@ -126,9 +126,15 @@ def needs_unconditional(settings: ReflexDiffusionConfig) -> bool:
 def sample_plan(
     denoiser: Denoiser, inputs: VectorInputs, known: SafetyContext, settings: ReflexDiffusionConfig
 ) -> tuple[Array, tuple[Reflection, ...]]:
-    """(T, 3) poses of the ego's future in the ego frame, and the steps that were reflected."""
+    """(T, 3) poses of the ego's future in the ego frame, and the steps that were reflected.
+
+    Raises PlanningError for a route that the network cannot plan along.
+    """
     spec = denoiser.spec
-    line = line_of(inputs, spec)
+    try:
+        line = line_of(inputs, spec)
+    except ValueError as fault:
+        raise PlanningError(str(fault)) from None
     context = denoiser.encode(inputs, needs_unconditional(settings))
 
     def predict(futures: Array, time: float) -> Array:

@@ -174,7 +174,7 @@ def plan_update(
     and the number of the step only."""
     config = job.config.reward
     rng = np.random.default_rng([job.config.seed, 3, number, rank])
-    evaluations = 0 if rng.random() < config.first_step_share else int(rng.integers(1, SAMPLER_STEPS))
+    evaluations = int(rng.integers(SAMPLER_STEPS + 1))
     with torch.no_grad():
         inputs = batch.inputs
         state = diffusion_rewards.sampler_state(

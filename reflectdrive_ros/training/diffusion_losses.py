@@ -118,8 +118,7 @@ class DiffusionLosses(nn.Module):
         futures, times = torch.cat([present, noisy], 3), batch.times
         if update is not None:  # one more sample of each scene: the state of the sampler
             futures, times = torch.cat([futures, update.futures[:, None]], 1), torch.cat([times, update.times], 1)
-        denoised = self.net.denoise(futures, times, self.net.encode(inputs))[..., 1:, :]
-        found = denoised[:, : noisy.shape[1]]
+        found = self.net.denoise(futures, times, self.net.encode(inputs))[..., 1:, :]
         error = (found.float() - clean[:, None]).square()
         squared = error.sum(-1)  # (B, K, 1 + N, T)
         ego = squared[:, :, 0].mean()
@@ -129,7 +128,7 @@ class DiffusionLosses(nn.Module):
         loss = self.weights.ego * ego + self.weights.neighbours * neighbours
         if update is not None:
             kept = ~batch.dropped[:, None, None]
-            loss = loss - self.reward * (denoised[:, -1, 0].float() * update.change * kept).sum(-1).mean()
+            loss = loss - self.reward * (found[:, -1, 0].float() * update.change * kept).sum(-1).mean()
         return {"loss": loss, "ego": ego.detach(), "neighbours": neighbours.detach(), "ego_error_m": distance.detach()}
 
     def targets(self, batch: VectorBatch) -> tuple[Tensor, Tensor]:

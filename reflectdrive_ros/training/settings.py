@@ -339,12 +339,11 @@ class PlanRewardConfig:
     """Rewards of sampled plans (`diffusion_rewards`), with the standard deviations of smooth modes."""
 
     weight: float = setting(0.0, "weight of the loss by reward; 0: imitation only", 0.0, 1e4)
-    plans: int = setting(8, "pairs of plans sampled around the predicted one per scene", 1, 256)
-    first_step_share: float = setting(0.5, "share of the steps whose plan is the sampler's first prediction", 0.0, 1.0)
-    pace_m: float = setting(2.5, "of the distance driven at the end, m", 0.0, 100.0)
-    delay_m: float = setting(1.0, "of a delay that is made up for by the end, m", 0.0, 100.0)
-    offset_m: float = setting(0.4, "of the lateral offset at the end, m", 0.0, 10.0)
-    bulge_m: float = setting(0.3, "of a lateral offset halfway, m", 0.0, 10.0)
+    plans: int = setting(24, "pairs of plans sampled around the predicted one per scene", 1, 256)
+    pace_m: float = setting(1.5, "of the distance driven at the end, m", 0.0, 100.0)
+    delay_m: float = setting(0.8, "of a delay that is made up for by the end, m", 0.0, 100.0)
+    offset_m: float = setting(0.25, "of the lateral offset at the end, m", 0.0, 10.0)
+    bulge_m: float = setting(0.2, "of a lateral offset halfway, m", 0.0, 10.0)
 
 
 @dataclass(frozen=True)
