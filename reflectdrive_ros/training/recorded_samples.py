@@ -39,7 +39,7 @@ from ..scoring import drivable
 from ..vector_spec import VectorSpec
 from .vector_data import VectorSet, flat_row, format_key, futures, row_size, set_of_rows
 
-FORMAT = 2  # raise it when samples change
+FORMAT = 3  # raise it when samples change
 SAMPLE_EVERY_STEPS = 5  # 0.5 s
 HISTORY_STEPS = AgentHistory.STEPS - 1  # another vehicle is sampled after 2 s, or from the start of the recording
 SPEED_STEPS = 5  # the speed of another vehicle is that over 0.5 s
@@ -47,7 +47,7 @@ SMOOTHED_STEPS, SMOOTHED_DEGREE = 15, 2  # Savitzky-Golay filter of a drive: 1.5
 HEADING_SPEED_MPS = 1.0  # the recorded heading of a slower car is noise
 CAR_LENGTH_M, CAR_WIDTH_M = (3.0, 6.5), (1.3, 2.5)  # the ego's size is no input of the network
 MIN_MEAN_SPEED_MPS = 1.0  # of the future of another vehicle: why it stands is not recorded
-ROUTE_OFFSET_M = 5.0  # of the future from the route's line; a lane change is less
+ROUTE_OFFSET_M = 4.0  # of the future from the route's line: a lane change is less, a displaced start within 5 m
 SAME_DRIVE_M = 0.05
 
 OFF_ROAD = "leaves the mapped lanes"
