@@ -17,7 +17,7 @@ from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, score
 from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, vector_data
 from reflectdrive_ros.training.diffusion import DiffusionJob
 from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate
-from reflectdrive_ros.training.diffusion_rewards import plan_updates, sampled_changes
+from reflectdrive_ros.training.diffusion_rewards import plan_changes, sampled_changes
 from reflectdrive_ros.training.rewards import COLUMNS, PoseScorer, ScorePool
 from reflectdrive_ros.training.settings import DiffusionLossConfig, PlanRewardConfig
 from reflectdrive_ros.training.vector_data import build_vector_set
@@ -28,7 +28,7 @@ TINY = CurveNetConfig(
     route_channels=8, ego_inputs=True, dropout=0.0,
 )  # fmt: skip
 SCENES = 6
-MANY = PlanRewardConfig(weight=1.0, plans=64)
+MANY = PlanRewardConfig(weight=1.0, plans=64, pace_m=2.5, offset_m=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def updates(scenes, pool, plans, mirrored=False, config=MANY):
     places, which = np.arange(SCENES), np.full(SCENES, mirrored)
     arrays = vector_data.mirror(scenes.arrays(places), which)
     rng = np.random.default_rng(0)
-    return plan_updates(plans, arrays["route_lanes"].astype(float), which, scenes, places, pool, rng, config)
+    return plan_changes(plans, arrays["route_lanes"].astype(float), which, scenes, places, pool, rng, config)
 
 
 def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():

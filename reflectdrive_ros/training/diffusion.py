@@ -180,7 +180,7 @@ def plan_update(
         state = diffusion_rewards.sampler_state(
             net, net.encode(inputs), net.present_states(inputs), evaluations, SAMPLER_STEPS
         )
-    found = diffusion_rewards.plan_updates(
+    found = diffusion_rewards.plan_changes(
         state.plan,
         batch.route_lanes.double().cpu().numpy(),
         batch.mirrored.cpu().numpy(),

@@ -42,7 +42,7 @@ class SamplerState(NamedTuple):
     plan: Array  # (B, T, 3) ego poses that are predicted there, Frenet coordinates
 
 
-class PlanUpdates(NamedTuple):
+class PlanChanges(NamedTuple):
     """How the plans of B scenes should change, and their rewards."""
 
     change: Array  # (B, T, 4) g of x, y, cos, sin, normalised
@@ -70,10 +70,11 @@ def sampler_state(net: CurveNet, context: Context, present: Tensor, evaluations:
     norm = spec.normalization
     scaled = clean * np.array(norm.ego_future_std) + np.array(norm.ego_future_mean)
     plan = np.concatenate([scaled[..., :2], np.arctan2(scaled[..., 3:], scaled[..., 2:3])], axis=-1)
-    return SamplerState(torch.as_tensor(futures.reshape(shape), dtype=torch.float32), time, plan)
+    state = torch.as_tensor(futures.reshape(shape), dtype=torch.float32, device=present.device)
+    return SamplerState(state, time, plan)
 
 
-def plan_updates(
+def plan_changes(
     plans: Array,
     route_lanes: Array,
     mirrored: Array,
@@ -82,7 +83,7 @@ def plan_updates(
     pool: ScorePool,
     rng: np.random.Generator,
     config: PlanRewardConfig,
-) -> PlanUpdates:
+) -> PlanChanges:
     """Samples and scores plans around plans (B, T, 3), Frenet coordinates of the lines of route_lanes (B, R, P, 12).
 
     mirrored: (B,) bool, scenes whose inputs are mirrored. places: (B,) samples of `scenes`. Raises SetError for a scene
@@ -96,7 +97,9 @@ def plan_updates(
     instants = np.rint(WAYPOINT_TIMES_S / spec.future_dt_s).astype(int) - 1
     found = {row: scenes.scene_of(place) for row, place in enumerate(places.tolist())}
     tasks = [
-        PlansOfScene(*scene, True, _in_scene(sampled[row][:, instants], route_lanes[row], bool(mirrored[row]), spec))
+        PlansOfScene(
+            row, *scene, True, _in_scene(sampled[row][:, instants], route_lanes[row], bool(mirrored[row]), spec)
+        )
         for row, scene in found.items()
         if scene is not None
     ]
@@ -108,7 +111,7 @@ def plan_updates(
     mean = np.einsum("bk,bktc->btc", advantages, changes) / changes.shape[1]
     std = np.array(spec.normalization.ego_future_std)
     turned = np.stack([-np.sin(plans[..., 2]), np.cos(plans[..., 2])], axis=-1) * mean[..., 2:]
-    return PlanUpdates(np.concatenate([mean[..., :2], turned], axis=-1) / std, rewards[:, 0])
+    return PlanChanges(np.concatenate([mean[..., :2], turned], axis=-1) / std, rewards[:, 0])
 
 
 def sampled_changes(plans: Array, rng: np.random.Generator, config: PlanRewardConfig, dt_s: float) -> Array:

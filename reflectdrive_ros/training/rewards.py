@@ -33,6 +33,7 @@ COLUMNS = ("score", *SUB_SCORES)  # of a reward
 class PlansOfScene(NamedTuple):
     """Plans of one scene that are to be scored."""
 
+    row: int  # of the batch: a scene may be drawn twice
     shard: Path
     name: str
     with_route: bool  # whether the planner knew the route
@@ -103,8 +104,8 @@ class ScorePool:
         for outcome in self._pool.map(tasks):
             if outcome.result is None:
                 raise SetError(f"scene {outcome.task.name} of {outcome.task.shard} cannot be scored: {outcome.reason}")
-            found[outcome.task.name] = outcome.result
-        return [found[task.name] for task in tasks]
+            found[outcome.task.row] = outcome.result
+        return [found[task.row] for task in tasks]
 
 
 class RewardPool:
@@ -128,12 +129,13 @@ class RewardPool:
         """
         tasks = [
             PlansOfScene(
+                number,
                 self.folder / self.scenes.notes[self.scenes.location[row][0]].file,
                 self.scenes.names[row].decode(),
                 bool(route),
                 mirror_actions(plans, self.layout) if mirror else plans,
             )
-            for row, mirror, route, plans in zip(rows, mirrored, with_route, actions, strict=True)
+            for number, (row, mirror, route, plans) in enumerate(zip(rows, mirrored, with_route, actions, strict=True))
         ]
         return np.stack(self._pool.score(tasks))
 
