@@ -40,7 +40,7 @@ SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with t
     "reflectdrive": TOKEN_MODEL,
     "reflexdiffusion": (
         "models/reflexdiffusion_small/onnx/card.json",
-        "2a1295e8c00e20db4350fdaab393d0b7a730b9e9d45c34d7d135ec2481603d29",
+        "7fed8ceaee43f2b24570b27bcec235a193551dfed9748c212a6608041bb8a092",
     ),
 }
 DENOISER_PLANNERS = frozenset({"reflexdiffusion"})  # their network reads lanes and agents, no images
