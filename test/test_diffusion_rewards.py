@@ -54,11 +54,13 @@ def plans_at(speed_mps, beside_m=0.0):
     return np.repeat(plan[None], SCENES, axis=0)
 
 
-def updates(scenes, pool, plans, mirrored=False, config=MANY):
+def updates(scenes, pool, plans, mirrored=False, standing=False, config=MANY):
     places, which = np.arange(SCENES), np.full(SCENES, mirrored)
     arrays = vector_data.mirror(scenes.arrays(places), which)
     rng = np.random.default_rng(0)
-    return plan_changes(plans, arrays["route_lanes"].astype(float), which, scenes, places, pool, rng, config)
+    return plan_changes(
+        plans, arrays["route_lanes"].astype(float), which, np.full(SCENES, standing), scenes, places, pool, rng, config
+    )
 
 
 def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():

@@ -184,6 +184,7 @@ def plan_update(
         state.plan,
         batch.route_lanes.double().cpu().numpy(),
         batch.mirrored.cpu().numpy(),
+        batch.standing.cpu().numpy(),
         job.scenes,
         batch.places.cpu().numpy(),
         pool,

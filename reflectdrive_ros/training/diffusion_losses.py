@@ -22,6 +22,7 @@ from ..model.curve.net import POSE, CurveNet, VectorTensors, without_conditions
 from ..planning.denoiser import END_TIME, alpha_sigma
 from .settings import DiffusionDataConfig, DiffusionLossConfig
 
+MOTION = (4, 5, 6, 7, 9)  # columns of the ego's row: velocity, acceleration, yaw rate; its wheels stay turned
 METRICS = ("loss", "ego", "neighbours", "ego_error_m")  # means over a batch
 
 
@@ -40,6 +41,7 @@ class VectorBatch:
     agent_futures: Tensor  # (B, N, T, 3) poses
     agent_valid: Tensor  # (B, N, T) bool
     dropped: Tensor  # (B,) bool, scenes without conditions
+    standing: Tensor  # (B,) bool, scenes whose ego stands still in place of its recorded motion: without imitation
     times: Tensor  # (B, K) of the diffusion process
     noise: Tensor  # (B, K, 1 + N, T, 4)
     places: Tensor  # (B,) samples of the set
@@ -60,10 +62,13 @@ class VectorBatch:
         count, others, steps, _ = arrays["agent_futures"].shape
         drawn: dict[str, Any] = {
             "dropped": rng.random(count) < config.condition_dropout,
+            "standing": rng.random(count) < config.standing_share,
             "times": np.maximum(rng.random((count, samples)) ** config.time_power, END_TIME).astype(np.float32),
             "noise": rng.standard_normal((count, samples, 1 + others, steps, POSE), np.float32),
         }
         whole: dict[str, Any] = {**arrays, **drawn, "places": places, "mirrored": mirrored}
+        whole["ego"] = np.array(arrays["ego"])
+        whole["ego"][np.ix_(drawn["standing"], MOTION)] = 0.0
         for name in ("lane_has_limit", "agent_valid"):
             whole[name] = whole[name] > 0
         return VectorBatch(**{name: torch.from_numpy(np.ascontiguousarray(each[mine])) for name, each in whole.items()})
@@ -121,7 +126,8 @@ class DiffusionLosses(nn.Module):
         found = self.net.denoise(futures, times, self.net.encode(inputs))[..., 1:, :]
         error = (found.float() - clean[:, None]).square()
         squared = error.sum(-1)  # (B, K, 1 + N, T)
-        ego = squared[:, :, 0].mean()
+        imitated = (~batch.standing)[:, None, None].expand_as(squared[:, :, 0])
+        ego = (squared[:, :, 0] * imitated).sum() / imitated.sum().clamp(min=1)
         counted = valid[:, None].expand(-1, squared.shape[1], -1, -1)
         neighbours = (squared[:, :, 1:] * counted).sum() / counted.sum().clamp(min=1)
         distance = (error[:, :, 0, :, :2] * self.std[0, :, :2].square()).sum(-1).sqrt().mean()

@@ -78,6 +78,7 @@ def plan_changes(
     plans: Array,
     route_lanes: Array,
     mirrored: Array,
+    standing: Array,
     scenes: VectorSet,
     places: Array,
     pool: ScorePool,
@@ -86,8 +87,8 @@ def plan_changes(
 ) -> PlanChanges:
     """Samples and scores plans around plans (B, T, 3), Frenet coordinates of the lines of route_lanes (B, R, P, 12).
 
-    mirrored: (B,) bool, scenes whose inputs are mirrored. places: (B,) samples of `scenes`. Raises SetError for a scene
-    that cannot be scored.
+    mirrored: (B,) bool, scenes whose inputs are mirrored. standing: (B,) bool, scenes whose ego stands. places: (B,)
+    samples of `scenes`. Raises SetError for a scene that cannot be scored.
     """
     spec = scenes.spec
     count = len(plans)
@@ -98,7 +99,11 @@ def plan_changes(
     found = {row: scenes.scene_of(place) for row, place in enumerate(places.tolist())}
     tasks = [
         PlansOfScene(
-            row, *scene, True, _in_scene(sampled[row][:, instants], route_lanes[row], bool(mirrored[row]), spec)
+            row,
+            *scene,
+            True,
+            _in_scene(sampled[row][:, instants], route_lanes[row], bool(mirrored[row]), spec),
+            bool(standing[row]),
         )
         for row, scene in found.items()
         if scene is not None

@@ -38,6 +38,7 @@ class PlansOfScene(NamedTuple):
     name: str
     with_route: bool  # whether the planner knew the route
     plans: Array  # of the scene as it was recorded: ids (M, T), or poses (M, 8, 3)
+    standing: bool = False  # whether the ego stands still in place of its recorded motion
 
 
 class Scorer(Protocol):
@@ -149,6 +150,8 @@ class _Work:
 
     def __call__(self, task: PlansOfScene, report: Callable[[Any], None]) -> Array:
         scene = self.reader.read(task.shard, task.name)
+        if task.standing:
+            scene = replace(scene, ego=replace(scene.ego, speed_mps=0.0, acceleration_mps2=0.0, yaw_rate_rps=0.0))
         return self.scorer(scene, task.plans, task.with_route)
 
 

@@ -323,6 +323,9 @@ class DiffusionDataConfig:
     flip_prob: float = setting(0.5, "share of scenes that are mirrored", 0.0, 1.0)
     condition_dropout: float = setting(0.1, "share of scenes without any condition but the route", 0.0, 1.0)
     map_dropout: float = setting(0.05, "share of scenes without lanes, as for a car that has no map", 0.0, 1.0)
+    standing_share: float = setting(
+        0.0, "share of scenes whose ego stands still, which are trained by reward only", 0.0, 1.0
+    )
     perturb_prob: float = setting(0.5, "share of recorded starts whose ego is displaced, its future refitted", 0.0, 1.0)
 
 
@@ -368,6 +371,10 @@ class DiffusionTrainConfig:
         check_choices(self, ("network", self.network, tuple(DENOISERS)))
         if self.optimizer.vision_pretrain_fraction:
             raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train diffusion: set it to 0")
+        if self.data.standing_share and not self.reward.weight:
+            raise ConfigError(
+                "data.standing_share is above 0 and reward.weight is 0: set it to 0, or the weight above 0"
+            )
 
 
 FORMER = {  # former name of a section or setting -> present name
