@@ -107,6 +107,26 @@ def test_the_change_of_a_mirrored_scene_is_mirrored(scenes, pool):
     assert np.corrcoef(change, -mirrored.change[:, -1, 1])[0, 1] > 0.9
 
 
+def test_a_standing_ego_is_scored_from_a_standstill(scenes, pool):
+    moving, standing = (updates(scenes, pool, plans_at(8.0), standing=still).rewards for still in (False, True))
+    ep = COLUMNS.index("ep")
+    assert (standing[:, ep] <= moving[:, ep] + 1e-6).all()
+    assert standing[:, ep].sum() < 0.9 * moving[:, ep].sum()
+
+
+def test_a_standing_ego_keeps_its_steering_and_imitates_nobody(scenes):
+    places = np.arange(SCENES)
+    arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
+    asked = settings.DiffusionDataConfig(standing_share=1.0, samples=1)
+    batch = training.VectorBatch.of(arrays, places, places < 0, asked, np.random.default_rng(0), slice(None))
+    assert (batch.ego[:, [4, 5, 6, 7, 9]] == 0.0).all()
+    np.testing.assert_array_equal(batch.ego[:, [0, 1, 2, 3, 8]], arrays["ego"][:, [0, 1, 2, 3, 8]])
+    assert arrays["ego"][:, 4].all()
+    net = CurveNet(TINY)
+    net.initialise(torch.Generator().manual_seed(0))
+    assert DiffusionLosses(net, DiffusionLossConfig())(batch)["ego"] == 0.0
+
+
 def test_recorded_samples_have_no_reward_and_no_change(scenes, pool):
     rows = tuple(np.asarray(rows) for rows in scenes.rows)
     recorded = vector_data.set_of_rows(rows, SPEC, "recorded", recorded=True)

@@ -285,6 +285,7 @@ def test_the_command_trains_and_goes_on_with_one_log(folder, tmp_path, monkeypat
         (("--setting", "data.batch=4000"), "fewer than data.batch (4000)"),
         (("--setting", "optimizer.vision_pretrain_fraction=0.1"), "must be 0 in train diffusion"),
         (("--setting", "network=large"), "expected one of small, base"),
+        (("--setting", "data.standing_share=0.1"), "data.standing_share is above 0 and reward.weight is 0"),
     ],
 )
 def test_settings_that_do_not_fit_are_one_sentence(folder, tmp_path, monkeypatch, capsys, more, sentence):

@@ -42,6 +42,7 @@ from .denoiser import (
 )
 from .ego_future import ego_poses, line_of
 from .planner import PlannerContext, PlannerState, PlanningError
+from .postprocess.bends import slow_in_bends
 from .postprocess.route_limits import slow_trajectory
 from .postprocess.speed_profile import limit_acceleration
 from .postprocess.standstill import without_reversal
@@ -79,6 +80,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     poses, reflections = sample_plan(denoiser, inputs, known, settings)
     trajectory = Trajectory(without_reversal(poses), denoiser.spec.future_dt_s)
     trajectory = reachable(trajectory, observation.ego.speed_mps)
+    trajectory = slow_in_bends(trajectory, observation.ego.speed_mps)
     trajectory = slow_trajectory(trajectory, known.limits, observation.ego.speed_mps)
     repairs = 0
     if settings.repair and known.can_check:
