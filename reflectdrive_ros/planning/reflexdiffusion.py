@@ -219,7 +219,7 @@ def waypoints(trajectory: Trajectory) -> Array:
 def reachable(trajectory: Trajectory, speed_mps: float) -> Trajectory:
     """The trajectory, delayed along its path where it speeds up by more than a car can from `speed_mps`.
 
-    The network knows few starts from a standstill: it predicts the speed of a car that drives already.
+    A network that knows few starts from a standstill predicts the speed of a car that drives already.
     """
     points = waypoints(trajectory)
     limited = limit_acceleration(points, speed_mps, POINT_DT_S)

@@ -130,7 +130,8 @@ class DiffusionLosses(nn.Module):
         ego = (squared[:, :, 0] * imitated).sum() / imitated.sum().clamp(min=1)
         counted = valid[:, None].expand(-1, squared.shape[1], -1, -1)
         neighbours = (squared[:, :, 1:] * counted).sum() / counted.sum().clamp(min=1)
-        distance = (error[:, :, 0, :, :2] * self.std[0, :, :2].square()).sum(-1).sqrt().mean()
+        away = (error[:, :, 0, :, :2] * self.std[0, :, :2].square()).sum(-1).sqrt()
+        distance = (away * imitated).sum() / imitated.sum().clamp(min=1)
         loss = self.weights.ego * ego + self.weights.neighbours * neighbours
         if update is not None:
             kept = ~batch.dropped[:, None, None]

@@ -50,7 +50,7 @@ def bend_limits(trajectory: Trajectory) -> RouteLimits:
 
 
 def curve_speeds(poses: Array, along: Array, places: Array) -> Array:
-    """(C,) m/s that LATERAL_MPS2 and YAW_RATE_RPS allow at places (C,) m along poses (T, 3) that are at `along` (T,)."""
+    """(C,) m/s that LATERAL_MPS2 and YAW_RATE_RPS allow at places (C,) along poses (T, 3) that are at `along` (T,)."""
     moves = np.concatenate([[True], np.diff(along) > 0.0])  # a standing car repeats its pose
     headings = np.unwrap(poses[moves, 2])
     ends = [np.clip(places + way, along[0], along[-1]) for way in (-WINDOW_M, WINDOW_M)]
