@@ -40,7 +40,7 @@ SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with t
     "reflectdrive": TOKEN_MODEL,
     "reflexdiffusion": (
         "models/reflexdiffusion_small/onnx/card.json",
-        "7fed8ceaee43f2b24570b27bcec235a193551dfed9748c212a6608041bb8a092",
+        "2f7a697ddc9e279a72c534367075426225f6010a608120070e1909450e1c387a",
     ),
 }
 DENOISER_PLANNERS = frozenset({"reflexdiffusion"})  # their network reads lanes and agents, no images
