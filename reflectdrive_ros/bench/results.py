@@ -72,7 +72,7 @@ def render(files: Mapping[str, Numbers]) -> str:
 def open_loop(files: Mapping[str, Numbers]) -> str:
     """Scores of every driver, one table per set and file."""
     parts = []
-    for name in ("test", "hard", "val"):
+    for name in ("test", "hard", "val", "real_tracks"):
         for stem, numbers in _scored_files(files, name).items():
             rows = [_score_row(_row_name(stem, name, driver), row) for driver, row in numbers["drivers"].items()]
             parts.append(_score_table(f"Set `{name}`, `{stem}.json`", rows, {stem: numbers}))
@@ -107,7 +107,7 @@ def _score_row(driver: str, row: Numbers) -> Sequence[str]:
 def _scores(row: Numbers) -> Sequence[str]:
     """The cells of SCORES and of the interval of PDMS."""
     low, high = row.get("pdms_95", (None, None))
-    return (*(f"{row[key]:.1f}" for key in SCORES), "" if low is None else f"{low:.1f} - {high:.1f}")
+    return (*(_format(row[key]) for key in SCORES), "" if low is None else f"{low:.1f} - {high:.1f}")
 
 
 def families(files: Mapping[str, Numbers]) -> str:
