@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from ..planning.planner import AnyNetwork, Network
 from ..recipe_config import DecodingConfig
 from .model_file import model_config, verified_sha256, weights_sha256
 from .network import load_network, random_network, token_network, worker_network
+
+EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML reads 2e-4, without a point, as a text
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
@@ -130,7 +133,7 @@ def settings_of(pairs: Sequence[str]) -> Mapping[str, Any]:
         if not equals:
             raise ConfigError(f"{pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
         try:
-            values[name] = parse_yaml(value)
+            values[name] = float(value) if EXPONENT.fullmatch(value) else parse_yaml(value)
         except DocumentError as fault:
             raise ConfigError(f"{shown(pair)}: the value {fault}") from None
     return values
