@@ -12,7 +12,7 @@ from tiny_training import Silent, make_set
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import ScoringConfig
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.model.curve.net import CurveNet, CurveNetConfig
+from reflectdrive_ros.model.curve.net import CurveNet
 from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, score
 from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, vector_data
 from reflectdrive_ros.training.diffusion import DiffusionJob
@@ -23,10 +23,7 @@ from reflectdrive_ros.training.settings import DiffusionLossConfig, PlanRewardCo
 from reflectdrive_ros.training.vector_data import build_vector_set
 
 SPEC = replace(training.SPEC, route_line_rows=3, ego_frenet=True)
-TINY = CurveNetConfig(
-    SPEC, hidden=16, heads=2, encoder_layers=1, decoder_layers=1, mixer_tokens=4, mixer_channels=8, route_tokens=4,
-    route_channels=8, ego_inputs=True, dropout=0.0,
-)  # fmt: skip
+TINY = replace(training.TINY, spec=SPEC)
 SCENES = 6
 MANY = PlanRewardConfig(weight=1.0, plans=64, pace_m=2.5, offset_m=0.5)
 

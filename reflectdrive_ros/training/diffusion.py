@@ -23,11 +23,12 @@ from ..model.curve import checkpoint
 from ..model.curve.net import CurveNet, CurveNetConfig, VectorTensors
 from ..planning import denoiser
 from ..planning.ego_future import ego_poses, line_of
-from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
+from ..scoring.scorer import SUB_SCORES, score
 from ..vector_spec import VectorSpec
 from . import data, diffusion_losses, diffusion_rewards, trainer, vector_data
 from . import rewards as rewards_of
 from .diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
+from .diffusion_rewards import waypoint_places
 from .ego_perturbation import perturb_ego
 from .rewards import ScorePool
 from .settings import DiffusionTrainConfig
@@ -231,11 +232,6 @@ def validate(net: CurveNet, dataset: VectorValidation, device: torch.device) -> 
     return {name: float(np.mean(values)) for name, values in rows.items()}
 
 
-def waypoint_places(spec: VectorSpec) -> Array:
-    """(8,) indices of 0.5, 1.0, .. 4 s in a future."""
-    return np.asarray(np.rint(WAYPOINT_TIMES_S / spec.future_dt_s).astype(int) - 1)
-
-
 def sample_plans(net: CurveNet, inputs: tuple[VectorInputs, ...], device: torch.device) -> Array:
     """(N, T, 3) poses of the ego for N scenes at once, from a start without noise."""
     spec = net.config.spec
@@ -246,12 +242,7 @@ def sample_plans(net: CurveNet, inputs: tuple[VectorInputs, ...], device: torch.
     context = net.encode(tensors)
     present = np.stack([denoiser.present_states(each, spec) for each in inputs])
     count, futures = present.shape[:2]
-
-    def predict(noisy: Array, at: float) -> Array:
-        x = torch.as_tensor(noisy, dtype=torch.float32, device=device).reshape(count, 1, futures, -1, 4)
-        times = torch.full((count, 1), at, device=device)
-        return np.asarray(net.denoise(x, times, context).double().cpu().numpy()).reshape(noisy.shape)
-
+    predict = diffusion_rewards.batch_predict(net, context, torch.as_tensor(present, device=device))
     flat = present.reshape(count * futures, 4)
     start = np.zeros((len(flat), 1 + spec.future_steps, 4))
     clean = denoiser.sample(predict, start, flat, SAMPLER_STEPS).reshape(count, futures, -1, 4)

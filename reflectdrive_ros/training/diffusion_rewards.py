@@ -54,24 +54,30 @@ def sampler_state(net: CurveNet, context: Context, present: Tensor, evaluations:
     """The DDIM sampler of `steps` steps after some `evaluations`, from a start without noise; `present` (B, P, 4)."""
     spec = net.config.spec
     shape = (*present.shape[:2], 1 + spec.future_steps, present.shape[-1])
-
-    def predict(noisy: Array, at: float) -> Array:
-        x = torch.as_tensor(noisy, dtype=torch.float32, device=present.device).reshape(len(present), 1, *shape[1:])
-        times = torch.full((len(present), 1), at, device=present.device)
-        return np.asarray(net.denoise(x, times, context).double().cpu().numpy()).reshape(noisy.shape)
-
+    predict = batch_predict(net, context, present)
     flat = present.double().cpu().numpy().reshape(-1, present.shape[-1])
     futures = denoiser.with_present(np.zeros((len(flat), *shape[2:])), flat)
     times = denoiser.sampling_times(steps).tolist()
     for time, after in pairwise(times[: evaluations + 1]):
         futures = denoiser.with_present(denoiser.ddim_step(futures, predict(futures, time), time, after), flat)
     time = times[evaluations]
-    clean = predict(futures, time).reshape(shape)[:, 0, 1:]
-    norm = spec.normalization
-    scaled = clean * np.array(norm.ego_future_std) + np.array(norm.ego_future_mean)
-    plan = np.concatenate([scaled[..., :2], np.arctan2(scaled[..., 3:], scaled[..., 2:3])], axis=-1)
+    clean = denoiser.in_metres(predict(futures, time).reshape(shape), spec)
+    plan = np.stack([denoiser.poses_of(future) for future in clean[:, 0, 1:]])
     state = torch.as_tensor(futures.reshape(shape), dtype=torch.float32, device=present.device)
     return SamplerState(state, time, plan)
+
+
+def batch_predict(net: CurveNet, context: Context, present: Tensor) -> denoiser.Predict:
+    """Clean futures (B P, 1 + T, 4) of noisy ones at a time, of B scenes at once; `present` (B, P, 4)."""
+    count, futures, _ = present.shape
+
+    def predict(noisy: Array, at: float) -> Array:
+        x = torch.as_tensor(noisy, dtype=torch.float32, device=present.device)
+        times = torch.full((count, 1), at, device=present.device)
+        found = net.denoise(x.reshape(count, 1, futures, *noisy.shape[1:]), times, context)
+        return np.asarray(found.double().cpu().numpy()).reshape(noisy.shape)
+
+    return predict
 
 
 def plan_changes(
@@ -95,7 +101,7 @@ def plan_changes(
     changes = sampled_changes(plans, rng, config, spec.future_dt_s)  # (B, K, T, 3)
     sampled = np.concatenate([plans[:, None], plans[:, None] + changes, plans[:, None] - changes], axis=1)
     sampled[..., 0] = np.maximum.accumulate(np.maximum(sampled[..., 0], 0.0), axis=2)  # no car reverses
-    instants = np.rint(WAYPOINT_TIMES_S / spec.future_dt_s).astype(int) - 1
+    instants = waypoint_places(spec)
     found = {row: scenes.scene_of(place) for row, place in enumerate(places.tolist())}
     tasks = [
         PlansOfScene(
@@ -117,6 +123,11 @@ def plan_changes(
     std = np.array(spec.normalization.ego_future_std)
     turned = np.stack([-np.sin(plans[..., 2]), np.cos(plans[..., 2])], axis=-1) * mean[..., 2:]
     return PlanChanges(np.concatenate([mean[..., :2], turned], axis=-1) / std, rewards[:, 0])
+
+
+def waypoint_places(spec: VectorSpec) -> Array:
+    """(8,) indices of 0.5, 1.0, .. 4 s in a future."""
+    return np.asarray(np.rint(WAYPOINT_TIMES_S / spec.future_dt_s).astype(int) - 1)
 
 
 def sampled_changes(plans: Array, rng: np.random.Generator, config: PlanRewardConfig, dt_s: float) -> Array:
