@@ -171,7 +171,7 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
     network = opened(tiny_model)
 
     class Broken:
-        inputs, layout, capabilities = network.inputs, network.layout, network.capabilities
+        kind, inputs, layout, capabilities = "token", network.inputs, network.layout, network.capabilities
 
         def prefill_goal(self, inputs):
             known = network.prefill_goal(inputs)

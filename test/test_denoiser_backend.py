@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -261,7 +262,7 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card):
     engine.check_network(own, denoiser)  # it needs no camera
     assert engine.image_size(denoiser) is None
     with pytest.raises(ConfigError, match=r"planner reflexdiffusion needs a network of kind denoiser, but .* token"):
-        engine.check_network(own, object())
+        engine.check_network(own, SimpleNamespace(kind="token"))
 
 
 @pytest.mark.parametrize(

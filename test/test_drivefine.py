@@ -37,6 +37,7 @@ class KnownPlans:
     """A network that knows plans (K, 8, 3) by heart: row k of a draft is filled with plan k, and the refinement
     replaces plan 0 by another if there is one."""
 
+    kind = "token"
     layout = DRIVEFINE
     inputs = InputSpec(64, 36, 16, WordTokenizer(WORDS))
 

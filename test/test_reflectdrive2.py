@@ -28,7 +28,7 @@ class KnownWays:
     """A network that knows its ways by heart: each of `ways` (K, 8, 2) has a goal; masks are filled from the way of
     the nearest goal, and edits change nothing."""
 
-    inputs, layout, capabilities = SPEC, LAYOUT, frozenset({"goals", "edit"})
+    kind, inputs, layout, capabilities = "token", SPEC, LAYOUT, frozenset({"goals", "edit"})
 
     def __init__(self, *ways, confidence=0.9):
         self.ids, self.confidence, self.calls = LAYOUT.encode(np.array(ways)), confidence, []

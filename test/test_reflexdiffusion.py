@@ -38,6 +38,8 @@ def future(speed=8.0, turn=0.0):
 class LinearDenoiser:
     """Predicts a fixed future, pulled towards the noisy one by a share: smooth, and known in closed form."""
 
+    kind = "denoiser"
+
     def __init__(self, with_all=None, route_only=None, share=0.2, capabilities=("guidance",)):
         self.spec, self.capabilities, self.share = SPEC, frozenset(capabilities), share
         self.targets = (

@@ -47,7 +47,7 @@ SPEC = VectorSpec(agents=8, lanes=10, route_lanes=4, predicted_agents=3, future_
 class StraightDenoiser:
     """Predicts that everybody keeps the present velocity; without conditions the same. Keeps its last inputs."""
 
-    spec, capabilities = SPEC, frozenset({"guidance"})
+    kind, spec, capabilities = "denoiser", SPEC, frozenset({"guidance"})
 
     def encode(self, inputs, with_unconditional):
         self.inputs = inputs

@@ -30,7 +30,7 @@ class Counting:
         self.asked.append(("draft", limits))
         return actions + sum(limits), np.ones(actions.shape)
 
-    capabilities = frozenset({"goals"})
+    kind, capabilities = "token", frozenset({"goals"})
 
 
 def scene(number):
@@ -66,6 +66,6 @@ def test_another_scene_and_another_context_are_asked_anew():
 
 
 def test_a_network_without_a_prompt_is_left_as_it_is():
-    denoiser = SimpleNamespace(denoise=None)
+    denoiser = SimpleNamespace(kind="denoiser")
     assert remembering(denoiser) is denoiser
     assert remembering(None) is None

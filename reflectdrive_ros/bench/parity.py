@@ -33,7 +33,6 @@ from ..evaluation.driving_scores import MEASURES
 from ..features.images import ModelInputs, model_inputs
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
-from ..planning.denoiser import Denoiser
 from ..planning.planner import (
     AnyNetwork,
     Network,
@@ -82,9 +81,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         "threads": args.threads,
         "set": shards.index_of(args.scenes).set,
     }
-    vectors = isinstance(network, Denoiser)
+    vectors = network.kind == "denoiser"
     scenes = read_scenes(args.scenes, args.limit, errors, images=not vectors)
-    if isinstance(network, Denoiser) and isinstance(eager, Denoiser):
+    if network.kind == eager.kind == "denoiser":
         numbers |= denoiser.compare(network, eager, scenes)
     else:
         own, other = (token_network(each, args.model, "bench parity") for each in (network, eager))

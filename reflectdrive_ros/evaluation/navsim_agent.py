@@ -22,7 +22,6 @@ from ..domain import Observation
 from ..errors import UserError
 from ..features import cameras
 from ..planning import CAMERA_FREE, LEARNED, get_planner
-from ..planning.denoiser import Denoiser
 from ..planning.planner import Network, PlannerContext, PlanningError
 from ..planning.stop_plan import stop_plan
 from ..runtime import cli_args
@@ -76,7 +75,7 @@ class ReflectDriveAgent(AbstractAgent):  # type: ignore[misc]
         network = cli_args.network_for(self._config, self._config.planner, random_weights=False)
         check_network(self._config, network)
         assert network is not None
-        assert not isinstance(network, Denoiser)
+        assert network.kind == "token"
         self._network = network
 
     def get_sensor_config(self) -> SensorConfig:

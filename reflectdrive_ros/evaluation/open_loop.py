@@ -39,7 +39,6 @@ from ..data.shards import Index, SetError, ShardNote
 from ..domain import Array, Observation, Plan
 from ..files import shown
 from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, VECTOR_PLANNERS, get_planner
-from ..planning.denoiser import Denoiser
 from ..planning.planner import PlannerContext, PlanningError
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -168,7 +167,7 @@ def evaluate(
         if random_weights:
             cli_args.network_for(config, name, random_weights=True)
         check_network(asked, network)
-        if network is None or isinstance(network, Denoiser):
+        if network is None or network.kind == "denoiser":
             continue
         if network.inputs.instants != len(INSTANTS_S):
             raise ConfigError(

@@ -14,9 +14,9 @@ Answer = tuple[Array, Array]  # ids and probabilities
 
 def remembering(network: AnyNetwork | None) -> AnyNetwork | None:
     """The network, with memory if it is a token network. Every answer is that of the network, to the bit."""
-    if network is None or not hasattr(network, "prefill"):
+    if network is None or network.kind != "token":
         return network
-    return cast(Network, _Remembering(cast(Network, network)))
+    return cast(Network, _Remembering(network))
 
 
 class _Remembering:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -29,9 +29,13 @@ START_SCALE = 0.5  # of the noise that a sample starts from, as published
 Predict = Callable[[Array, float], Array]  # noisy futures (P, 1 + T, 4), time -> clean futures
 
 
-@runtime_checkable
 class Denoiser(Protocol):
     """A denoiser on some backend. Inputs and outputs are arrays; the context stays on its device."""
+
+    @property
+    def kind(self) -> Literal["denoiser"]:
+        """As the card of the network says."""
+        ...
 
     @property
     def spec(self) -> VectorSpec:

@@ -107,7 +107,7 @@ def denoiser_inputs(
     network = planner_context.network
     if network is None:
         raise PlanningError("reflexdiffusion has no network: set model.file and model.sha256 to its weights")
-    if not isinstance(network, Denoiser):
+    if network.kind != "denoiser":
         raise PlanningError("reflexdiffusion needs a network of the kind denoiser: set model.file to one")
     if needs_unconditional(settings) and "guidance" not in network.capabilities:
         raise PlanningError(

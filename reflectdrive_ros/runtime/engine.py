@@ -34,7 +34,6 @@ from ..domain import (
 from ..features.cameras import Camera
 from ..kinematics import carry_forward, path_ahead
 from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, needed_capabilities
-from ..planning.denoiser import Denoiser
 from ..planning.factors import planning_factors
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
@@ -94,7 +93,7 @@ class Engine:
         self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
         self._prefetcher: Prefetcher | None = None
         concurrent = prefetch_scenes and getattr(network, "concurrent", False)
-        if concurrent and network is not None and not isinstance(network, Denoiser):
+        if concurrent and network is not None and network.kind == "token":
             draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
             self._prefetcher = ahead = Prefetcher(
                 network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
@@ -279,12 +278,12 @@ def is_closer(found_m: float | None, own_m: float | None) -> bool:
 
 def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:
     """Width and height in px of the images that a network takes; None if it takes none."""
-    return None if network is None or isinstance(network, Denoiser) else (network.inputs.width, network.inputs.height)
+    return None if network is None or network.kind == "denoiser" else (network.inputs.width, network.inputs.height)
 
 
 def camera_rig(network: AnyNetwork | None) -> tuple[Camera, ...]:
     """The cameras that a network was trained with, left to right; empty if it takes no images or they are unknown."""
-    return () if network is None or isinstance(network, Denoiser) else network.inputs.rig
+    return () if network is None or network.kind == "denoiser" else network.inputs.rig
 
 
 def network_domain_note(config: Config) -> str:
@@ -310,18 +309,18 @@ def check_network(config: Config, network: AnyNetwork | None) -> None:
     """Raises ConfigError if the network is of another kind than the configured planner uses, if it lacks a capability
     that the planner needs, or if the configured cameras are not those of the network.
     """
-    found, wanted = "denoiser" if isinstance(network, Denoiser) else "token", network_kind_of(config.planner)
-    if network is not None and found != wanted:
+    wanted = network_kind_of(config.planner)
+    if network is not None and network.kind != wanted:
         raise ConfigError(
-            f"planner {config.planner} needs a network of kind {wanted}, but {config.model.file} is of kind {found}: "
-            "set model.file to another, or choose another planner"
+            f"planner {config.planner} needs a network of kind {wanted}, but {config.model.file} is of kind "
+            f"{network.kind}: set model.file to another, or choose another planner"
         )
     if wanted == "denoiser":
         return
     cameras = config.cameras
     if not cameras.required:
         raise ConfigError(f"cameras.required is false, but planner {config.planner} needs images: set it to true")
-    if network is None or isinstance(network, Denoiser):
+    if network is None or network.kind == "denoiser":
         return
     if missing := needed_capabilities(config) - network.capabilities:
         raise ConfigError(

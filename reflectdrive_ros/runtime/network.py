@@ -97,7 +97,7 @@ DescribedNetwork = DescribedTokenNetwork | DescribedDenoiser
 
 def token_network(network: AnyNetwork | None, file: str, user: str) -> Network:
     """The network of a model file, for `user` of token networks. Raises ModelFileError for another kind, or none."""
-    if network is None or isinstance(network, Denoiser):
+    if network is None or network.kind == "denoiser":
         found = "is not set" if network is None else "holds a denoiser"
         raise ModelFileError(f"{user} needs a network of kind token, but model.file {file} {found}: give such a file")
     return network
@@ -340,7 +340,7 @@ def golden(network: AnyNetwork) -> dict[str, float]:
 
 def _run_self_check(network: AnyNetwork) -> tuple[dict[str, float], list[str]]:
     """The figures of a plan for a synthetic scene, and what was wrong with it."""
-    return _check_denoiser(network) if isinstance(network, Denoiser) else _check_token_network(network)
+    return _check_denoiser(network) if network.kind == "denoiser" else _check_token_network(network)
 
 
 def _check_denoiser(network: Denoiser) -> tuple[dict[str, float], list[str]]:

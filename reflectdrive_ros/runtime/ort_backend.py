@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -55,6 +55,7 @@ MULTITHREADED_GRAPHS = ("prefill", "prefill_goal")
 class OrtNetwork:
     """`planning.planner.Network` by four graphs, in float32, int8, or fp8, which is taken back to float32."""
 
+    kind: Literal["token"] = "token"
     concurrent = True  # a scene may be read while steps run on another
 
     def __init__(
@@ -173,6 +174,8 @@ class OrtNetwork:
 
 class OrtDenoiser:
     """`planning.denoiser.Denoiser` by two graphs; an encoded scene stays in ONNX Runtime's tensors."""
+
+    kind: Literal["denoiser"] = "denoiser"
 
     def __init__(self, card: GraphCard, threads: int = 1, device: str = "auto") -> None:
         """device: as `model.device`. Raises GraphError for graphs that cannot be used."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ SELF_CHECK_DECODING = Decoding(GoalRules(count=6, spacing_m=1.2, floor=0.01, res
 
 class TorchNetwork:
     """`planning.planner.Network` by `model.token.rollout`."""
+
+    kind: Literal["token"] = "token"
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from .vector_batch import batch, noisy_futures
 
 class TorchDenoiser:
     """`planning.denoiser.Denoiser` by `model.curve.net`, eager."""
+
+    kind: Literal["denoiser"] = "denoiser"
 
     def __init__(self, net: CurveNet, device: str = "cpu", capabilities: Iterable[str] = ()) -> None:
         """`capabilities`: those of the card of the weights."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -60,7 +60,6 @@ CONTEXT_GRAPHS = {  # kind of network -> graphs that read an encoded scene, grap
 }
 UNSUPPORTED = frozenset({"guidance"})  # capabilities of token networks: the buffers hold one prompt's keys and values
 UNSUPPORTED_GRAPHS = frozenset(CAPABILITIES[each] for each in UNSUPPORTED)
-
 NO_GUIDANCE = "the TensorRT backend has no guidance: set reflectdrive.guidance to 0, or model.backend to onnxruntime"
 
 log = logging.getLogger(__name__)
@@ -68,6 +67,8 @@ log = logging.getLogger(__name__)
 
 class TrtNetwork:
     """`planning.planner.Network` by four engines. For one thread at a time."""
+
+    kind: Literal["token"] = "token"
 
     def __init__(
         self,
@@ -165,6 +166,8 @@ class TrtNetwork:
 
 class TrtDenoiser:
     """`planning.denoiser.Denoiser` by two engines of a fixed batch. For one thread at a time."""
+
+    kind: Literal["denoiser"] = "denoiser"
 
     def __init__(self, card: GraphCard, device: str = "auto", folder: Path | None = None, capture: bool = True) -> None:
         """As `TrtNetwork`. Raises GraphError, CudaError or EngineError."""
