@@ -217,10 +217,12 @@ def test_every_evaluation_and_the_result_have_the_present_poses(ddim):
 # --- in metres -------------------------------------------------------------------------------------------------------
 
 
-def test_futures_in_metres_and_normalised_are_a_round_trip():
+def test_futures_in_metres_have_mean_and_standard_deviation_of_the_spec():
     spec = VectorSpec(predicted_agents=2, future_steps=8)
-    futures = random(25)
-    np.testing.assert_allclose(denoiser.normalized(denoiser.in_metres(futures, spec), spec), futures, atol=1e-12)
+    norm, futures = spec.normalization, random(25)
+    found = denoiser.in_metres(futures, spec)
+    np.testing.assert_allclose(found[0], futures[0] * norm.ego_future_std + norm.ego_future_mean, atol=1e-12)
+    np.testing.assert_allclose(found[1:], futures[1:] * norm.agent_future_std + norm.agent_future_mean, atol=1e-12)
     np.testing.assert_array_equal(denoiser.in_metres(np.zeros(SHAPE), spec)[..., 0], 10.0)
 
 

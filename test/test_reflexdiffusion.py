@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scenes import cars, config, observation, straight_route
+from tiny_denoiser import normalized
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import ConfigError
@@ -32,7 +33,7 @@ def future(speed=8.0, turn=0.0):
     x, y = speed * steps * np.cos(heading / 2), speed * steps * np.sin(heading / 2)
     ego = np.stack([x, y, np.cos(heading), np.sin(heading)], axis=1)
     others = np.tile([0.0, 0.0, 1.0, 0.0], (SPEC.predicted_agents, len(steps), 1))
-    return sampling.normalized(np.concatenate([ego[None], others]), SPEC)
+    return normalized(np.concatenate([ego[None], others]), SPEC)
 
 
 class LinearDenoiser:

@@ -9,7 +9,7 @@ from map_archives import map_message
 from messages import ns, odometry, predicted_objects, route
 from scenes import Clock, cars, config, ego, observation
 from test_lanelet_map import MAP, TWO_LANES, drive, driven_ids, osm, route_message
-from tiny_denoiser import tiny_denoiser
+from tiny_denoiser import normalized, tiny_denoiser
 
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.config import (
@@ -27,7 +27,6 @@ from reflectdrive_ros.features import vectors
 from reflectdrive_ros.lanes import Lane, LaneSegments
 from reflectdrive_ros.model.curve import checkpoint
 from reflectdrive_ros.planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
-from reflectdrive_ros.planning.denoiser import normalized
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.inputs.channel import Level

@@ -12,7 +12,8 @@ from reflectdrive_ros.data.scene import FAMILIES, NOW
 from reflectdrive_ros.domain import Command, ForecastSource
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import sampler
-from reflectdrive_ros.sim.expert import sampling_planner, scenario_tags, scene_extraction
+from reflectdrive_ros.sim.expert import scenario_tags, scene_extraction
+from reflectdrive_ros.sim.expert.sampling_planner import Situation, plan_experts, straight_ahead_score
 from reflectdrive_ros.sim.network import towns
 from reflectdrive_ros.sim.traffic import traffic_log
 from reflectdrive_ros.sim.traffic.actors import Shape
@@ -92,7 +93,7 @@ def test_the_expert_neither_hits_nor_leaves_the_road_and_is_worth_imitating(shar
     cards = [score(scene.scored(), scene.expert[None]) for scene in shard[1]]
     assert all(card.nc[0] == 1.0 and card.dac[0] == 1.0 for card in cards)
     assert np.mean([card.score[0] for card in cards]) > 0.92
-    straight_on = [sampling_planner.straight_ahead_score(scene.scored()) for scene in shard[1]]
+    straight_on = [straight_ahead_score(scene.scored()) for scene in shard[1]]
     assert np.mean(straight_on) < 0.5
 
 
@@ -190,16 +191,15 @@ def test_knowing_the_future_is_worth_more_than_believing_in_constant_velocity(sh
     knowing, believing = [], []
     for scene in scenes:
         told = scene.scored(ForecastSource.CONSTANT_VELOCITY)
-        believing.append(
-            score(scene.scored(), sampling_planner.plan_expert(told, scene.speed_limit_mps).waypoints[None]).score[0]
-        )
+        (plan,) = plan_experts([Situation(told, scene.speed_limit_mps)])
+        believing.append(score(scene.scored(), plan.waypoints[None]).score[0])
         knowing.append(score(scene.scored(), scene.expert[None]).score[0])
     assert np.mean(knowing) >= np.mean(believing)
 
 
 def test_the_expert_stops_at_a_wall_and_keeps_the_limit_on_a_free_road(shard):
     scene = max(shard[1], key=lambda one: one.ego.speed_mps)
-    plan = sampling_planner.plan_expert(scene.scored(), scene.speed_limit_mps, stop_m=60.0)
+    (plan,) = plan_experts([Situation(scene.scored(), scene.speed_limit_mps, stop_m=60.0)])
     assert plan.waypoints[-1, 0] < 60.0
     reach = np.hypot(*np.diff(plan.waypoints[:, :2], axis=0).T).max() / 0.5
     assert reach < max(scene.ego.speed_mps, scene.speed_limit_mps) * 1.1 + 0.5

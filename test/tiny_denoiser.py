@@ -1,13 +1,21 @@
 """A denoiser small enough for tests, with weights in all its parts that bfloat16 holds."""
 
+import numpy as np
 import torch
 
 from reflectdrive_ros.model.curve.net import CurveNet, CurveNetConfig
+from reflectdrive_ros.planning.denoiser import in_metres
 from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = VectorSpec(
     agents=5, static_objects=3, lanes=6, route_lanes=4, predicted_agents=3, future_steps=8, future_dt_s=0.5
 )
+
+
+def normalized(futures, spec):
+    """The futures (P, T, 4) that `in_metres` turns into these."""
+    shift = in_metres(np.zeros(futures.shape), spec)
+    return (futures - shift) / (in_metres(np.ones(futures.shape), spec) - shift)
 
 
 def tiny_denoiser(seed=0, **changes):

@@ -390,11 +390,6 @@ def _members(content: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
         raise SetError(f"it is no tar of scenes: {fault}") from None
 
 
-def shard_paths(folder: Path) -> tuple[Path, ...]:
-    """The shards of a set, for training with any reader of WebDataset. Raises SetError as `index_of`."""
-    return tuple(folder / note.file for note in index_of(folder).shards)
-
-
 def check(folder: Path) -> Iterator[tuple[ShardNote, str | None]]:
     """Every shard of a set with its fault, None if it is intact. Raises SetError as `index_of`."""
     for note in index_of(folder).shards:

@@ -177,22 +177,10 @@ def present_states(inputs: VectorInputs, spec: VectorSpec) -> Array:
 
 def in_metres(futures: Array, spec: VectorSpec) -> Array:
     """Futures (P, T, 4) with positions in metres."""
-    mean, std = _future_scales(spec)
-    return np.asarray(futures * std + mean)
-
-
-def normalized(futures: Array, spec: VectorSpec) -> Array:
-    """Inverse of `in_metres`."""
-    mean, std = _future_scales(spec)
-    return np.asarray((futures - mean) / std)
-
-
-def _future_scales(spec: VectorSpec) -> tuple[Array, Array]:
-    """(P, 1, 4) mean and standard deviation."""
     norm, others = spec.normalization, spec.predicted_agents
     mean = np.array([norm.ego_future_mean, *others * (norm.agent_future_mean,)])
     std = np.array([norm.ego_future_std, *others * (norm.agent_future_std,)])
-    return mean[:, None], std[:, None]
+    return np.asarray(futures * std[:, None] + mean[:, None])
 
 
 def poses_of(future: Array) -> Array:

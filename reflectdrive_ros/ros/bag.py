@@ -392,15 +392,6 @@ class BagReader:
     def duration_s(self) -> float:
         return max(0, self.end_ns - self.start_ns) * 1e-9
 
-    def require(self, type_name: str, topic: str | None = None) -> tuple[BagTopic, ...]:
-        """The topics of a type, or the one named. Raises BagError with the topics that the bag has instead."""
-        found = tuple(t for t in self.topics if t.type_name == type_name and topic in (None, t.name) and t.count)
-        if not found:
-            wanted = f"topic of type {type_name}" if topic is None else f"topic {topic} of type {type_name}"
-            have = ", ".join(f"{t.name} ({t.type_name}, {t.count})" for t in self.topics) or "nothing at all"
-            raise BagError(f"bag {self.path} has no {wanted}; it has: {have}")
-        return found
-
     def messages(
         self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
     ) -> Iterator[BagMessage]:

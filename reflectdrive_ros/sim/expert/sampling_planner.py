@@ -30,7 +30,7 @@ OFFSET_ROUNDS_M = (
     (0.0,),
     (0.25, -0.25, 0.5, -0.5),
     (1.0, -1.0, 1.6, -1.6, 2.4, -2.4),
-)  # lateral offsets from the route: see `plan_expert`
+)  # lateral offsets from the route: see `plan_experts`
 RETURN_M = (10.0, 25.0)  # distance over which the path reaches its offset: at least this ..
 RETURN_S = (1.5, 3.5)  # .. and at least the distance driven in this time
 ACCELERATIONS_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
@@ -73,29 +73,18 @@ class ExpertPlan:
     dac: float
 
 
-def plan_expert(
-    scene: Scene, speed_limit_mps: float, stop_m: float | None = None, lateral_mps2: float = LATERAL_MPS2
-) -> ExpertPlan:
-    """The best trajectory in a scene with the agents' true futures.
-
-    `stop_m` is the distance from the rear axle to a red stop line on the route. `lateral_mps2` is the lateral
-    acceleration that the driver accepts in curves.
-    """
-    return plan_experts([Situation(scene, speed_limit_mps, stop_m, lateral_mps2)])[0]
-
-
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """The arguments of `plan_expert`."""
+    """A scene and what limits the expert in it."""
 
     scene: Scene
     speed_limit_mps: float
-    stop_m: float | None = None
-    lateral_mps2: float = LATERAL_MPS2
+    stop_m: float | None = None  # distance from the rear axle to a red stop line on the route
+    lateral_mps2: float = LATERAL_MPS2  # lateral acceleration that the driver accepts in curves
 
 
 def plan_experts(situations: Sequence[Situation]) -> list[ExpertPlan]:
-    """As `plan_expert` in each of several situations of one vehicle, whose candidates are simulated together."""
+    """The best trajectory in each of several situations of one vehicle, by PDMS with the agents' true futures."""
     routes = [geometry.distinct_points(situation.scene.centerline[:, :2], 0.05) for situation in situations]
     found: list[list[_Selection]] = [[] for _ in situations]
     searching = list(range(len(situations)))
