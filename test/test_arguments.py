@@ -137,6 +137,7 @@ def test_a_few_processes_for_each_core_are_allowed():
         (["replay", "bag", "--set", "planner=x"], "--setting"),
         (["demo", "--set=planner=x"], "--setting"),
         (["bench", "repair", "--set", "val"], "--scenes"),
+        (["export", "weights.safetensors", "--blocks", "6"], "--batch"),
         (["train", "sft", "x.yaml", f"--{'begin-with'}", "run"], "--init-from"),
         (["train", "sft", "x.yaml", f"--{'language'}", "qwen"], "--language-weights"),
         (["train", "sft", "x.yaml", f"--{'eyes'}", "siglip"], "--vision-weights"),

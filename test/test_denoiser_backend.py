@@ -205,7 +205,7 @@ def test_engines_of_a_fixed_batch_predict_the_same_with_and_without_guidance(trt
 def test_tensorrt_has_all_operators_and_needs_a_fixed_batch(trt, card, pair, tmp_path):  # noqa: F811
     for graphs in (card, pair):
         assert [unknown_to_tensorrt(file) for file in graphs.files.values()] == [[], []]
-    with pytest.raises(EngineError, match="export with --blocks 2"):
+    with pytest.raises(EngineError, match="export with --batch 2"):
         list(engines.build(card, "cuda", tmp_path, Clock()))
 
 
@@ -266,7 +266,7 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card):
 
 
 @pytest.mark.parametrize(
-    "option", [["--precision", "int8", "--gate", "."], ["--camera", "64x64"], ["--guidance"], ["--blocks", "3"]]
+    "option", [["--precision", "int8", "--gate", "."], ["--camera", "64x64"], ["--guidance"], ["--batch", "3"]]
 )
 def test_options_of_token_networks_are_refused(weights, tmp_path, capsys, option, monkeypatch):
     monkeypatch.setattr("reflectdrive_ros.cli.export.check_options", lambda args: None)

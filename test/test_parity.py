@@ -40,7 +40,7 @@ def test_one_id_that_differs_spoils_its_block_and_its_scene_only():
     changed = ids.copy()
     changed[2, 3] += 5
     told = count_equal([(ids, ids), (changed, ids)])
-    assert (told["equal_scenes"], told["equal_blocks"], told["equal_tokens"]) == (1, 13, 2 * 7 * 16 - 1)
+    assert (told["equal_scenes"], told["equal_sequences"], told["equal_tokens"]) == (1, 13, 2 * 7 * 16 - 1)
     assert told["largest_difference_bins"] == 5
 
 

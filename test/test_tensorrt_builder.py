@@ -123,6 +123,6 @@ def test_graphs_of_shipped_weights_are_built(model, precision, tmp_path):
     if precision == "bf16" and "diffusion" in model:
         pytest.skip("a denoiser is exported in float32 only")
     sequences = "2" if "diffusion" in model else "6"
-    words = ["export", f"models/{model}/weights.safetensors", "--out", str(tmp_path / "out"), "--blocks", sequences]
+    words = ["export", f"models/{model}/weights.safetensors", "--out", str(tmp_path / "out"), "--batch", sequences]
     assert main([*words, "--precision", precision]) == 0
     assert_built(GraphCard.read(tmp_path / "out" / CARD))

@@ -280,7 +280,7 @@ def test_graphs_for_any_number_of_blocks_are_no_engines(trt, cards, tmp_path):  
         lambda: list(engines.build(cards["free"], "cuda", tmp_path, Clock())),
         lambda: TrtNetwork(cards["free"], "cuda", tmp_path),
     ):
-        assert "takes any number of action sequences, an engine a fixed one: export with --blocks 6" in refused(
+        assert "takes any number of action sequences, an engine a fixed one: export with --batch 6" in refused(
             asked, EngineError
         )
     assert trt.builds == 0

@@ -227,7 +227,7 @@ def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
         "scenes": len(pairs),
         "equal_scenes": sum(bool(each.all()) for each in same),
         "blocks": sum(len(each) for each in same),
-        "equal_blocks": sum(int(each.all(-1).sum()) for each in same),
+        "equal_sequences": sum(int(each.all(-1).sum()) for each in same),
         "tokens": ids,
         "equal_tokens": equal_ids,
         "equal_share": equal_ids / ids,

@@ -1,6 +1,6 @@
 """`reflectdrive engine CARD`: builds TensorRT engines of exported graphs, on the machine that will run them.
 
-CARD is the card.json of `reflectdrive export --blocks 6`. An engine is bound to one TensorRT version on one GPU: copy
+CARD is the card.json of `reflectdrive export --batch 6`. An engine is bound to one TensorRT version on one GPU: copy
 the graphs to the vehicle and build there, which takes minutes and the whole GPU; never while it drives. Existing
 engines that fit are kept. Then both are loaded and must pass the card's self-check. The precision is that of the
 graphs: `reflectdrive export --precision bf16`, or fp8.

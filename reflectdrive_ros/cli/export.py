@@ -55,12 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sha256", metavar="HASH", help="of the weights, if they have no card beside them")
     parser.add_argument(
-        "--blocks",
+        "--batch",
         type=arguments.positive_int(MAX_SEQUENCES),
         metavar="M",
         help="action sequences per step, or of a denoiser 1 or 2 scenes per call (2 for guidance); default: any number "
         "(for CPUs; TensorRT needs a fixed number)",
     )
+    arguments.add_renamed_options(parser, {"blocks": "--batch"})
     parser.add_argument(
         "--camera",
         type=_size,
@@ -124,7 +125,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         with errors.status("tracing the graphs; this takes half a minute for the small network"):
             about = origin(source)
             known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
-            sequences = args.blocks or (config.decoding.goals if args.tensorrt else None)
+            sequences = args.batch or (config.decoding.goals if args.tensorrt else None)
             card_sha256 = export(
                 net,
                 weights_sha256.lower(),
@@ -153,11 +154,11 @@ def write_denoiser(args: argparse.Namespace, source: Mapping[str, Any], weights_
     }
     if option := next((name for name, given in asked.items() if given), ""):
         raise ConfigError(f"{option} is for token networks, but {args.checkpoint} is a denoiser: leave it out")
-    if args.blocks is not None and args.blocks > LARGEST_BATCH:
-        raise ConfigError(f"--blocks is {args.blocks}, but a denoiser takes at most {LARGEST_BATCH} scenes per call")
+    if args.batch is not None and args.batch > LARGEST_BATCH:
+        raise ConfigError(f"--batch is {args.batch}, but a denoiser takes at most {LARGEST_BATCH} scenes per call")
     net = curve_checkpoint.load(args.checkpoint, weights_sha256)
     capabilities = source.get("capabilities") or []
-    batch = args.blocks or (LARGEST_BATCH if args.tensorrt else None)
+    batch = args.batch or (LARGEST_BATCH if args.tensorrt else None)
     with atomic_folder(args.out) as out, errors.status("tracing the graphs; this takes half a minute"):
         known = golden(TorchDenoiser(net, capabilities=capabilities))
         domain = str(source.get("training_domain") or RENDERED)

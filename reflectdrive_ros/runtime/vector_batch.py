@@ -29,7 +29,7 @@ def batch(inputs: VectorInputs, with_unconditional: bool, size: int | None = Non
     rows = [inputs, *([without_conditions(inputs)] if with_unconditional else [])]
     if size is not None:
         if len(rows) > size:
-            raise PlanningError("the graphs take one scene and no second condition: export them again with --blocks 2")
+            raise PlanningError("the graphs take one scene and no second condition: export them again with --batch 2")
         rows += (size - len(rows)) * [inputs]
     columns = zip(*(each.arrays.items() for each in rows), strict=True)
     return {column[0][0]: np.stack([array for _, array in column]) for column in columns}

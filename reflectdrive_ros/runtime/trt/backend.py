@@ -333,14 +333,14 @@ def fixed_size(card: GraphCard) -> int:
     if card.kind == "denoiser":
         if card.batch is None:
             raise EngineError(
-                f"the graphs of {card.path} take one or two scenes, an engine a fixed number: export with --blocks 2"
+                f"the graphs of {card.path} take one or two scenes, an engine a fixed number: export with --batch 2"
             )
         return card.batch
     actions = card.model["action_sequences"]
     if actions is None:
         raise EngineError(
             f"the step of {card.path} takes any number of action sequences, an engine a fixed one: "
-            "export with --blocks 6, or as many as decoding.goals"
+            "export with --batch 6, or as many as decoding.goals"
         )
     return int(actions)
 
