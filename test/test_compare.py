@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros.replay import compare
-from reflectdrive_ros.replay.compare import assign_blocks, difference, pair_stamps
+from reflectdrive_ros.replay.compare import assign_clusters, difference, pair_stamps
 
 BEGIN_NS = 1_700_000_000_000_000_000
 INTERVAL_NS = 100_000_000
@@ -26,8 +26,8 @@ def errors_of_a_drive(count, generator):
     return 0.5 * errors_of_drives(1, count, generator)[0]
 
 
-def compared(a, b, blocks, seed=0):
-    return difference(a, b, blocks, np.random.default_rng(seed))
+def compared(a, b, clusters, seed=0):
+    return difference(a, b, clusters, np.random.default_rng(seed))
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------------
@@ -60,13 +60,13 @@ def test_a_plan_pairs_once():
     assert np.array_equal(dense[b], stamps(5)[a])
 
 
-# --- blocks ----------------------------------------------------------------------------------------------------------
+# --- clusters --------------------------------------------------------------------------------------------------------
 
 
-def test_many_bags_are_a_block_each_and_few_are_cut_into_stretches_that_no_two_bags_share():
-    many = assign_blocks({f"bag{k}": stamps(25) for k in range(compare.BAGS_MIN)})
+def test_many_bags_are_a_cluster_each_and_few_are_cut_into_stretches_that_no_two_bags_share():
+    many = assign_clusters({f"bag{k}": stamps(25) for k in range(compare.BAGS_MIN)})
     assert [set(some.tolist()) for some in many.values()] == [{k} for k in range(compare.BAGS_MIN)]
-    few = assign_blocks({"one": stamps(35), "none": stamps(0), "two": stamps(4)})
+    few = assign_clusters({"one": stamps(35), "none": stamps(0), "two": stamps(4)})
     assert sorted(set(few["one"].tolist())) == [0, 1, 2]
     assert np.bincount(few["one"]).min() >= 100  # no stretch is shorter than 10 s
     assert set(few["two"].tolist()) == {3}
@@ -78,8 +78,8 @@ def test_many_bags_are_a_block_each_and_few_are_cut_into_stretches_that_no_two_b
 
 def test_a_replay_does_not_differ_from_itself():
     values = errors_of_a_drive(3000, np.random.default_rng(1))
-    for blocks in (np.arange(3000) // 100, np.arange(3000) // 300):
-        same = compared(values, values, blocks)
+    for clusters in (np.arange(3000) // 100, np.arange(3000) // 300):
+        same = compared(values, values, clusters)
         assert (same.difference, same.interval, same.p, same.shown) == (0.0, (0.0, 0.0), 1.0, False)
 
 
@@ -111,8 +111,8 @@ def test_correlated_plans_do_not_make_it_falsely_sure(bags, seconds, at_most):
     """Two planners that differ by noise alone, many times over: about one in twenty comparisons claims a difference.
     Plans taken for independent would claim it more often than not."""
     trials, generator = 400, np.random.default_rng(4)
-    blocks = assign_blocks({f"bag{k}": stamps(seconds) for k in range(bags)})
-    joined = np.concatenate(list(blocks.values()))
+    clusters = assign_clusters({f"bag{k}": stamps(seconds) for k in range(bags)})
+    joined = np.concatenate(list(clusters.values()))
     claims = {"interval": 0, "flips": 0, "shown": 0, "plans": 0}
     drives = errors_of_drives(trials * bags, 10 * seconds, generator).reshape(trials, -1)
     for trial, b in enumerate(drives):
@@ -128,15 +128,15 @@ def test_correlated_plans_do_not_make_it_falsely_sure(bags, seconds, at_most):
     assert shares["plans"] > 0.5
 
 
-def test_two_blocks_show_nothing_however_clear_they_look():
+def test_two_clusters_show_nothing_however_clear_they_look():
     a = np.zeros(300)
     found = compared(a, a + 5.0, np.arange(300) // 150)
     assert found.interval is None
     assert not found.shown
-    assert found.p == 0.5  # two blocks agree by chance every other time
+    assert found.p == 0.5  # two clusters agree by chance every other time
 
 
-def test_the_p_value_of_few_blocks_counts_every_pattern_of_signs():
+def test_the_p_value_of_few_clusters_counts_every_pattern_of_signs():
     found = compared(np.zeros(8), np.ones(8), np.arange(8))
     assert found.p == 2 / 2**8
     assert found.interval == (1.0, 1.0)

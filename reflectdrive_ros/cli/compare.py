@@ -24,7 +24,7 @@ from ..documents import array, check_fields, read_json, text
 from ..domain import Array, PlanSource, Verdict
 from ..parallel import Workers, map_restartable
 from ..provenance import write_numbers
-from ..replay.compare import BAGS_MIN, BLOCK_S, BLOCKS_MIN, Difference, assign_blocks, difference, pair_stamps
+from ..replay.compare import BAGS_MIN, CLUSTER_S, CLUSTERS_MIN, Difference, assign_clusters, difference, pair_stamps
 from ..replay.plan_measures import PLANS_FILE, SUMMARY_BYTES, MeasuresError, PlanMeasures, read_measures
 
 NO_DIFFERENCE = "no difference shown"
@@ -135,8 +135,8 @@ def compare_replays(a: Replays, b: Replays, workers: Workers = 1) -> tuple[dict[
             values[name], stamps[name] = both[:, known], mine.stamp_ns[here][known]
         left, right = np.concatenate(list(values.values()), axis=1)
         if len(left):
-            blocks = np.concatenate(list(assign_blocks(stamps).values()))
-            both_sides[key] = left, right, blocks
+            clusters = np.concatenate(list(assign_clusters(stamps).values()))
+            both_sides[key] = left, right, clusters
     if workers == 1:
         return {key: _difference(values) for key, values in both_sides.items()}, bags
     found = {}
@@ -163,7 +163,7 @@ def _difference_of(
 def verdict(name: str, found: Difference) -> str:
     """In words."""
     if found.interval is None:
-        return f"too few blocks for a result ({found.blocks} of {BLOCKS_MIN})"
+        return f"too few clusters for a result ({found.clusters} of {CLUSTERS_MIN})"
     if not found.shown:
         return NO_DIFFERENCE
     return "B better" if (found.difference < 0) == MEASURES[name].less_is_better else "A better"
@@ -178,7 +178,7 @@ def numbers(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[
         "measures": {
             name: {
                 "plans": one.pairs,
-                "blocks": one.blocks,
+                "clusters": one.clusters,
                 "a": round(one.mean_a, 6),
                 "b": round(one.mean_b, 6),
                 "difference": round(one.difference, 6),
@@ -199,11 +199,11 @@ def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
             return f"{measure.times * value:{sign}.{measure.digits}f}"
 
         ends = "-" if one.interval is None else f"{shown(one.interval[0], '+')} .. {shown(one.interval[1], '+')}"
-        counts = (measure.heading, str(one.pairs), str(one.blocks), shown(one.mean_a), shown(one.mean_b))
+        counts = (measure.heading, str(one.pairs), str(one.clusters), shown(one.mean_a), shown(one.mean_b))
         return (*counts, shown(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
 
     title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
-    headings = ("", "plans", "blocks", "A", "B", "B - A", "95 %", "p", "")
+    headings = ("", "plans", "clusters", "A", "B", "B - A", "95 %", "p", "")
     return make_table(headings, (row(name, one) for name, one in found.items()), title)
 
 
@@ -212,8 +212,8 @@ def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
     said = []
     if any(one.interval is None for one in found.values()):
         said.append(
-            f"a difference can be shown from {BLOCKS_MIN} blocks on: {BLOCKS_MIN} stretches of {BLOCK_S:.0f} s that "
-            f"both replays planned, within one bag or several, or {BAGS_MIN} bags of any length"
+            f"a difference can be shown from {CLUSTERS_MIN} clusters on: {CLUSTERS_MIN} stretches of {CLUSTER_S:.0f} s "
+            f"that both replays planned, within one bag or several, or {BAGS_MIN} bags of any length"
         )
     if not any(one.shown for one in found.values()):
         said.append(f"{NO_DIFFERENCE} between A and B")

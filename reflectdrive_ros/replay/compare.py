@@ -1,12 +1,13 @@
-"""Statistical comparison of two replays of the same bags: paired differences, with blocks of plans as independent
+"""Statistical comparison of two replays of the same bags: paired differences, with clusters of plans as independent
 units.
 
-Errors of consecutive plans are correlated, so 6000 plans are far fewer than 6000 observations. Blocks are resampled and
-sign-flipped instead: whole bags if there are enough, else segments of at least BLOCK_S within bags. The interval is the
-percentile bootstrap, widened for few blocks (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section
-5.3: the plain one covers too little); the p-value is that of sign flips. A difference is reported as shown if both
-agree. With errors correlated over 2 s and no true difference, that happens in 5 to 6 of 100 comparisons of whole bags
-and in 6 to 8 of segments, whose neighbours are correlated; with plans as independent units it would be more than 50.
+Errors of consecutive plans are correlated, so 6000 plans are far fewer than 6000 observations. Clusters are resampled
+and sign-flipped instead: whole bags if there are enough, else segments of at least CLUSTER_S within bags. The interval
+is the percentile bootstrap, widened for few clusters (Hesterberg 2015, "What Teachers Should Know About the Bootstrap",
+section 5.3: the plain one covers too little); the p-value is that of sign flips. A difference is reported as shown if
+both agree. With errors correlated over 2 s and no true difference, that happens in 5 to 6 of 100 comparisons of whole
+bags and in 6 to 8 of segments, whose neighbours are correlated; with plans as independent units it would be more than
+50.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from scipy import stats
 
 from ..domain import Array
 
-BLOCK_S = 10.0
-BAGS_MIN = 8  # from so many on, whole bags are the blocks
-BLOCKS_MIN = 6  # of fewer, even flips that all agree happen by chance in more than 5 % of all cases
+CLUSTER_S = 10.0
+BAGS_MIN = 8  # from so many on, whole bags are the clusters
+CLUSTERS_MIN = 6  # of fewer, even flips that all agree happen by chance in more than 5 % of all cases
 LEVEL = 0.95
 BOOTSTRAP_SAMPLES = 10_000
-EXACT_BLOCKS_MAX = 13  # up to so many blocks, every pattern of signs is tried
+EXACT_CLUSTERS_MAX = 13  # up to so many clusters, every pattern of signs is tried
 BATCH_NUMBERS = 2_000_000  # random numbers in memory
 
 
@@ -33,10 +34,10 @@ class Difference:
     """Of a measure between two replays, B less A, over the plans where both have it."""
 
     pairs: int  # plans
-    blocks: int
+    clusters: int
     mean_a: float
     mean_b: float
-    interval: tuple[float, float] | None  # of mean_b - mean_a, with 95 %; None with fewer than BLOCKS_MIN blocks
+    interval: tuple[float, float] | None  # of mean_b - mean_a, with 95 %; None with fewer than CLUSTERS_MIN clusters
     p: float  # two-sided; of no difference
 
     @property
@@ -76,35 +77,35 @@ def _nearest(among: Array, stamps: Array) -> Array:
     return np.asarray(np.where(stamps - among[before] <= among[after] - stamps, before, after))
 
 
-def assign_blocks(stamps_ns: Mapping[str, Array]) -> dict[str, Array]:
-    """For each bag the block (N,) of each of its plans, numbered over all bags: a bag each, or stretches of it."""
+def assign_clusters(stamps_ns: Mapping[str, Array]) -> dict[str, Array]:
+    """For each bag the cluster (N,) of each of its plans, numbered over all bags: a bag each, or stretches of it."""
     whole = sum(len(some) > 0 for some in stamps_ns.values()) >= BAGS_MIN
     found, begin = {}, 0
     for bag, stamps in stamps_ns.items():
-        blocks = np.zeros(len(stamps), np.int64)
+        clusters = np.zeros(len(stamps), np.int64)
         if len(stamps) and not whole:
             after_s = (stamps - stamps[0]) * 1e-9
             length_s = after_s[-1] * len(stamps) / max(len(stamps) - 1, 1)  # with the interval after the last plan
-            stretches = max(1, int(length_s // BLOCK_S))
-            blocks = np.minimum((after_s / max(after_s[-1], 1e-9) * stretches).astype(np.int64), stretches - 1)
-        found[bag] = begin + blocks
-        begin += int(blocks.max()) + 1 if len(stamps) else 0
+            stretches = max(1, int(length_s // CLUSTER_S))
+            clusters = np.minimum((after_s / max(after_s[-1], 1e-9) * stretches).astype(np.int64), stretches - 1)
+        found[bag] = begin + clusters
+        begin += int(clusters.max()) + 1 if len(stamps) else 0
     return found
 
 
-def difference(a: Array, b: Array, blocks: Array, generator: np.random.Generator) -> Difference:
-    """Between paired values (P,) and (P,), finite, P > 0, of plans in `blocks` (P,) int64."""
-    _, index = np.unique(blocks, return_inverse=True)
+def difference(a: Array, b: Array, clusters: Array, generator: np.random.Generator) -> Difference:
+    """Between paired values (P,) and (P,), finite, P > 0, of plans in `clusters` (P,) int64."""
+    _, index = np.unique(clusters, return_inverse=True)
     counts = np.bincount(index).astype(float)
     sums = np.bincount(index, weights=b - a)
     interval = None
-    if len(sums) >= BLOCKS_MIN:
+    if len(sums) >= CLUSTERS_MIN:
         interval = _interval(sums, counts, generator)
     return Difference(len(a), len(sums), float(a.mean()), float(b.mean()), interval, _flipped(sums, generator))
 
 
 def _interval(sums: Array, counts: Array, generator: np.random.Generator) -> tuple[float, float]:
-    """Confidence interval of the mean over plans, by resampling blocks with their sums (K,) and numbers of
+    """Confidence interval of the mean over plans, by resampling clusters with their sums (K,) and numbers of
     plans (K,).
     """
     many = len(sums)
@@ -118,10 +119,10 @@ def _interval(sums: Array, counts: Array, generator: np.random.Generator) -> tup
 
 
 def _flipped(sums: Array, generator: np.random.Generator) -> float:
-    """Share of random sign flips of blocks whose difference is at least as large."""
+    """Share of random sign flips of clusters whose difference is at least as large."""
     many = len(sums)
     seen = abs(sums.sum()) * (1.0 - 1e-12)  # sums of the same numbers in another order differ in the last digit
-    if many <= EXACT_BLOCKS_MAX:
+    if many <= EXACT_CLUSTERS_MAX:
         signs = 1.0 - 2.0 * ((np.arange(2**many)[:, None] >> np.arange(many)) & 1)
         return float((np.abs(signs @ sums) >= seen).mean())
     as_much = 0
