@@ -180,7 +180,7 @@ class Agents:
         """An empty road: it is known that there are no agents (None means unknown)."""
         return Agents(np.zeros((0, 3)), np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, np.int64))
 
-    def beside(self, standing: Agents) -> Agents:
+    def with_standing(self, standing: Agents) -> Agents:
         """These, then others that stand still where they are."""
         paths = self.predicted_poses
         if paths is not None:
@@ -205,7 +205,7 @@ def concat_agents(agents: Agents | None, standing: Agents | None) -> Agents | No
     """Both, or the one that is known."""
     if agents is None or standing is None:
         return standing if agents is None else agents
-    return agents.beside(standing)
+    return agents.with_standing(standing)
 
 
 @dataclass(frozen=True, eq=False)

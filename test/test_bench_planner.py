@@ -172,7 +172,7 @@ def test_on_the_road_older_images_were_the_newest_and_strange_ones_were_never_se
     inputs = next(scenes(1))
     cameras = len(inputs.images) // 2
     for strange in (False, True):
-        first, second = itertools.islice(planner.driven(inputs, cameras, strange), 2)
+        first, second = itertools.islice(planner.consecutive_inputs(inputs, cameras, strange), 2)
         before = {image.tobytes() for image in first.images}
         known = [image.tobytes() in before for image in second.images]
         assert known == [not strange] * cameras + [False] * cameras

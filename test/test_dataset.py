@@ -25,7 +25,7 @@ from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.replay import dataset as dataset_module
 from reflectdrive_ros.replay import dataset_frames, dataset_index
 from reflectdrive_ros.replay.bag_topics import map_topics
-from reflectdrive_ros.replay.dataset_index import assign_splits, share_out
+from reflectdrive_ros.replay.dataset_index import assign_splits, count_parts
 from reflectdrive_ros.replay.engine import due_steps
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.convert import stamp_ns
@@ -65,7 +65,7 @@ def node_observations(path, *pairs):
         mapping = map_topics(Config(), reader, pairs, driven_route=False)
         core = PlanningCore(mapping.config, time.perf_counter)
         steps = due_steps(core, reader, mapping.sources, reader.end_ns + 1, lambda share: None, lambda found: None)
-        seen = [step.look.snapshot.observation for step in steps]
+        seen = [step.inputs.snapshot.observation for step in steps]
     spec = cli_args.network_for(mapping.config, "reflectdrive2", False).inputs
     return {each.stamp_ns: each for each in seen if each is not None}, spec
 
@@ -120,7 +120,7 @@ def test_a_part_of_a_bag_gives_the_same_rows_and_scenes_as_the_whole(bag, monkey
     [([10], 2, [2]), ([10, 10], 2, [1, 1]), ([10, 10, 10], 2, [1, 1, 1]), ([80, 20], 2, [2, 1]), ([0], 4, [1])],
 )
 def test_a_bag_is_divided_by_its_share_of_the_work(sizes, workers, parts):
-    assert share_out(sizes, workers) == parts
+    assert count_parts(sizes, workers) == parts
 
 
 def test_two_processes_share_one_bag_and_make_the_same_set(bag, dataset, tmp_path):

@@ -81,7 +81,7 @@ def on_the_recording(bag):
         engine = Engine(config, time.perf_counter, prefetch_scenes=True)
         core = PlanningCore(config, time.perf_counter, engine)
         steps = due_steps(core, reader, found.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
-        answers = [core.plan_step(step.look).report for step in steps]
+        answers = [core.plan_step(step.inputs).report for step in steps]
     return rows_of([report for report in answers if report is not None])
 
 

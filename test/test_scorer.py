@@ -19,7 +19,7 @@ from reflectdrive_ros.scoring.areas import MapAreas, RedLights
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.scoring.scorer import (
-    BLOCK,
+    BATCH,
     Reference,
     Scene,
     ScoreCard,
@@ -159,7 +159,7 @@ def test_more_candidates_than_a_block_are_scored_alike():
     many = np.concatenate([scene.candidates] * 30)
     before = score(scene.second, many, EPDMS).states
     card, few = score(scene.second, many, EPDMS, previous_states=before), score(scene.second, scene.candidates, EPDMS)
-    assert len(card) == len(many) > BLOCK
+    assert len(card) == len(many) > BATCH
     assert card.states.shape == (len(many), STEPS + 1, STATE_SIZE)
     assert card.ec is not None
     assert len(card.ec) == len(many)

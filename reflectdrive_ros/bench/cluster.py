@@ -61,10 +61,10 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     runs: dict[str, list[dict[str, float]]] = {"local": [], "ray": []}
     found: list[str] = []
     try:
-        _, started = measured(lambda: cluster.connect(here))
+        _, started = measure_call(lambda: cluster.connect(here))
         for _ in track_progress(range(args.repeats), "driving", errors):
             for kind, workers in (("local", args.workers), ("ray", here)):
-                result, spent = measured(partial(drive, workers))
+                result, spent = measure_call(partial(drive, workers))
                 runs[kind].append(spent)
                 found.append(str(result))
     finally:
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     return 0 if numbers["equal_results"] else 1
 
 
-def measured(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+def measure_call(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     """The result of a call, its wall time and the CPU time of this process and all below it, in seconds."""
     cpu_s, begun_s = family_cpu_s(), time.perf_counter()
     result = work()

@@ -49,7 +49,7 @@ def figures(
     bytes_per_s, flop_per_s = measure_peaks(device or "cpu", threads)  # it also sets torch's threads
     eager = TorchDenoiser(net, device or "cpu", network.capabilities)
     batches = BATCHES if "guidance" in network.capabilities else BATCHES[:1]
-    spent_ms = _timed({"": network, "eager_": eager}, batches, steps, console)
+    spent_ms = _time_steps({"": network, "eager_": eager}, batches, steps, console)
     numbers: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "evaluations": EVALUATIONS,
@@ -78,7 +78,7 @@ def figures(
     return numbers
 
 
-def _timed(
+def _time_steps(
     networks: Mapping[str, Denoiser], batches: Iterable[int], steps: int, console: Console
 ) -> dict[str, list[float]]:
     """Milliseconds of every run of each part, by "owner part batch"."""

@@ -297,7 +297,7 @@ def figures(
         reading = profile_nodes(card, "prefill_goal" if goals else "prefill", feeds, runs, folder)
         parts_ms = {"vision": sum(looking.values()), **split(reading, folder / "run.onnx")}
     compared = network is not eager
-    spent_ms = timed(args.steps, make_actions(network, eager, net, inputs, compared), errors)
+    spent_ms = time_actions(args.steps, make_actions(network, eager, net, inputs, compared), errors)
 
     step, one = costs(net.config, MAX_GOALS), costs(net.config, 1)
     full, lite = full_rounds(network.layout), lite_rounds(network.layout)
@@ -364,11 +364,11 @@ def make_actions(
     last[:, layout.waypoint(layout.points - 1)] = layout.mask_id  # the part that a lite step has to write
 
     def whole(of: Network, count: int, edited: int | None = None) -> Action:
-        turns = driven(inputs, network.inputs.cameras)
+        turns = consecutive_inputs(inputs, network.inputs.cameras)
         return lambda: run_step(of, next(turns), full, count, edited=edited)[1]
 
     def short(of: Network, strange: bool = False) -> Action:
-        turns = driven(inputs, network.inputs.cameras, strange)
+        turns = consecutive_inputs(inputs, network.inputs.cameras, strange)
         return lambda: run_step(of, next(turns), lite, 1, last)[1]
 
     def afresh(count: int, packed: bool) -> Action:
@@ -381,7 +381,7 @@ def make_actions(
         return action
 
     def again(count: int) -> Action:
-        turns = driven(inputs, network.inputs.cameras)
+        turns = consecutive_inputs(inputs, network.inputs.cameras)
 
         def action() -> tuple[float, ...]:
             reading_again(network, next(turns), count, 1)
@@ -409,7 +409,7 @@ def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int
     return run_rounds(step, prefill_sequences(network, inputs).actions[:count], full_rounds(network.layout))[0]
 
 
-def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
+def consecutive_inputs(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
     """The same scene step after step, each time with new newest images, the last step's as the older ones.
 
     A network with a feature cache therefore encodes as many images as on the road, or all of them if `strange`: then
@@ -424,7 +424,7 @@ def driven(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator
         older = newest
 
 
-def timed(steps: int, actions: Mapping[str, Action], console: Console) -> dict[str, Array]:
+def time_actions(steps: int, actions: Mapping[str, Action], console: Console) -> dict[str, Array]:
     """(N, 6) milliseconds of each action: wall time, CPU time, prefill, drafts, edits, the rest."""
     rows: dict[str, list[list[float]]] = {name: [] for name in actions}
     for turn in track_progress(range(-WARM_UP, steps), "planning", console):

@@ -48,11 +48,13 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
     rows = [count if config.table_stride == 1 else count // config.table_stride + 4 for count in columns]
     heads = width * sum(rows)  # of one waypoint, each token by its axis's head
 
-    def attended(rows: int, columns: int) -> int:
+    def attention_macs(rows: int, columns: int) -> int:
         return 2 * inside * rows * columns
 
     last = prompt * width * keys_values  # of the last layer the prompt's keys and values are enough
-    prefill = (measures.layers - 1) * (prompt * (attention + of_prompt) + attended(prompt, prompt + length)) + last
+    prefill = (measures.layers - 1) * (
+        prompt * (attention + of_prompt) + attention_macs(prompt, prompt + length)
+    ) + last
     points, of_route = len(config.route_at_m), width * (width + config.goal_hidden)
     asked = SEGMENT * min(SEGMENTS, -(-xs // SEGMENT))  # x bins whose y distribution is evaluated
     goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
@@ -60,7 +62,7 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
 
     def through_layers(count: int) -> int:
         tokens = length * count
-        return measures.layers * (tokens * (attention + of_action) + attended(tokens, prompt + length))
+        return measures.layers * (tokens * (attention + of_action) + attention_macs(tokens, prompt + length))
 
     goal = through_layers(1) + layout.points * heads + width * xs + goal_y
     values = (2 * width + 1) * config.goal_hidden

@@ -81,7 +81,7 @@ def run_soak(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
                 for moment in node.drive(None, Pacing(lock_step=True)):
                     require_running(process, log)
                     moments, fresh = moments + 1, fresh + moment.fresh
-                    watch.look(process.pid, answers)
+                    watch.sample(process.pid, answers)
                     minutes = (time.perf_counter() - began) / 60.0
                     progress.update(task, completed=minutes)
                     if minutes >= lines * args.minutes / PROGRESS_LINES:
@@ -112,7 +112,7 @@ class ProcessMonitor:
         self._due = 0.0
         self._before: float | None = None
 
-    def look(self, pid: int, answers: PlannerOutputs) -> None:
+    def sample(self, pid: int, answers: PlannerOutputs) -> None:
         for at, status in answers.kept["status"]:
             if self._before is not None:
                 self.gaps_ms.append(1e3 * (at - self._before))

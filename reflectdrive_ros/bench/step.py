@@ -80,9 +80,9 @@ class TimedNetwork:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._network, name)
-        return self._timed(found) if callable(found) else found
+        return self._with_timer(found) if callable(found) else found
 
-    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_timer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*inputs: Any, **named: Any) -> Any:
             begun = time.process_time()
             try:

@@ -46,12 +46,12 @@ from .dataset_index import (
     SPLITS,
     Job,
     assign_splits,
+    count_parts,
     index_parts,
     index_path,
     join_indices,
     no_frame_sentence,
     read_index,
-    share_out,
 )
 from .engine import recorded_path
 from .many import find_bags_in, made_by
@@ -128,7 +128,7 @@ def make_dataset(
     work = partial(_run_job, options=options, config=config, image_size=image_size)
     notices: dict[str, str] = {}
     todo = [job for job in jobs if read_index(job) is None]
-    counts = share_out([job.size for job in todo], workers)
+    counts = count_parts([job.size for job in todo], workers)
     parts = [part for job, count in zip(todo, counts, strict=True) for part in index_parts(job, count)]
     failures |= run_jobs([part for part in parts if read_index(part) is None], work, workers, "indexing", errors)
     join_indices(todo, parts)
@@ -146,7 +146,7 @@ def make_dataset(
     jobs = [replace(job, wanted=missing_shards(job, folders, out)) for job in jobs]
     write_indices(folders, jobs, out, failures)  # what is whole now: an interrupted run leaves a readable set
     todo = [job for job in jobs if job.wanted]
-    counts = share_out([len(job.wanted or ()) for job in todo], workers)
+    counts = count_parts([len(job.wanted or ()) for job in todo], workers)
     parts = [part for job, count in zip(todo, counts, strict=True) for part in shard_parts(job, count)]
     failures |= run_jobs(parts, work, workers, "writing scenes", errors)
     indices = write_indices(folders, jobs, out, failures)

@@ -35,7 +35,7 @@ class Job:
     wanted: tuple[tuple[str, tuple[int, ...]], ...] | None = None  # shard that is to be made -> its ticks
 
 
-def share_out(sizes: Sequence[int], workers: Workers) -> list[int]:
+def count_parts(sizes: Sequence[int], workers: Workers) -> list[int]:
     """Into how many parts each bag is divided, by its share of the work, so that no worker is idle. The workers of a
     cluster have whole bags."""
     total = max(sum(sizes), 1)

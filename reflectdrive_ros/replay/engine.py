@@ -192,7 +192,7 @@ def replay_engine(
 class DueStep(NamedTuple):
     """The inputs of a due step; the network may encode its images while earlier steps are planned."""
 
-    look: StepInputs
+    inputs: StepInputs
     statuses: tuple[InputStatus, ...]  # of the inputs
     now_ns: int
 
@@ -234,7 +234,7 @@ def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
 
 def publish_plan(core: PlanningCore, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
     """The plan of a step as the node would publish it; None where not even a stop plan is possible."""
-    step = core.plan_step(seen.look)
+    step = core.plan_step(seen.inputs)
     surface = step.snapshot.surface
     if step.report is None or surface is None:
         return None

@@ -62,7 +62,7 @@ WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
 SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")  # of PDMS, by their names in a ScoreCard
 CANDIDATE_LENGTHS = (WAYPOINTS, STEPS)
 FAR = 1e6  # m, m/s, ..: no plan and no car exceeds this; the arithmetic stays finite
-BLOCK = 256  # candidates scored at once; the arrays of more fall out of the cache
+BATCH = 256  # candidates scored at once; the arrays of more fall out of the cache
 
 
 @dataclass(frozen=True)
@@ -162,12 +162,12 @@ def score(
     if np.abs(poses).max() > FAR:
         raise ValueError(f"score.candidates reaches {np.abs(poses).max():.3g}, expected at most {FAR:g}")
     cards = []
-    for first in range(0, len(poses), BLOCK):
-        states = simulate(poses[first : first + BLOCK], scene.motion, scene.vehicle, scene.start_us)
+    for first in range(0, len(poses), BATCH):
+        states = simulate(poses[first : first + BATCH], scene.motion, scene.vehicle, scene.start_us)
         states.flags.writeable = False  # or `score_states` would keep a copy
         before = None if previous_states is None else np.asarray(previous_states, float)
         if before is not None and before.ndim == 3 and len(before) == len(poses):
-            before = before[first : first + BLOCK]
+            before = before[first : first + BATCH]
         cards.append(score_states(scene, states, config, official=official, previous_states=before))
     return cards[0] if len(cards) == 1 else concat_cards(cards)
 
