@@ -24,7 +24,7 @@ help:
 	@echo "make test-cluster  two nodes of Ray on this machine, one killed, and shared storage"
 	@echo "make test-faults, make fuzz, make soak   faults, a million odd inputs, an hour of driving"
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
-	@echo "make results    the measurements behind docs/results.md, an hour"
+	@echo "make results    the measurements behind docs/results.md and results_settings.md, an hour"
 	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
 	@echo "make clean      remove .venv and everything built"
 	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
@@ -119,7 +119,7 @@ recording: setup
 	@cd "$(ROOT)" && $(RUN) bench plans --scenes $(REAL)/held_out --privilege words \
 		--model $(SMALL)/weights.safetensors $(REAL)/run/weights.safetensors --out docs/recording.jpg
 
-# --- docs/results.md: one command a table, an hour in all on two cores -------------------------------------------------
+# --- docs/results.md, docs/results_settings.md: one command a table, an hour in all on two cores ------------------------
 .PHONY: results
 RUN := $(BIN)/reflectdrive
 SMALL := models/reflectdrive2_small

@@ -52,7 +52,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     "repair": ("bench.repair", "effect and cost of goals, repair, its iterations and its search radius"),
     "forecast": ("bench.forecast", "error of the forecast of agents against their logged paths, and its time"),
     "compare": ("bench.compare", "which times of two measurements differ by more than noise"),
-    "results": ("bench.results", "writes docs/results.md from the measured JSON files"),
+    "results": ("bench.results", "writes the pages of results from the measured JSON files"),
     "cluster": ("bench.cluster", "a Ray cluster on this machine against the local pool"),
     "node": ("bench.node", "what the node adds to the planner's time, frames lost, memory"),
 }

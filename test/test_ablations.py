@@ -264,14 +264,15 @@ def test_the_results_page_tells_the_file():
         "date": "2026-11-22T",
         "device": "two cores",
     }
-    page = results.render({"ablations": {**budget, "validation_scenes": 500, **measured, **made}})
+    found = {**budget, "validation_scenes": 500, **measured, **made}
+    page = results.render({"ablations": found})["results_settings.md"]
     assert "500 steps of 8 scenes, of 90, after 1800 shared steps of vision pretraining" in page
     assert "| full | 50.0 | 40.0 60.0 | 50.0 |" in page
     assert "| no-field | 47.5 | 38.0 57.0 |" in page
     assert "+2.50 (+2.00 .. +3.00)" in page
     assert "-0.50 (-1.00 .. +0.00)" in page
     assert "- `ablations.json`: `reflectdrive bench ablations X`, commit cccccccccccc" in page
-    assert "## Ablations" not in results.render({})
+    assert "## Ablations" not in results.render({})["results_settings.md"]
 
 
 TINY = """

@@ -1,4 +1,4 @@
-"""docs/results.md says what the JSON files say, and nothing else."""
+"""docs/results.md and docs/results_settings.md say what the JSON files say, and nothing else."""
 
 import argparse
 import importlib
@@ -16,20 +16,24 @@ from reflectdrive_ros.data import sets
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_page_is_that_of_the_files():
-    made = results.render(results.read(ROOT / "docs/bench"))
-    assert (ROOT / "docs/results.md").read_text(encoding="utf-8") == made, "run `reflectdrive bench results`"
+def text_of(files):
+    return "\n".join(results.render(files).values())
+
+
+def test_the_pages_are_those_of_the_files():
+    for name, made in results.render(results.read(ROOT / "docs/bench")).items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == made, "run `reflectdrive bench results`"
 
 
 def test_a_changed_number_changes_the_page_and_a_missing_file_its_section():
     files = results.read(ROOT / "docs/bench")
     expert = files["eval-test"]["drivers"]["expert"]
     other = {**files["eval-test"], "drivers": {"expert": {**expert, "pdms": 12.3}}}
-    page = results.render({**files, "eval-test": other})
+    page = text_of({**files, "eval-test": other})
     assert "| `expert` | 1000 | 12.3 |" in page
     assert "## Closed loop" in page
     without = {stem: numbers for stem, numbers in files.items() if "route_completion" not in numbers}
-    assert "## Closed loop" not in results.render(without)
+    assert "## Closed loop" not in text_of(without)
 
 
 def test_alternating_steps_are_held_against_full_ones_in_the_same_worlds():
@@ -43,26 +47,25 @@ def test_alternating_steps_are_held_against_full_ones_in_the_same_worlds():
         kept = files["closed-loop"]
         planner = {**kept["planners"]["route_follower"], **row}
         files[stem] = {**kept, "planners": {"reflectdrive2": planner}}
-    page = results.render(files)
+    page = text_of(files)
     assert "score +1.5 PDMS (standard error 0.6, 4 worlds each)" in page
     assert "1.50 times cheaper in the mean, a lite one 2.00 times cheaper" in page
     del files["closed-loop-every-full"]
-    assert "against full steps alone" not in results.render(files)
+    assert "against full steps alone" not in text_of(files)
 
 
 @pytest.mark.parametrize("content", ["{", None])
 def test_a_broken_file_or_an_empty_folder_is_one_sentence(content, tmp_path, capsys):
     if content is not None:
         (tmp_path / "eval.json").write_text(content)
-    out = tmp_path / "results.md"
-    assert main(["bench", "results", "--bench", str(tmp_path), "--out", str(out)]) == 2
+    assert main(["bench", "results", "--bench", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
-    assert not out.exists()
+    assert not list(tmp_path.glob("*.md"))
 
 
 def test_every_number_of_a_table_names_its_command(tmp_path):
     files = results.read(ROOT / "docs/bench")
-    page = results.render(files)
+    page = text_of(files)
     for stem in ("eval-test", "closed-loop", "decoding"):
         assert f"`{stem}.json`: `{files[stem]['command']}`" in page
 
@@ -70,13 +73,13 @@ def test_every_number_of_a_table_names_its_command(tmp_path):
 def test_a_repaired_plan_stands_beside_the_one_that_was_not():
     files = results.read(ROOT / "docs/bench")
     rows = files["repair"]["rows"]
-    page = results.render(files)
+    page = text_of(files)
     for way in ("without both", "goals and repair"):
         assert f"| {way} | {rows[way]['pdms']:.1f} | {rows[way]['nc']:.1f} | {rows[way]['dac']:.1f} |" in page
     without = {stem: some for stem, some in files.items() if not stem.startswith("repair")}
-    assert "## Repair" not in results.render(without)
+    assert "## Repair" not in text_of(without)
     hard = {**files["repair"], "set": "hard", "iteration_ms_p50": None, "iteration_ms_p95": None}
-    assert "of `hard`; an iteration took - ms" in results.render({**without, "repair-hard": hard})
+    assert "of `hard`; an iteration took - ms" in text_of({**without, "repair-hard": hard})
 
 
 def test_two_ways_of_one_planner_are_two_rows():
@@ -87,7 +90,7 @@ def test_two_ways_of_one_planner_are_two_rows():
         for way, pdms in (("a", 81.25), ("b", 71.25))
     }
     more = {f"eval-test-{way}": {**scored, "drivers": {"follower": row}} for way, row in rows.items()}
-    page = results.render({**files, **more})
+    page = text_of({**files, **more})
     for way, pdms in (("a", "81.2"), ("b", "71.2")):
         assert f"| `follower, {way}` | 1000 | {pdms} |" in page
     assert "| `follower` |" not in page
@@ -97,7 +100,7 @@ def test_numbers_of_different_weights_never_stand_in_one_table():
     files = results.read(ROOT / "docs/bench")
     more = {**files["repair"], "weights_sha256": "0" * 64}
     with pytest.raises(results.ResultsError, match="of different weights"):
-        results.render({**files, "repair-trial": more})
+        text_of({**files, "repair-trial": more})
 
 
 FILES = [file for file in sorted((ROOT / "docs/bench").glob("*.json")) if file.stem != "faults"]  # has its own page

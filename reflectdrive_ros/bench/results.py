@@ -1,6 +1,7 @@
-"""`reflectdrive bench results`: writes docs/results.md from the JSON files under docs/bench.
+"""`reflectdrive bench results`: docs/results.md and docs/results_settings.md from the JSON files under docs/bench.
 
-A section is written when its files exist. Below each table stand the command, commit, date and device of its numbers.
+A section is written when its files exist. Below each table stand the command, the hash of the network's weights, the
+commit, the date and the device of its numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. Scores are the PDM score of
 NAVSIM v1.1 and its sub-scores in percent, on scenes of the [proving ground](proving_ground.md): rendered images of
-generated towns, not the NAVSIM benchmark. They compare planners with each other, not with published results.
+generated towns, not the NAVSIM benchmark. They compare planners with each other, not with published results. What
+decoding, repair and guidance contribute: [results_settings.md](results_settings.md).
+"""
+HEAD_SETTINGS = """# Results by setting
+
+Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. The effect of decoding, repair,
+guidance and losses on the scores of [results.md](results.md).
 """
 
 
@@ -37,14 +44,16 @@ class ResultsError(UserError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files")
-    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE", help="page to write")
+    parser.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="folder of the two pages")
 
 
 @command(os_error="{}: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a file cannot be read or written."""
-    args.out.write_text(render(read(args.bench)), encoding="utf-8")
-    console.print(f"{args.out} written from {args.bench}")
+    pages = render(read(args.bench))
+    for name, page in pages.items():
+        (args.out / name).write_text(page, encoding="utf-8")
+    console.print(f"{' and '.join(str(args.out / name) for name in pages)} written from {args.bench}")
 
 
 def read(folder: Path) -> dict[str, Numbers]:
@@ -60,10 +69,12 @@ def read(folder: Path) -> dict[str, Numbers]:
     return found
 
 
-def render(files: Mapping[str, Numbers]) -> str:
-    """The whole page; the same for the same files."""
-    sections = [HEAD, *(section(files) for section in SECTIONS)]
-    return "\n".join(part for part in sections if part)
+def render(files: Mapping[str, Numbers]) -> dict[str, str]:
+    """The pages by file name; the same for the same files."""
+    return {
+        name: "\n".join(part for part in (head, *(section(files) for section in sections)) if part)
+        for name, (head, sections) in PAGES.items()
+    }
 
 
 # --- sections --------------------------------------------------------------------------------------------------------
@@ -317,16 +328,11 @@ def reflection(files: Mapping[str, Numbers]) -> str:
     return "## Guidance and reflection\n\n" + about + "\n".join(parts) if parts else ""
 
 
-SECTIONS: tuple[Callable[[Mapping[str, Numbers]], str], ...] = (
-    open_loop,
-    families,
-    decoding,
-    repair,
-    ablations,
-    closed_loop,
-    reflection,
-    speed,
-)
+Section = Callable[[Mapping[str, Numbers]], str]
+PAGES: dict[str, tuple[str, tuple[Section, ...]]] = {
+    "results.md": (HEAD, (open_loop, families, closed_loop, speed)),
+    "results_settings.md": (HEAD_SETTINGS, (decoding, repair, ablations, reflection)),
+}
 
 
 # --- pieces ----------------------------------------------------------------------------------------------------------
@@ -353,9 +359,13 @@ def _sources(some: Mapping[str, Numbers]) -> str:
             f"{one[1]}.json and {other[1]}.json are in one table but of different weights ({one[0][:8]}, "
             f"{other[0][:8]}): measure one of them again or remove it"
         )
-    heading = "".join(f"Weights `{sha256[:8]}`.\n\n" for sha256 in weights)
-    return heading + "".join(
-        f"- `{stem}.json`: `{numbers['command']}`, commit {numbers['commit'][:12]}, {numbers['date'][:10]}, "
-        f"{numbers['device']}\n"
+    return "".join(
+        f"- `{stem}.json`: `{numbers['command']}`, {_weights(numbers)}commit {numbers['commit'][:12]}, "
+        f"{numbers['date'][:10]}, {numbers['device']}\n"
         for stem, numbers in some.items()
     )
+
+
+def _weights(numbers: Numbers) -> str:
+    sha256 = numbers.get("weights_sha256")
+    return f"weights `{sha256[:8]}`, " if sha256 else ""
