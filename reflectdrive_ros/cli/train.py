@@ -32,7 +32,8 @@ from ..data.cache import CachedSet, Shape, build_cache
 from ..files import lock_folder
 from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
-from ..model.token.rollout import default_decoding
+from ..model.token.ops import EditRules
+from ..model.token.rollout import Decoding, default_decoding
 from ..provenance import provenance
 from ..runtime import cli_args
 from ..stopping import defer_signals, end_with_parent, exit_code, print_stop
@@ -40,6 +41,8 @@ from ..storage import location
 from ..training import (
     average,
     diffusion,
+    plan_rl,
+    prompt_cache,
     recorded_samples,
     refine,
     rewards,
@@ -52,10 +55,11 @@ from ..training import (
     vector_data,
 )
 from ..training import goal_scores as goal_scores_of
-from ..training.data import shape_of, unknown_sentences
+from ..training.data import Source, batches, shape_of, unknown_sentences
 from ..training.diffusion import DiffusionJob
 from ..training.fabric import launch_fabric
 from ..training.goal_scores import GoalScores
+from ..training.prompt_cache import PromptCache
 from ..training.rewards import PlanScorer, PoseScorer, RewardPool, ScorePool
 from ..training.rollout_pool import RolloutPool
 from ..training.run_log import LOG, RunLog, complete_rows
@@ -191,7 +195,7 @@ def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig)
 def columns_of(config: TrainConfig) -> tuple[str, ...]:
     """Columns of the log of a run."""
     if isinstance(config, RlTrainConfig):
-        return rl.COLUMNS
+        return plan_rl.COLUMNS if config.by_plans else rl.COLUMNS
     return refine.COLUMNS if isinstance(config, RefineTrainConfig) else sft.COLUMNS
 
 
@@ -263,6 +267,9 @@ def _run_alone(
     if pretrained_paths.any_given:
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
     goal_scores = _goal_scores(args, config, shape, fabric, errors)
+    prompts = None
+    if isinstance(config, RlTrainConfig) and config.by_plans:
+        prompts = _prompts(args.init_from, cache.cache_folder(folders[0], shape), scenes, config, fabric, errors)
     job = TokenJob(
         config,
         network,
@@ -270,10 +277,11 @@ def _run_alone(
         validation_set,
         args.out,
         about,
-        default_decoding(network.layout),
+        _decoding(config, network),
         init_from=args.init_from,
         pretrained_paths=pretrained_paths,
         goal_scores=goal_scores,
+        prompts=prompts,
     )
     _same_scenes(args.out, scenes.key, folders[0].name)
     log = RunLog(args.out, config.data.batch, columns_of(config), validation.summary, console, fabric.is_global_zero)
@@ -281,6 +289,9 @@ def _run_alone(
         if isinstance(config, RlTrainConfig):
             with _reward_pool(args, config, network, scenes) as pool:
                 assert pool is not None
+                if config.by_plans:
+                    done = plan_rl.train(job, fabric, report, pool, lambda: request.number is not None)
+                    return _finish(args, fabric, request.number, done, console)
                 remote = isinstance(args.workers, Cluster) and fabric.device.type == "cpu"
                 sample = RolloutPool(args.workers) if remote else rollouts.sample
                 done = rl.train(job, fabric, report, pool, lambda: request.number is not None, sample=sample)
@@ -290,6 +301,29 @@ def _run_alone(
         else:
             done = sft.train(job, fabric, report, lambda: request.number is not None)
     return _finish(args, fabric, request.number, done, console)
+
+
+def _decoding(config: TrainConfig, network: TokenNetConfig) -> Decoding:
+    """How a network in training is decoded in validation."""
+    found = default_decoding(network.layout)
+    if isinstance(config, RlTrainConfig) and config.by_plans:
+        return replace(found, edits=EditRules(config.rl.edit_at_most, config.rl.edit_goal))
+    return found
+
+
+def _prompts(
+    init_from: Path, folder: Path, scenes: CachedSet, config: RlTrainConfig, fabric: Fabric, errors: Console
+) -> PromptCache:
+    """The prompts of the scenes, as the network in `init_from` encodes them."""
+    net = train_state.load_network(init_from).to(fabric.device).requires_grad_(False)
+    once = replace(config.data, **prompt_cache.AUGMENTATION)
+    source = Source(scenes, once, net.config.layout, config.seed)
+    weights = train_state.card_of(init_from)["sha256"]
+    file = prompt_cache.prompt_file(folder, scenes.key, once, weights, config.seed)
+    with fabric.rank_zero_first(), _preparing(errors, "encoding the prompts of scenes") as progress, fabric.autocast():
+        return prompt_cache.build_prompt_cache(
+            file, len(scenes), lambda: batches(source, 0, 0, 1), net, fabric.device, progress
+        )
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from ..tokens import TokenLayout
 from . import augment
 from .goal_scores import GoalScores
 from .losses import Batch
+from .prompt_cache import PromptCache
 from .settings import DataConfig
 
 Made = TypeVar("Made")
@@ -46,6 +47,7 @@ class Source:
     layout: TokenLayout
     seed: int
     goal_scores: GoalScores | None = None  # of the same scenes
+    prompts: PromptCache | None = None  # likewise; in place of images, with an augmentation of its own
 
     def rows(self, step: int) -> Array:
         """(batch,) scenes of a step. One set: every scene once per epoch, in a new order each epoch. Several sets:
@@ -58,6 +60,8 @@ class Source:
         rng = np.random.default_rng([self.seed, 2, step])
         rows = self.rows(step)
         mirror = rng.random(len(rows)) < config.flip_prob
+        if self.prompts is not None:
+            mirror = self.prompts.mirrored[rows]
         tables = color_tables(len(rows), config.color_jitter, rng)
         side = np.where(mirror, -1.0, 1.0)[:, None]
         flipped = scenes.expert[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
@@ -79,11 +83,16 @@ class Source:
             mirror[:, None, None, None], occupancy.mirror(scenes.occupancy[rows]), scenes.occupancy[rows]
         )
         goals, goal_score, sub_scores = self._goals(rows, mirror)
-        routes, with_route = self._routes(rows, side, rng)
+        if self.prompts is None:
+            routes, with_route = self._routes(rows, side, rng)
+            images = np.stack([self._images(rows[k], mirror[k], tables[k], black[k], noise[k]) for k in mine])
+            keys_values = np.zeros((0, 0), np.float16)
+        else:
+            routes, with_route = self.prompts.route[rows], self.prompts.with_route[rows]
+            images = np.zeros((len(mine), 0), np.uint8)
+            keys_values = self.prompts.keys_values[rows[mine]]
         return Batch(
-            images=torch.from_numpy(
-                np.stack([self._images(rows[k], mirror[k], tables[k], black[k], noise[k]) for k in mine])
-            ),
+            images=torch.from_numpy(images),
             text=torch.from_numpy(text[mine].astype(np.int64)),
             ego=torch.from_numpy(ego[mine].astype(np.float32)),
             route=torch.from_numpy(routes[mine]),
@@ -102,6 +111,7 @@ class Source:
             with_route=torch.from_numpy(with_route[mine]),
             known=torch.from_numpy(scenes.known[rows[mine]]),
             masked=config.masked_actions,
+            keys_values=torch.from_numpy(keys_values),
         )
 
     def _goals(self, rows: Array, mirror: Array) -> tuple[Array, Array, Array]:

@@ -27,6 +27,7 @@ from ..planning import denoiser
 from ..planning.ego_future import cartesian_poses, reference_line
 from ..scoring.scorer import WAYPOINT_TIMES_S
 from ..vector_spec import VectorSpec
+from .plan_changes import sample_offsets
 from .rewards import COLUMNS, PlansOfScene, ScorePool
 from .settings import PlanRewardConfig
 from .vector_data import VectorSet
@@ -131,16 +132,9 @@ def waypoint_places(spec: VectorSpec) -> Array:
 
 
 def sampled_changes(plans: Array, rng: np.random.Generator, config: PlanRewardConfig, dt_s: float) -> Array:
-    """(B, K, T, 3) random smooth changes of plans (B, T, 3) along and beside the route, and of the headings with them.
-
-    They vanish at the present, with their first derivative: a car cannot change where it is, nor its velocity.
-    """
-    count, steps = plans.shape[:2]
-    u = np.arange(1, steps + 1) / steps
-    along = np.stack([config.pace_m * u**2, config.delay_m * 6.75 * u**2 * (1.0 - u)])
-    beside = np.stack([config.offset_m * u**2 * (3.0 - 2.0 * u), config.bulge_m * 16.0 * u**2 * (1.0 - u) ** 2])
-    drawn = rng.standard_normal((count, config.plans, 4))
-    forward, left = drawn[..., :2] @ along, drawn[..., 2:] @ beside
+    """(B, K, T, 3) random smooth changes of plans (B, T, 3) along and beside the route (`plan_changes`), and of the
+    headings with them."""
+    forward, left = sample_offsets(*plans.shape[:2], rng, config)
     speed = np.maximum(np.gradient(plans[..., 0], dt_s, axis=1), MIN_SPEED_MPS)
     turn = np.gradient(left, dt_s, axis=-1) / speed[:, None]
     return np.stack([forward, left, turn], axis=-1)

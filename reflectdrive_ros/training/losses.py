@@ -21,7 +21,7 @@ A scene without a map has no L_field and no road in L_aux, one without objects n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -51,7 +51,7 @@ ACTION_PARAMETERS = (  # of a network, those that no prompt token passes; and th
 class Batch:
     """B scenes with their training targets; sequence 0 is all mask, the first `masked` of R are masked."""
 
-    images: Tensor  # (B, 6, H, W, 3) uint8
+    images: Tensor  # (B, 6, H, W, 3) uint8; (B, 0) where the prompts are cached
     text: Tensor  # (B, T) int64
     ego: Tensor  # (B, 3) float32
     route: Tensor  # (B, points, 2) int64
@@ -68,6 +68,8 @@ class Batch:
     with_route: Tensor  # (B,) bool, whether the route is known
     known: Tensor  # (B, 2) bool, whether the road and whether other agents are known
     masked: int
+    # (B, layers, 2, kv_heads, P, head_dim) float16 of cached prompts; (0, 0) without a cache
+    keys_values: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float16))
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -138,11 +140,8 @@ class Losses(nn.Module):
 
     def supervised(self, batch: Batch) -> tuple[dict[str, Tensor], PackedOutput]:
         """The losses on the expert's plan, and the outputs for the sequences of the batch."""
-        weights, masked = self.weights, batch.masked
-        asked, rescored = (
-            batch.actions.shape[1],
-            self._goals_to_rescore(batch) if weights.goal_value else batch.actions[:, :0],
-        )
+        asked = batch.actions.shape[1]
+        rescored = self._goals_to_rescore(batch) if self.weights.goal_value else batch.actions[:, :0]
         sequences = torch.cat([batch.actions, rescored], 1)
         if self.fixed_prompt:
             with torch.no_grad():
@@ -151,6 +150,14 @@ class Losses(nn.Module):
         else:
             out = self.net.forward_packed(*batch.inputs, sequences)
         rescored_hidden, out = out.hidden[:, asked:], out.first(asked)
+        return self.supervised_losses(batch, out, rescored_hidden), out
+
+    def supervised_losses(
+        self, batch: Batch, out: PackedOutput, rescored_hidden: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """As `forward`, from the outputs for the sequences of the batch, and the hidden states of the rescored goals
+        where `loss.goal_value` is above 0."""
+        weights, masked = self.weights, batch.masked
         net_goal = self.net.config.layout.goal
         goal_log_probs = self.goal_log_probs(out, batch.goals)
         found = {
@@ -162,7 +169,7 @@ class Losses(nn.Module):
             "goal": self._goal_loss(out, batch.clean) if net_goal else goal_log_probs.new_zeros(()),
             "goal_score": expected_goal_loss(goal_log_probs, batch.goal_score),
             "goal_value": self._goal_value_loss(rescored_hidden, goal_log_probs, batch)
-            if weights.goal_value
+            if rescored_hidden is not None and weights.goal_value
             else goal_log_probs.new_zeros(()),
             "sap": token_loss(out.logits[:, masked:], batch.clean),
             "field": self._field_loss(out.logits[:, :masked], batch.distances),
@@ -171,7 +178,7 @@ class Losses(nn.Module):
         total = found["dlm"]
         for name in ("goal", "goal_score", "goal_value", "sap", "field", "aux_perception"):
             total = total + getattr(weights, name) * found[name]
-        return {"loss": total, **{name: value.detach() for name, value in found.items()}}, out
+        return {"loss": total, **{name: value.detach() for name, value in found.items()}}
 
     def run_unsharded(self, function: Callable[[TokenNet], Answer]) -> Answer:
         """Applies a function to the network; sharded weights (fsdp.py) are gathered meanwhile."""

@@ -139,14 +139,33 @@ def check_choices(config: TrainConfig | DiffusionTrainConfig, *named: tuple[str,
 
 
 CREDITS = ("rollout", "drafts", "edits")
+ESTIMATORS = ("tokens", "plans")
 BASELINES = ("goal", "scene")
+
+
+@dataclass(frozen=True)
+class PlanRewardConfig:
+    """Rewards of pairs of plans around the predicted one, with the standard deviations of their smooth modes
+    (`plan_changes`)."""
+
+    weight: float = setting(0.0, "weight of the loss by reward; 0: imitation only", 0.0, 1e4)
+    plans: int = setting(24, "pairs of plans sampled around the predicted one per scene", 1, 256)
+    pace_m: float = setting(1.5, "of the distance driven at the end, m", 0.0, 100.0)
+    delay_m: float = setting(0.8, "of a delay that is made up for by the end, m", 0.0, 100.0)
+    offset_m: float = setting(0.25, "of the lateral offset at the end, m", 0.0, 10.0)
+    bulge_m: float = setting(0.2, "of a lateral offset halfway, m", 0.0, 10.0)
 
 
 @dataclass(frozen=True)
 class RlConfig:
     """Rollouts and the policy-gradient loss."""
 
-    goals: int = setting(4, "goals sampled per scene", 1, 8)
+    estimator: str = setting(
+        "tokens",
+        "of the policy gradient: tokens (sampled rollouts, their exact likelihood) or plans (pairs of smooth changes "
+        "of the most probable plan; needs optimizer.trained actions)",
+    )
+    goals: int = setting(4, "goals per scene: sampled or, with estimator plans, the most probable", 1, 8)
     drafts: int = setting(3, "rollouts per goal", 1, 64)
     kept: int = setting(6, "rollouts per scene whose tokens are trained: those with the largest advantages", 1, 512)
     temperature: float = setting(0.7, "sampling temperature of goals and tokens", 0.0, 10.0)
@@ -161,6 +180,14 @@ class RlConfig:
     anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
     decision: float = setting(2.0, "weight of the goal decision's loss", 0.0, 100.0)
     plan_value: float = setting(0.2, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
+    imitation: float = setting(
+        0.1,
+        "estimator plans: weight of the cross-entropy with the expert's tokens in the states with credit",
+        0.0,
+        100.0,
+    )
+    edit_goal: bool = setting(False, "estimator plans: edits may replace the goal too")
+    edit_at_most: int = setting(5, "estimator plans: tokens that an edit round replaces at most", 1, 1024)
     position_ratio: bool = setting(
         False, "also credit which positions a round wrote: the exact probability of each transition"
     )
@@ -231,16 +258,27 @@ class RlTrainConfig(TrainConfig):
         )
     )
     rl: RlConfig = field(default_factory=RlConfig)
+    plans: PlanRewardConfig = field(default_factory=lambda: PlanRewardConfig(weight=1.0, offset_m=0.4, bulge_m=0.3))
     reward: ScoringConfig = field(default_factory=ScoringConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choices(self, ("rl.credit", self.rl.credit, CREDITS), ("rl.baseline", self.rl.baseline, BASELINES))
-        if self.rl.drafts < 2 and (self.rl.baseline == "goal" or self.rl.goals < 2):
+        check_choices(
+            self,
+            ("rl.credit", self.rl.credit, CREDITS),
+            ("rl.baseline", self.rl.baseline, BASELINES),
+            ("rl.estimator", self.rl.estimator, ESTIMATORS),
+        )
+        if self.by_plans and self.optimizer.trained != "actions":
+            raise ConfigError(
+                f"rl.estimator is plans and optimizer.trained is {self.optimizer.trained}: set optimizer.trained to "
+                "actions, so that prompts are encoded once"
+            )
+        if not self.by_plans and self.rl.drafts < 2 and (self.rl.baseline == "goal" or self.rl.goals < 2):
             raise ConfigError(
                 f"rl.drafts is {self.rl.drafts}: a group of one rollout has no advantage, set it to 2 or more"
             )
-        if self.rl.temperature == 0.0:
+        if not self.by_plans and self.rl.temperature == 0.0:
             raise ConfigError("rl.temperature is 0: all rollouts of a goal would be equal, set it above 0")
         if self.reward.progress_weight + self.reward.ttc_weight + self.reward.comfort_weight == 0.0:
             raise ConfigError(
@@ -252,6 +290,11 @@ class RlTrainConfig(TrainConfig):
             )
         if self.optimizer.vision_pretrain_fraction:
             raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train rl: set it to 0")
+
+    @property
+    def by_plans(self) -> bool:
+        """Whether the policy gradient is that of whole plans."""
+        return self.rl.estimator == "plans"
 
 
 @dataclass(frozen=True)
@@ -335,18 +378,6 @@ class DiffusionLossConfig:
 
     ego: float = setting(1.0, "of the ego's future: imitation of the expert", 0.0, 100.0)
     neighbours: float = setting(0.3, "of the neighbours' futures", 0.0, 100.0)
-
-
-@dataclass(frozen=True)
-class PlanRewardConfig:
-    """Rewards of sampled plans (`diffusion_rewards`), with the standard deviations of smooth modes."""
-
-    weight: float = setting(0.0, "weight of the loss by reward; 0: imitation only", 0.0, 1e4)
-    plans: int = setting(24, "pairs of plans sampled around the predicted one per scene", 1, 256)
-    pace_m: float = setting(1.5, "of the distance driven at the end, m", 0.0, 100.0)
-    delay_m: float = setting(0.8, "of a delay that is made up for by the end, m", 0.0, 100.0)
-    offset_m: float = setting(0.25, "of the lateral offset at the end, m", 0.0, 10.0)
-    bulge_m: float = setting(0.2, "of a lateral offset halfway, m", 0.0, 10.0)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from . import data, train_state, validation
 from .data import Source
 from .goal_scores import GoalScores
 from .losses import Batch
+from .prompt_cache import PromptCache
 from .settings import TrainConfig
 from .validation import ValidationSet
 
@@ -57,6 +58,7 @@ class TokenJob:
     init_from: Path | None = None  # folder of the run whose weights initialise this one
     pretrained_paths: PretrainedPaths = PretrainedPaths()
     goal_scores: GoalScores | None = None  # of goals of the scenes
+    prompts: PromptCache | None = None  # of the scenes
 
     @property
     def about(self) -> dict[str, Any]:
@@ -80,7 +82,9 @@ class TokenJob:
         return net
 
     def batches(self, first: int, rank: int, ranks: int) -> Generator[Batch]:
-        source = Source(self.scenes, self.config.data, self.network.layout, self.config.seed, self.goal_scores)
+        source = Source(
+            self.scenes, self.config.data, self.network.layout, self.config.seed, self.goal_scores, self.prompts
+        )
         return data.batches(source, first, rank, ranks)
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:

@@ -260,6 +260,12 @@ class TokenNet(nn.Module):
         route_embedding = prompt[:, length - len(self.config.route_at_m) :].detach()
         return PackedOutput(self.logits(hidden), hidden, keys_values, image_tokens, route_embedding)
 
+    def forward_cached(self, actions: Tensor, keys_values: tuple[KeysValues, ...], route: Tensor) -> PackedOutput:
+        """As `forward_fixed_prompt`, from the prompt's KV cache and the route (B, points, 2); without image tokens."""
+        hidden = self.hidden(actions, keys_values)
+        nothing = hidden.new_zeros(len(hidden), 0, hidden.shape[-1])
+        return PackedOutput(self.logits(hidden), hidden, keys_values, nothing, self.route_tokens(route))
+
     def encode(self, prompt: Tensor) -> tuple[KeysValues, ...]:
         """The KV cache of the prompt (B, P, width), equal to that of `forward_packed`; then that of a refinement expert
         which encodes the prompt itself."""
@@ -366,8 +372,13 @@ class TokenNet(nn.Module):
         and route.
         """
         ego_tokens = torch.unflatten(self.ego(fourier_features(ego).to(features.dtype)), -1, (EGO_VALUES, -1))
-        route_embedding = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_position
-        return torch.cat([self.image_tokens(features), self.embed_tokens(text), ego_tokens, route_embedding], 1)
+        parts = [self.image_tokens(features), self.embed_tokens(text), ego_tokens, self.route_tokens(route)]
+        return torch.cat(parts, 1)
+
+    def route_tokens(self, route: Tensor) -> Tensor:
+        """The prompt's route tokens (B, points, width) of ids (B, points, 2)."""
+        found: Tensor = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_position
+        return found
 
     def image_tokens(self, features: Tensor) -> Tensor:
         """The prompt's image tokens (B, P', width): features plus embeddings of camera and instant."""

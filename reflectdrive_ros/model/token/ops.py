@@ -41,6 +41,7 @@ class EditRules:
     """When AutoEdit replaces a token."""
 
     at_most: int = 5  # replacements in one round: a third of the free tokens, as drafting commits
+    goal: bool = False  # whether the goal may be replaced too
 
 
 def likely_x_indices(logits: Tensor) -> Tensor:
@@ -140,16 +141,18 @@ def auto_edit(
 ) -> tuple[Tensor, Tensor]:
     """Replaces tokens to which the network, given all of them, assigns a low probability, by more probable ones.
 
-    Token to token: no token becomes a mask, a mask stays one, the goal stays. The least probable go first. proposed:
-    (B, M, T) ids to be written, such as samples, which may be less probable than the present ones; the most probable
-    ones by default. Returns ids (B, M, T) and the probability of each position's token, 0 for a mask.
+    Token to token: no token becomes a mask, a mask stays one, the goal stays unless `rules.goal`. The least probable
+    go first. proposed: (B, M, T) ids to be written, such as samples, which may be less probable than the present ones;
+    the most probable ones by default. Returns ids (B, M, T) and the probability of each position's token, 0 for a mask.
     """
     probability = logits.float().softmax(-1)
     sampled = proposed is not None
     confidence, proposed = _proposals(probability, logits, proposed)
     present = _token_probability(probability, ids, layout.mask_id)
     masked = ids == layout.mask_id
-    wanted = free_positions(layout, ids.device) & ~masked & (proposed != ids)
+    wanted = ~masked & (proposed != ids)
+    if not rules.goal:
+        wanted = wanted & free_positions(layout, ids.device)
     if not sampled:
         wanted = wanted & (confidence > present)
     commit = wanted & (ranks(-present, wanted) < rules.at_most)

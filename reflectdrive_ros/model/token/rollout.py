@@ -24,7 +24,7 @@ from torch import Tensor
 from ...tokens import Round, TokenLayout, decoding_rounds
 from ..layers import KeysValues
 from . import ops
-from .net import TokenNet
+from .net import PackedOutput, TokenNet
 from .ops import EditRules, GoalRules
 
 
@@ -112,8 +112,16 @@ def prefill_goal_from_prompt(
     Goals are searched where their x is probable (`ops.likely_x_indices`): y is evaluated only there. The goals found
     get a goal value each, and are reweighted by it.
     """
-    layout, device = net.config.layout, prompt.device
-    out = net.forward_from_prompt(prompt, net.all_masked(prompt.shape[0], device))
+    return prefill_goal_from_output(
+        net, net.forward_from_prompt(prompt, net.all_masked(prompt.shape[0], prompt.device)), rules, spacing_m
+    )
+
+
+def prefill_goal_from_output(
+    net: TokenNet, out: PackedOutput, rules: GoalRules, spacing_m: Tensor | None = None
+) -> Prefilled:
+    """`prefill_goal` from the outputs of the fully masked sequence on."""
+    layout, device = net.config.layout, out.hidden.device
     (x_low, _), (y_low, y_high) = layout.id_ranges[:2]
     y_ids = torch.arange(y_low, y_high + 1, device=device)
     bin_m = layout.codebook.bin_m

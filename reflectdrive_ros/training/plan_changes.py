@@ -1,0 +1,75 @@
+"""Smooth random changes of plans along and beside their path, to compare plans around the one that a network predicts.
+
+Independent noise on single waypoints makes every plan jerky, so that all of them score badly. The changes here keep a
+plan smooth: the distance driven and the lateral offset change as polynomials of time that vanish at the present with
+their first derivative, because a car cannot change where it is, nor its velocity.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..domain import Array
+from ..tokens import TokenLayout, poses_from_points
+from .settings import PlanRewardConfig
+
+MIN_STEP_M = 1e-3  # shorter steps have no direction
+FULL_OFFSET_M = 8.0  # plans that drive less far have smaller lateral offsets: a standing car has none
+
+
+class Offsets(NamedTuple):
+    """Sampled changes of a plan at its T instants."""
+
+    along_m: Array  # (B, K, T) of the distance driven
+    left_m: Array  # (B, K, T) to the left of the path
+
+    @property
+    def opposite(self) -> Offsets:
+        return Offsets(-self.along_m, -self.left_m)
+
+    def vanishing_at(self, place: int) -> Offsets:
+        """Less a share that grows with time, so that they are 0 at one of the instants."""
+        u = ((1.0 + np.arange(self.along_m.shape[-1])) / (1.0 + place)) ** 2
+        return Offsets(*(each - u * each[..., place, None] for each in self))
+
+
+def sample_offsets(count: int, steps: int, rng: np.random.Generator, config: PlanRewardConfig) -> Offsets:
+    """K = `config.plans` Gaussian changes of `count` plans of `steps` instants."""
+    u = np.arange(1, steps + 1) / steps
+    along = np.stack([config.pace_m * u**2, config.delay_m * 6.75 * u**2 * (1.0 - u)])
+    beside = np.stack([config.offset_m * u**2 * (3.0 - 2.0 * u), config.bulge_m * 16.0 * u**2 * (1.0 - u) ** 2])
+    drawn = rng.standard_normal((count, config.plans, 4))
+    return Offsets(drawn[..., :2] @ along, drawn[..., 2:] @ beside)
+
+
+def change_actions(actions: Array, offsets: Offsets, layout: TokenLayout) -> Array:
+    """(B, K, T) ids of plans with ids (B, T), moved by offsets of their P waypoints.
+
+    The path is the polyline through the origin and the waypoints; beyond its end it continues with the last heading.
+    No plan reverses.
+    """
+    waypoints = layout.decode(actions)
+    poses = poses_from_points(waypoints[..., :2])
+    path = np.concatenate([np.zeros_like(poses[:, :1]), poses], axis=1)
+    length = np.hypot(*np.moveaxis(np.diff(path[..., :2], axis=1), -1, 0))
+    along = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
+    wanted = np.maximum.accumulate(np.maximum(along[:, None, 1:] + offsets.along_m, 0.0), axis=2)
+    moved = np.stack([_at(*each) for each in zip(path, along, wanted, strict=True)])  # (B, K, P, 3)
+    left_m = offsets.left_m * np.minimum(wanted[..., -1:] / FULL_OFFSET_M, 1.0)
+    moved[..., 0] -= np.sin(moved[..., 2]) * left_m
+    moved[..., 1] += np.cos(moved[..., 2]) * left_m
+    ids = layout.clip(layout.encode(moved[..., : len(layout.axes)]))
+    return np.asarray(ids)
+
+
+def _at(path: Array, along: Array, wanted: Array) -> Array:
+    """(K, P, 3) poses of a path (1 + P, 3) at arc lengths `wanted` (K, P); `along` (1 + P,) are those of its points."""
+    moving = np.append(True, np.diff(along) > MIN_STEP_M)
+    path, along = path[moving], along[moving]
+    found = np.stack([np.interp(wanted, along, path[:, k]) for k in range(3)], axis=-1)
+    beyond = np.maximum(wanted - along[-1], 0.0)
+    found[..., 0] += np.cos(path[-1, 2]) * beyond
+    found[..., 1] += np.sin(path[-1, 2]) * beyond
+    return np.asarray(found)

@@ -1,0 +1,200 @@
+"""The policy gradient of whole plans: pairs of smooth changes around the plan that the car would drive.
+
+Sampled tokens (`rollouts`) change every waypoint by itself: nearly every sample is worse than the greedy plan, and the
+effect of one token is hidden by fifteen others. Here a plan x of the most probable tokens is changed as a whole, by
+a Gaussian change d that keeps it smooth (`plan_changes`), to x + d and to x - d, and both are scored:
+
+    L = - 1/K sum_k (r(x + d_k) - r(x - d_k)) / 2 * sum_t [log p_t(x + d_k) - log p_t(x - d_k)]
+
+p_t is the distribution of token t in a state of the decoding (before a draft round, or before an edit round). For
+distributions that are bell-shaped around x the bracket is 2 <d_k, grad of the mean> / variance, so that L moves the
+mean of every token along an estimate of the gradient of the expected reward (antithetic REINFORCE; Salimans et al.,
+Evolution Strategies, 2017). Its cost does not depend on K: the pairs of a scene are added up into one table of weights.
+Each id shares its weight with its two neighbours, which are plans that a car cannot tell apart.
+
+The decision among goals gets the exact gradient of the expected reward of a choice among them, each with its finished
+plan, and the plan value learns to predict the rewards of these plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..domain import Array
+from ..model.layers import KeysValues
+from ..model.token import ops, rollout
+from ..model.token.net import PackedOutput, TokenNet
+from ..model.token.ops import EditRules, GoalRules
+from ..tokens import TokenLayout
+from .losses import Batch, Losses, plan_value_loss, token_loss
+from .plan_changes import change_actions, sample_offsets
+from .prompt_cache import unpack
+from .rollouts import draft_rounds_of, rounds_of
+from .settings import LossConfig, PlanRewardConfig, RlConfig
+
+METRICS = ("policy", "decision", "plan_value", "imitation", "anchor", "entropy")
+KERNEL = ((-1, 0.25), (0, 0.5), (1, 0.25))  # shares of an id and its neighbours in a weight
+
+
+class GreedyPlans(NamedTuple):
+    """What the car decodes in B scenes: S states on the way to a plan for each of G goals, the most probable first."""
+
+    states: Tensor  # (B, S + 1, G, T) int64, before the first round and after each
+    goals: Tensor  # (B, G, 2) int64 ids; (B, 0, 2) of a layout without a goal
+    valid: Tensor  # (B, G) bool
+
+    @property
+    def plans(self) -> Tensor:
+        return self.states[:, -1]
+
+
+@dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
+class PlanBatch:
+    """The decoding of B scenes with its rewards."""
+
+    goals: Tensor  # (B, G, 2) int64
+    valid: Tensor  # (B, G) bool
+    goal_reward: Tensor  # (B, G) float32, reward of the finished plan to each goal
+    finished: Tensor  # (B, G, T) int64
+    states: Tensor  # (B, S, T) int64, states of the most probable goal's plan before the rounds with credit
+    weights: Tensor  # (B, S, T, bins) float32, what the log-probabilities of each state are multiplied by
+
+
+def cached_prompt(net: TokenNet, batch: Batch, fixed: bool) -> tuple[KeysValues, ...]:
+    """The KV cache of the prompts of a batch: that of the set or, where it has none, encoded here; `fixed`: without a
+    gradient."""
+    if batch.keys_values.shape[1]:
+        dtype = torch.get_autocast_dtype(batch.ego.device.type)
+        return unpack(batch.keys_values, dtype if torch.is_autocast_enabled(batch.ego.device.type) else torch.float32)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+        return net.encode(net.prompt(*batch.inputs))
+
+
+@torch.no_grad()
+def decode_greedily(net: TokenNet, batch: Batch, rules: GoalRules, config: RlConfig) -> GreedyPlans:
+    """The plans of a full frame to the `config.goals` most probable goals, as the car decodes them."""
+    layout, keys_values = net.config.layout, cached_prompt(net, batch, True)
+    masked = net.all_masked(len(batch.ego), batch.ego.device)
+    first, valid = masked, masked[..., 0] >= 0
+    if layout.goal:
+        known = rollout.prefill_goal_from_output(net, net.forward_cached(masked, keys_values, batch.route), rules)
+        first, valid = known.actions[:, : config.goals], known.valid[:, : config.goals]
+    found = rollout.rollout(
+        lambda actions: net.decode(actions, keys_values),
+        first,
+        layout,
+        rounds_of(layout),
+        EditRules(config.edit_at_most, config.edit_goal),
+    )
+    states = torch.stack([first, *(each.actions for each in found)], 1)
+    return GreedyPlans(states, first[..., list(layout.goal)], valid)
+
+
+class ChangedPlans(NamedTuple):
+    """2 K plans around each of B plans: K changed by offsets, then K by the opposite offsets."""
+
+    center: Array  # (B, T) ids
+    plans: Array  # (B, 2 K, T) ids
+
+
+def change_plans(
+    center: Array, layout: TokenLayout, rng: np.random.Generator, config: PlanRewardConfig, goal_kept: bool
+) -> ChangedPlans:
+    """Pairs around plans with ids (B, T); with `goal_kept` the goal stays, and so only detours to it are sampled."""
+    offsets = sample_offsets(len(center), layout.points, rng, config)
+    if goal_kept and layout.goal:
+        offsets = offsets.vanishing_at(layout.goal[0] // len(layout.axes))
+    pairs = [change_actions(center, each, layout) for each in (offsets, offsets.opposite)]
+    found = np.concatenate(pairs, axis=1)
+    if goal_kept:
+        found[..., list(layout.goal)] = center[:, None, list(layout.goal)]
+    return ChangedPlans(center, found)
+
+
+def pair_weights(changed: ChangedPlans, reward: Tensor, layout: TokenLayout) -> Tensor:
+    """(B, T, bins) float32 weights of log-probabilities, by the rewards (B, 2 K) of the plans of the pairs."""
+    ids = torch.as_tensor(changed.plans, device=reward.device).long()
+    count = ids.shape[1] // 2
+    half = 0.5 * (reward[:, :count] - reward[:, count:]) / count
+    signed = torch.cat([half, -half], 1)[..., None].expand(ids.shape)  # (B, 2 K, T)
+    low, high = torch.as_tensor(layout.token_ranges, device=reward.device).unbind(-1)
+    found = reward.new_zeros(len(ids), layout.bins, layout.length)
+    for shift, share in KERNEL:
+        found.scatter_add_(1, torch.minimum(torch.maximum(ids + shift, low), high), share * signed)
+    return found.transpose(1, 2)
+
+
+class PlanLosses(Losses):
+    """The network with the loss of whole plans, and the supervised losses of its anchor."""
+
+    def __init__(
+        self,
+        net: TokenNet,
+        weights: LossConfig,
+        config: RlConfig,
+        plans: PlanRewardConfig,
+        rules: GoalRules,
+        generator: torch.Generator,
+        trained: str = "actions",
+    ) -> None:
+        super().__init__(net, weights, generator, trained)
+        self.config, self.plan_weight, self.rules = config, plans.weight, rules
+
+    def forward(self, batch: Batch, policy: PlanBatch) -> dict[str, Tensor]:  # type: ignore[override]
+        """Scalars `loss` and METRICS."""
+        config, layout, net = self.config, self.net.config.layout, self.net
+        goal_states = ops.goal_sequences(policy.goals, layout) if layout.goal else policy.finished[:, :0]
+        finished = policy.finished if config.plan_value else policy.finished[:, :0]
+        parts = [batch.actions, policy.states, goal_states, finished]
+        hidden, out = self._outputs(batch, parts)
+        _, of_states, of_goals, of_plans = hidden
+        supervised = self.supervised_losses(batch, out)
+
+        log_probs = net.logits(of_states).log_softmax(-1)  # (B, S, T, bins)
+        states = max(policy.states.shape[1], 1)
+        found = {"policy": -(policy.weights * log_probs).sum() / (len(log_probs) * states)}
+        found["imitation"] = token_loss(log_probs, batch.clean)
+        found["entropy"] = -(log_probs.exp() * log_probs).sum(-1).mean() if policy.states.shape[1] else log_probs.sum()
+
+        found["decision"] = found["plan_value"] = log_probs.new_zeros(())
+        if layout.goal and config.decision:
+            value = net.goal_value(of_goals)
+            chosen = self.goal_log_probs(out, policy.goals) + self.rules.value_power * value
+            chance = torch.where(policy.valid, chosen, ops.EXCLUDED).softmax(-1)
+            found["decision"] = -(chance * policy.goal_reward).sum(-1).mean()
+        if config.plan_value:
+            found["plan_value"] = plan_value_loss(net.plan_value(of_plans), policy.goal_reward)
+        found["anchor"] = supervised["loss"]
+        total = (
+            self.plan_weight * found["policy"]
+            + config.imitation * found["imitation"]
+            + config.decision * found["decision"]
+            + config.plan_value * found["plan_value"]
+            + config.anchor * found["anchor"]
+        )
+        return {"loss": total, **{name: value.detach().float() for name, value in found.items()}}
+
+    def _outputs(self, batch: Batch, parts: list[Tensor]) -> tuple[list[Tensor], PackedOutput]:
+        """The hidden states of each part of the sequences, and the outputs for the first part."""
+        keys_values = cached_prompt(self.net, batch, self.fixed_prompt)
+        hidden = self.net.hidden(torch.cat(parts, 1), keys_values)
+        split = list(hidden.split([each.shape[1] for each in parts], 1))
+        nothing = hidden.new_zeros(len(hidden), 0, hidden.shape[-1])
+        route = self.net.route_tokens(batch.route)
+        return split, PackedOutput(self.net.logits(split[0]), split[0], keys_values, nothing, route)
+
+
+def credited_states(greedy: GreedyPlans, layout: TokenLayout, config: RlConfig) -> tuple[Tensor, Tensor]:
+    """(B, S, T) states before the rounds with credit of the first goal's plan, and (B, S, T) bool, the tokens with
+    credit: in a draft round those that it wrote, in an edit round all that it may replace."""
+    states, drafts = greedy.states[:, :, 0], draft_rounds_of(layout)
+    before, after = states[:, :-1], states[:, 1:]
+    free = ops.free_positions(layout, states.device) | config.edit_goal
+    credited = torch.cat([(before != after)[:, :drafts], free.expand_as(before)[:, drafts:]], 1)
+    rounds = {"rollout": slice(None), "drafts": slice(drafts), "edits": slice(drafts, None)}[config.credit]
+    return before[:, rounds], credited[:, rounds]

@@ -1,0 +1,103 @@
+"""Keys and values of the prompts of a set, computed once: for training that leaves the prompt as it is.
+
+With `optimizer.trained: actions` no trained parameter touches the prompt, and most of a step would encode images again.
+Each scene is therefore augmented once, encoded once, and its KV cache is stored beside the set as float16,
+0.3 MB per scene of the small network. Files are named by a hash of the weights, the scenes and the augmentation.
+
+Sources: prefix caching of LLM inference; frozen-feature training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.cache import read_stored, write_arrays
+from ..domain import Array
+from ..model.layers import KeysValues
+from ..model.token.net import TokenNet
+from .losses import Batch
+from .settings import DataConfig
+
+FORMAT = 1
+BATCH = 32  # scenes that are encoded at once
+# settings of the batches that are encoded; the others of DataConfig change prompts
+AUGMENTATION = {"batch": BATCH, "masked_actions": 1, "masking": "kinds", "perturbed_actions": 0, "draft_fraction": 0.0}
+
+
+@dataclass(frozen=True, eq=False)
+class PromptCache:
+    """Of N scenes: their prompts, and how each was augmented."""
+
+    keys_values: Array  # (N, layers, 2, kv_heads, P, head_dim) float16, mapped from the disk
+    route: Array  # (N, points, 2) int64 ids
+    mirrored: Array  # (N,) bool
+    with_route: Array  # (N,) bool
+
+
+def prompt_file(folder: Path, scenes_key: str, config: DataConfig, weights_sha256: str, seed: int) -> Path:
+    """The file of the keys and values of a set, named by all that they depend on; `config` has AUGMENTATION."""
+    key = json.dumps([FORMAT, scenes_key, weights_sha256, seed, asdict(config)])
+    return folder / f"prompts-{hashlib.sha256(key.encode()).hexdigest()[:12]}.npy"
+
+
+def build_prompt_cache(
+    file: Path,
+    count: int,
+    batches: Callable[[], Iterator[Batch]],
+    net: TokenNet,
+    device: torch.device,
+    progress: Callable[[int, int], None],
+) -> PromptCache:
+    """The prompts of a set of `count` scenes: read where they are stored, else encoded by `net` and stored.
+
+    batches: the set once, BATCH scenes each, augmented by a DataConfig with AUGMENTATION; what the last one has beyond
+    the set is left out.
+    Raises OSError naming a file that cannot be written.
+    """
+    rest = file.with_suffix(".rest.npz")  # written last: where it is there, both are whole
+    if not rest.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with closing(batches()) as found:  # type: ignore[type-var]
+            write_arrays(rest, _encode(found, count, net, device, file, lambda done: progress(done, count)))
+    return PromptCache(np.load(file, mmap_mode="r", allow_pickle=False), **read_stored(rest))
+
+
+@torch.no_grad()
+def _encode(
+    batches: Iterator[Batch], count: int, net: TokenNet, device: torch.device, file: Path, done: Callable[[int], None]
+) -> dict[str, Array]:
+    """Writes the keys and values of all scenes to a file; returns the other arrays of PromptCache."""
+    config, transformer = net.config, net.config.transformer
+    shape = (transformer.layers, 2, transformer.kv_heads, config.prompt_length, transformer.head_dim)
+    found = np.lib.format.open_memmap(file, "w+", np.float16, (count, *shape))
+    route = np.zeros((count, len(config.route_at_m), 2), np.int64)
+    mirrored, with_route = np.zeros((2, count), bool)
+    for step, batch in zip(range(-(-count // BATCH)), batches, strict=False):
+        new = min(BATCH, count - step * BATCH)
+        rows = batch.rows[:new].numpy()
+        on_device = batch.to(device)
+        found[rows] = pack(net.encode(net.prompt(*on_device.inputs)))[:new].cpu().numpy()
+        route[rows] = batch.route[:new].numpy()
+        mirrored[rows], with_route[rows] = batch.mirrored[:new].numpy(), batch.with_route[:new].numpy()
+        done(step * BATCH + new)
+    found.flush()
+    return {"route": route, "mirrored": mirrored, "with_route": with_route}
+
+
+def pack(keys_values: tuple[KeysValues, ...]) -> Tensor:
+    """(B, layers, 2, kv_heads, P, head_dim) float16 of a KV cache."""
+    return torch.stack([torch.stack(layer, 1) for layer in keys_values], 1).half()
+
+
+def unpack(packed: Tensor, dtype: torch.dtype) -> tuple[KeysValues, ...]:
+    """The KV cache of `pack`, as numbers of a type."""
+    return tuple((layer[:, 0], layer[:, 1]) for layer in packed.to(dtype).unbind(1))

@@ -1,0 +1,267 @@
+"""Reinforcement learning of whole plans: smooth pairs, their weights, cached prompts, and the command."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_losses import a_batch
+from test_rl import RULES, with_words
+from test_rl_runs import network_to_begin_with, rl_command  # noqa: F401 (a fixture)
+from tiny_net import POSES, tiny_net
+from tiny_training import command, two_sets, weights  # noqa: F401 (two_sets is a fixture)
+
+from reflectdrive_ros.cli import train as train_run
+from reflectdrive_ros.model.token import rollout
+from reflectdrive_ros.model.token.ops import EditRules
+from reflectdrive_ros.tokens import TokenLayout
+from reflectdrive_ros.training import plan_policy, plan_rl, prompt_cache, train_state
+from reflectdrive_ros.training.plan_changes import change_actions, sample_offsets
+from reflectdrive_ros.training.plan_policy import PlanBatch, PlanLosses, change_plans, pair_weights
+from reflectdrive_ros.training.settings import LossConfig, PlanRewardConfig, RlConfig
+
+LAYOUT = TokenLayout()
+CONFIG = RlConfig(estimator="plans", goals=2, edit_goal=True)
+CHANGES = PlanRewardConfig(weight=1.0, plans=32, offset_m=0.6, bulge_m=0.3)
+U = np.arange(1, 9) / 8.0
+BEND = np.stack([30.0 * U, 6.0 * U**2], axis=-1)
+STANDING = np.zeros((8, 2))
+
+
+def ids_of(*plans):
+    return LAYOUT.encode(np.stack(plans))
+
+
+# --- changes of plans ------------------------------------------------------------------------------------------------
+
+
+def test_changes_vanish_at_the_present_and_are_smooth():
+    offsets = sample_offsets(1, 80, np.random.default_rng(0), CHANGES)
+    for values, end_m in ((offsets.along_m, CHANGES.pace_m), (offsets.left_m, CHANGES.offset_m)):
+        assert np.abs(values[..., 0]).max() < 0.01
+        assert np.abs(np.diff(values, 2)).max() < 0.02 * end_m
+        assert 0.6 * end_m < values[..., -1].std() < 1.4 * end_m
+
+
+def test_a_plan_is_changed_along_and_beside_its_path():
+    rng = np.random.default_rng(1)
+    along = replace(CHANGES, offset_m=0.0, bulge_m=0.0)
+    for offsets in (sample_offsets(1, 8, rng, along), sample_offsets(1, 8, rng, CHANGES)):
+        moved = LAYOUT.decode(change_actions(ids_of(BEND), offsets, LAYOUT))[0]
+        beyond = np.hypot(*(moved[:, -1] - LAYOUT.decode(ids_of(BEND))[0, -1]).T)
+        np.testing.assert_allclose(beyond, np.hypot(offsets.along_m, offsets.left_m)[0, :, -1], atol=0.5)
+        on_path = np.interp(moved[..., 0], np.append(0.0, BEND[:, 0]), np.append(0.0, BEND[:, 1]))
+        aside_m = np.abs(moved[..., 1] - on_path)[moved[..., 0] < 30.0].max()
+        assert (aside_m < 0.35) == (offsets.left_m.max() == 0.0)
+
+
+def test_nobody_reverses_and_who_stands_does_not_move_sideways():
+    offsets = sample_offsets(1, 8, np.random.default_rng(2), replace(CHANGES, pace_m=8.0, offset_m=2.0))
+    moved = LAYOUT.decode(change_actions(ids_of(BEND), offsets, LAYOUT))[0]
+    assert (np.diff(moved[..., 0], axis=1) >= -0.5).all()
+    moved = LAYOUT.decode(change_actions(ids_of(STANDING), offsets, LAYOUT))[0]
+    stays = offsets.along_m[0].max(axis=1) < 0.0
+    assert stays.any()
+    assert (moved[stays] == 0.0).all()
+
+
+def test_a_kept_goal_stays_and_opposite_plans_surround_the_plan():
+    for kept in (False, True):
+        found = change_plans(ids_of(BEND), LAYOUT, np.random.default_rng(3), CHANGES, kept)
+        assert found.plans.shape == (1, 64, 16)
+        goals = LAYOUT.decode_goal(found.plans[0])
+        assert (goals == LAYOUT.decode_goal(found.center[0])).all() == kept
+        points = LAYOUT.decode(found.plans)[0]
+        middle = 0.5 * (points[:32] + points[32:])
+        assert np.abs(middle - LAYOUT.decode(found.center)[0]).max() < 0.7  # rounding, and the bend
+
+
+# --- the policy gradient ---------------------------------------------------------------------------------------------
+
+
+def test_weights_are_those_of_the_pairs_one_by_one():
+    found = change_plans(ids_of(BEND, 0.5 * BEND), LAYOUT, np.random.default_rng(4), CHANGES, False)
+    reward = torch.rand(found.plans.shape[:2], generator=torch.Generator().manual_seed(0))
+    table = pair_weights(found, reward, LAYOUT)
+    assert table.shape == (2, 16, LAYOUT.bins)
+    torch.testing.assert_close(table.sum(-1), torch.zeros(2, 16), rtol=0, atol=1e-6)
+    log_probs = torch.randn(2, 16, LAYOUT.bins).log_softmax(-1)
+    spread = sum(share * log_probs.roll(-shift, -1) for shift, share in plan_policy.KERNEL)  # far from the last id
+    one_by_one = torch.zeros(2)
+    ids = torch.as_tensor(found.plans).long()
+    for k in range(32):
+        gain = [spread.gather(-1, ids[:, place, :, None])[..., 0].sum(-1) for place in (k, 32 + k)]
+        one_by_one += 0.5 * (reward[:, k] - reward[:, 32 + k]) * (gain[0] - gain[1]) / 32
+    torch.testing.assert_close((table * log_probs).sum((1, 2)), one_by_one, rtol=1e-4, atol=1e-5)
+
+
+def test_plans_move_to_where_the_reward_is_highest():
+    """A toy: every token has its own logits; the best plan is 3 m shorter and 0.9 m to the left."""
+    logits = torch.zeros(1, 16, LAYOUT.bins)
+    logits.scatter_(-1, torch.as_tensor(ids_of(BEND)).long()[..., None], 6.0)
+    logits.requires_grad_()
+    optimizer = torch.optim.Adam([logits], lr=0.1)
+    rng, best = np.random.default_rng(5), np.array([27.0, 6.9])
+    for _ in range(400):
+        center = logits.argmax(-1).numpy()
+        found = change_plans(center, LAYOUT, rng, CHANGES, False)
+        end = LAYOUT.decode(found.plans)[:, :, -1]
+        reward = torch.as_tensor(np.exp(-0.1 * ((end - best) ** 2).sum(-1)), dtype=torch.float32)
+        loss = -(pair_weights(found, reward, LAYOUT) * logits.log_softmax(-1)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    np.testing.assert_allclose(LAYOUT.decode(logits.argmax(-1).numpy())[0, -1], best, atol=0.7)
+
+
+def policy_of(net, batch, config=CONFIG):
+    greedy = plan_policy.decode_greedily(net, batch, RULES, config)
+    states, credited = plan_policy.credited_states(greedy, net.config.layout, config)
+    changed = change_plans(
+        greedy.plans[:, 0].numpy(), net.config.layout, np.random.default_rng(0), CHANGES, not config.edit_goal
+    )
+    reward = torch.rand(changed.plans.shape[:2], generator=torch.Generator().manual_seed(1))
+    table = pair_weights(changed, reward, net.config.layout)[:, None] * credited[..., None]
+    goal_reward = reward[:, : greedy.plans.shape[1]]
+    return greedy, PlanBatch(greedy.goals, greedy.valid, goal_reward, greedy.plans, states, table)
+
+
+@pytest.mark.parametrize("edit_goal", [False, True])
+def test_plans_are_decoded_as_in_the_vehicle(edit_goal):
+    net = tiny_net()
+    batch, config = a_batch(net), replace(CONFIG, edit_goal=edit_goal)
+    greedy = plan_policy.decode_greedily(net, batch, RULES, config)
+    decoding = rollout.Decoding(RULES, EditRules(5, edit_goal))
+    vehicle = rollout.full_step(net, *batch.inputs, decoding)
+    assert greedy.plans.equal(vehicle.actions[:, :2])
+    kept = greedy.plans[..., list(net.config.layout.goal)].equal(greedy.goals)
+    assert kept or edit_goal
+
+
+@pytest.mark.parametrize(("credit", "states"), [("rollout", 6), ("drafts", 3), ("edits", 3)])
+def test_credit_goes_to_the_rounds_that_are_asked_for(credit, states):
+    net = tiny_net()
+    for edit_goal in (False, True):
+        config = replace(CONFIG, credit=credit, edit_goal=edit_goal)
+        greedy = plan_policy.decode_greedily(net, a_batch(net), RULES, config)
+        before, credited = plan_policy.credited_states(greedy, net.config.layout, config)
+        assert before.shape[1] == credited.shape[1] == states
+        count = credited.sum(-1)
+        wanted = {"drafts": [5, 5, 4], "edits": [16 if edit_goal else 14] * 3}
+        expected = wanted["drafts"] + wanted["edits"] if credit == "rollout" else wanted[credit]
+        assert count.eq(torch.tensor(expected)).all()
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, POSES], ids=["goal", "no goal"])
+def test_with_a_prompt_cache_losses_and_gradients_are_those_without(layout):
+    net = tiny_net(layout=layout, plan_value=True) if layout is POSES else tiny_net(plan_value=True)
+    plain = a_batch(net) if layout is LAYOUT else poses_batch(net)
+    config = replace(CONFIG, plan_value=0.5) if layout.goal else replace(CONFIG, goals=1, decision=0.0)
+    with torch.no_grad():
+        packed = prompt_cache.pack(net.encode(net.prompt(*plain.inputs)))
+    cached = replace(plain, images=torch.zeros(2, 0), keys_values=packed)
+    greedy, policy = policy_of(net, plain, config)
+    assert plan_policy.decode_greedily(net, cached, RULES, config).plans.equal(greedy.plans)
+    found = []
+    for batch in (plain, cached):
+        loss = PlanLosses(
+            net, LossConfig(aux_perception=0.0), config, CHANGES, RULES, torch.Generator().manual_seed(0)
+        )
+        net.zero_grad()
+        values = loss(batch, policy)
+        values["loss"].backward()
+        gradients = [each.grad.clone() for each in net.parameters() if each.grad is not None]
+        assert gradients
+        found.append((values, gradients))
+    (values, gradients), (others, other_gradients) = found
+    for name, value in values.items():
+        torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-3)
+    for one, other in zip(gradients, other_gradients, strict=True):
+        torch.testing.assert_close(other, one, rtol=0.05, atol=2e-3)
+
+
+def poses_batch(net):
+    """As `a_batch`, of a layout without a goal."""
+    layout, batch = net.config.layout, a_batch(tiny_net())
+    points = np.concatenate([np.stack([BEND, 0.5 * BEND]), np.zeros((2, 8, 1))], axis=-1)
+    clean = torch.from_numpy(layout.clip(layout.encode(points)).astype(np.int64))
+    masked = torch.full_like(clean, layout.mask_id)
+    route = torch.full_like(batch.route, layout.codebook.mask_id)
+    nothing = {"goals": batch.goals[:, :0], "goal_score": batch.goal_score[:, :0]}
+    return replace(batch, clean=clean, actions=torch.stack([masked, clean], 1), masked=1, route=route, **nothing)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+YAML = """
+data: {batch: 2, masked_actions: 1, perturbed_actions: 1}
+optimizer: {trained: actions}
+rl: {estimator: plans, goals: 2, edit_goal: true}
+plans: {plans: 2}
+device: {accelerator: cpu, threads: 1}
+checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
+"""
+
+
+def test_a_run_that_is_killed_ends_with_the_same_weights(sets, init, tmp_path):
+    assert rl_command(sets, tmp_path / "whole", init, "--steps", "6", yaml=YAML) == 0
+    out = tmp_path / "parts"
+    paths = ", ".join(repr(str(path)) for path in (*sets, out, init))
+    call = f"import test_plan_rl; test_plan_rl.train_slowly({paths})"
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    child = subprocess.Popen([sys.executable, "-c", call], env=environment)
+    try:
+        end_s = time.monotonic() + 120.0
+        while (found := train_state.read_progress(out)) is None or found[0].step < 2:
+            assert time.monotonic() < end_s
+            assert child.poll() is None
+            time.sleep(0.02)
+    finally:
+        child.kill()
+        child.wait()
+    begun, _ = train_state.read_progress(out)
+    assert 2 <= begun.step < 6
+    assert rl_command(sets, out, init, "--steps", "6", yaml=YAML) == 0
+    whole, parts = weights(tmp_path / "whole"), weights(out)
+    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
+    start = weights_of(init)
+    moved = {name for name, value in weights_of(out).items() if name in start and not value.equal(start[name])}
+    assert any("action_mlp" in name for name in moved)
+    assert not any(name.startswith(("vision", "projector", "embed_tokens")) or "k_proj" in name for name in moved)
+    head, *rows = (out / "log.csv").read_text().splitlines()
+    assert head.split(",") == ["step", "minutes", *plan_rl.COLUMNS, "rate", "scenes_per_s"]
+    values = np.array([row.split(",") for row in rows], float)
+    assert np.isfinite(values).all()
+    assert (tmp_path / "whole" / "card.json").exists()
+
+
+def weights_of(folder):
+    return train_state.load_network(folder).state_dict()
+
+
+def train_slowly(train_set, val_set, out, init):
+    """In a child: a checkpoint after every step, and time to be killed in."""
+    torch.set_num_threads(1)
+    plain = PlanLosses.forward
+    PlanLosses.forward = lambda *given: (time.sleep(0.5), plain(*given))[1]
+    yaml = YAML.replace("checkpoint_minutes: 100.0", "checkpoint_minutes: 0.0")
+    rl_command((Path(train_set), Path(val_set)), Path(out), Path(init), "--steps", "6", yaml=yaml)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("rl: {estimator: words}", "rl.estimator is 'words', expected one of tokens, plans"),
+        ("rl: {estimator: plans}", "set optimizer.trained to actions"),
+    ],
+)
+def test_settings_that_do_not_fit_are_one_sentence(sets, init, tmp_path, capsys, changes, message):
+    args = command(sets, tmp_path / "run", "--init-from", str(init), yaml=changes, kind="rl")
+    assert train_run.run(args) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
