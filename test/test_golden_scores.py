@@ -254,7 +254,7 @@ def test_the_bench_times_what_it_says(tmp_path, capsys):
     assert {"version", "commit", "device", "date", "command"} <= numbers.keys()
     assert (numbers["agents"], numbers["polygons"]) == (5, 21)  # the medians of the whole set
     assert "221" in capsys.readouterr().out
-    assert run("--scenes", one_scene(tmp_path / "s.jsonl", lambda e: e.update(scene_id="other")), command=scoring) == 2
+    assert run("--golden", one_scene(tmp_path / "s.jsonl", lambda e: e.update(scene_id="other")), command=scoring) == 2
     assert "does not hold scene s0016" in capsys.readouterr().err
 
 

@@ -76,7 +76,7 @@ def test_what_cannot_be_compared_is_one_sentence(tiny_model, graphs, scenes, tmp
         return line
 
     model = ["--model", tiny_model.file]
-    assert "holds no set of scenes" in refused(*model, "--graphs", graphs, "--scenes", tmp_path)
+    assert "holds no scene set" in refused(*model, "--graphs", graphs, "--scenes", tmp_path)
     assert "nowhere/card.json cannot be read" in refused(*model, "--graphs", "nowhere/card.json", "--scenes", scenes)
     monkeypatch.setattr(cuda_device, "LIBRARY", "libcuda-that-is-not-there.so.1")
     asked = [*model, "--graphs", graphs, "--scenes", scenes]

@@ -28,7 +28,7 @@ from rich.table import Table
 from .. import arguments, kinematics, parallel
 from ..command import HelpFormatter, command, make_table
 from ..config import Config, ModelConfig, override_dotted
-from ..data import sets, shards
+from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
 from ..domain import Array, Observation
@@ -66,9 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", type=Path, nargs="+", required=True, metavar="DIR", help="runs, or folders of weights"
     )
-    parser.add_argument(
-        "--scenes", default="val", metavar="SET", help=f"folder of a set, or {', '.join(sets.SIZES)}, which is made"
-    )
+    cli_args.add_scenes_argument(parser, "val")
     parser.add_argument(
         "--planner", default="reflectdrive2", choices=tuple(UNCORRECTED), help="planner (default: reflectdrive2)"
     )

@@ -42,7 +42,7 @@ from rich.table import Table
 from .. import arguments
 from ..command import HelpFormatter, command, make_table
 from ..config import Config, ConfigError
-from ..data import sets, shards
+from ..data import shards
 from ..data.cache import mirror_words
 from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
@@ -81,9 +81,7 @@ class SceneResult:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = HelpFormatter
     cli_args.add_model_arguments(parser)
-    parser.add_argument(
-        "--scenes", default="val", metavar="SET", help=f"folder of a set, or {', '.join(sets.SIZES)}, which is made"
-    )
+    cli_args.add_scenes_argument(parser, "val")
     parser.add_argument("--planner", default="reflectdrive2", choices=tuple(LEARNED), help="planner")
     parser.add_argument("--privilege", default="route", choices=privilege.PRIVILEGES, help="inputs of the planner")
     parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")

@@ -44,6 +44,7 @@ from ..planning.planner import (
 )
 from ..provenance import write_numbers
 from ..recipe_config import DriveFineConfig
+from ..runtime import cli_args
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network, token_network
 from ..scoring.scorer import Scene
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime", help="of the graphs")
     parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda ..")
     parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each")
-    parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="scene set, with images")
+    cli_args.add_scenes_argument(parser, "test")
     parser.add_argument("--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planner and score (YAML)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
@@ -74,15 +75,16 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a network or the set cannot be used."""
     config = load(args.config) if args.config else Config()
     network, eager, config = both_networks(args, config)
+    folder = open_loop.resolve_scene_set(args.scenes, 1, errors)
     numbers = {
         "backend": args.backend,
         "backend_description": getattr(network, "backend_description", ""),
         "precision": GraphCard.read(args.graphs).precision,
         "threads": args.threads,
-        "set": shards.index_of(args.scenes).set,
+        "set": shards.index_of(folder).set,
     }
     vectors = network.kind == "denoiser"
-    scenes = read_scenes(args.scenes, args.limit, errors, images=not vectors)
+    scenes = read_scenes(folder, args.limit, errors, images=not vectors)
     if network.kind == eager.kind == "denoiser":
         numbers |= denoiser.compare(network, eager, scenes)
     else:

@@ -22,7 +22,7 @@ from ..data.contact_sheet import EXPERT, camera_image, draw_path, newest_images
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array
-from ..evaluation import displacement, driving_scores, privilege
+from ..evaluation import displacement, driving_scores, open_loop, privilege
 from ..files import write_atomic
 from ..planning import LEARNED
 from ..planning.planner import PlannerContext
@@ -42,7 +42,7 @@ POINTS_PER_S = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = HelpFormatter
-    parser.add_argument("--scenes", type=Path, required=True, metavar="DIR", help="folder of a set with images")
+    cli_args.add_scenes_argument(parser, "val")
     parser.add_argument(
         "--model", nargs="+", required=True, metavar="FILE", help=f"weights, at most {len(COLOURS)}, each in a colour"
     )
@@ -61,9 +61,8 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     if len(args.model) > len(COLOURS):
         raise SetError(f"--model names {len(args.model)} networks, at most {len(COLOURS)} have a colour")
     configs = {name_of(Path(file)): configuration(args, file) for file in args.model}
-    scenes = [
-        scene for scene in shards.read(args.scenes, images=True, on_damage=errors.print) if len(scene.cameras) > 0
-    ]
+    folder = open_loop.resolve_scene_set(args.scenes, 1, errors)
+    scenes = [scene for scene in shards.read(folder, images=True, on_damage=errors.print) if len(scene.cameras) > 0]
     if not scenes:
         raise SetError(f"{args.scenes} holds no scene with images")
     chosen = [scenes[k] for k in np.linspace(0, len(scenes) - 1, min(args.count, len(scenes))).round().astype(int)]

@@ -27,7 +27,7 @@ from rich.table import Table
 from .. import arguments
 from ..command import HelpFormatter, command, make_table
 from ..config import Config
-from ..data import sets, shards
+from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
 from ..domain import Array
@@ -74,9 +74,7 @@ class SceneResult:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = HelpFormatter
-    parser.add_argument(
-        "--scenes", default="val", metavar="SET", help=f"folder of a set, or {', '.join(sets.SIZES)}, which is made"
-    )
+    cli_args.add_scenes_argument(parser, "val")
     parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
     parser.add_argument(
         "--families", nargs="+", metavar="NAME", help="scenes of these families only, such as high_lateral_acceleration"

@@ -52,14 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=arguments.positive_int(10_000), default=15, help="repetitions to take medians over"
     )
-    parser.add_argument("--scenes", type=Path, metavar="FILE", help="golden scenes, if they are not beside the package")
+    parser.add_argument("--golden", type=Path, metavar="FILE", help="golden scenes, if they are not beside the package")
+    arguments.add_renamed_options(parser, {"scenes": "--golden"})
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when the scenes cannot be read."""
-    scene = median_scene(args.scenes or default_scenes_file())
+    scene = median_scene(args.golden or default_scenes_file())
     with one_core():
         numbers = figures(scene, max(1, args.runs), errors)
     write_numbers(args.json, numbers)

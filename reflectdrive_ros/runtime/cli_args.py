@@ -46,14 +46,19 @@ def add_settings_argument(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of benches that plan for the scenes of a set."""
+def add_scenes_argument(parser: argparse.ArgumentParser, default: str) -> None:
+    """`--scenes`, for `evaluation.open_loop.resolve_scene_set`."""
     parser.add_argument(
         "--scenes",
-        default="test",
+        default=default,
         metavar="NAME|DIR",
         help="scene set train, val, test or hard, generated where missing, or the folder of a set",
     )
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of benches that plan for the scenes of a set."""
+    add_scenes_argument(parser, "test")
     arguments.add_renamed_options(parser, {"set": "--scenes"})
     parser.add_argument(
         "--limit", type=arguments.positive_int(), default=300, metavar="N", help="scenes, the set's first"
