@@ -114,6 +114,16 @@ def distinct_points(points: Array, closer_than: float = 1e-6) -> Array:
     return points if moved.all() else np.concatenate([points[:1], points[1:][moved]])
 
 
+def drop_reversals(line: Array, closer_than: float) -> Array:
+    """The polyline without points that repeat the last kept one or lie behind it, as where lanes overlap at a joint."""
+    kept = list(distinct_points(line, closer_than)[:2])
+    for point in line:
+        step = point - kept[-1]
+        if step @ step > closer_than**2 and step @ (kept[-1] - kept[-2]) > 0:
+            kept.append(point)
+    return np.array(kept)
+
+
 def project(polyline: Array, points: Array) -> tuple[Array, Array]:
     """Nearest place on a polyline (L >= 2, 2+) for each of points (N, 2).
 

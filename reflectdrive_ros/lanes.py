@@ -104,22 +104,12 @@ def route_line(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Ar
     pieces = [lanes[key].centerline for key in before[:-1]]
     for changed in _stretches(lanes, [*path, *after[1:]]):
         pieces.append(_crossing(lanes[changed[0]].centerline, lanes[changed[-1]].centerline, ego))
-    line = _onwards(np.concatenate(pieces))
+    line = geometry.drop_reversals(np.concatenate(pieces), 0.3)  # at joints, lanes may overlap by some metres
     (at,), _ = geometry.project(line, ego[None])
     ends = geometry.sample(line, at + np.array([-ROUTE_BEHIND_M, ROUTE_AHEAD_M]))[:, :2]
     here = geometry.arc_lengths(line)
     inner = line[(here > at - ROUTE_BEHIND_M + 0.05) & (here < at + ROUTE_AHEAD_M - 0.05)]
     return np.concatenate([ends[:1], inner, ends[1:]])
-
-
-def _onwards(line: Array) -> Array:
-    """The line without points that repeat the one before or turn back: at joints, lanes may overlap by some metres."""
-    kept = list(geometry.distinct_points(line, closer_than=0.3)[:2])
-    for point in line:
-        step = point - kept[-1]
-        if step @ step > 0.3**2 and step @ (kept[-1] - kept[-2]) > 0:
-            kept.append(point)
-    return np.array(kept)
 
 
 def _straightest(lanes: Mapping[int, Lane], lane: int, others: Sequence[int], way: int) -> int:

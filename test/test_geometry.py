@@ -226,3 +226,8 @@ def test_boxes_broadcast():
     some = np.zeros((4, 1, 3))
     others = np.zeros((7, 3)) + np.arange(7)[:, None]
     assert geometry.box_separation(some, np.array([4.0, 2.0]), others, np.full((7, 2), 1.0)).shape == (4, 7)
+
+
+def test_a_line_without_reversals_keeps_its_first_point_and_moves_on():
+    line = np.array([[0.0, 0.0], [0.01, 0.0], [2.0, 0.0], [4.0, 0.0], [3.0, 0.0], [3.9, 0.0], [6.0, 0.0]])
+    np.testing.assert_array_equal(geometry.drop_reversals(line, 0.05)[:, 0], [0.0, 2.0, 4.0, 6.0])

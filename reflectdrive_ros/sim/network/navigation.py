@@ -135,7 +135,7 @@ def extend_route(route: EgoRoute, edges: Sequence[str]) -> EgoRoute:
 
 def _assemble_route(road_map: RoadMap, lanes: Sequence[int], points: Array, starts_m: Array) -> EgoRoute:
     dense = shapely.get_coordinates(shapely.segmentize(shapely.LineString(points), MAX_SPACING_M))
-    line = _drop_reversals(dense)
+    line = geometry.drop_reversals(dense, 0.05)
     # Dropped points shorten the line by centimetres: scale the lane starts to its length.
     drawn, kept = geometry.arc_lengths(dense), geometry.arc_lengths(line)
     return EgoRoute(road_map, tuple(lanes), starts_m * (kept[-1] / drawn[-1]), line, kept)
@@ -260,13 +260,3 @@ def _line_behind(road_map: RoadMap, lane: int) -> tuple[Array, float]:
 def _heading_difference(line: Array, heading: float) -> float:
     """Absolute difference between a line's first heading and a given one, rad."""
     return abs(float(geometry.wrap(geometry.headings_along(line)[0] - heading)))
-
-
-def _drop_reversals(line: Array) -> Array:
-    """The line without repeated or backward points, which occur where lanes overlap at a joint."""
-    kept = list(geometry.distinct_points(line, closer_than=0.05)[:2])
-    for point in line:
-        step = point - kept[-1]
-        if step @ step > 0.05**2 and step @ (kept[-1] - kept[-2]) > 0:
-            kept.append(point)
-    return np.array(kept)
