@@ -417,10 +417,10 @@ class SafetyCheck:
         found = "safe" if self.unsafe_after_s is None else f"unsafe after {self.unsafe_after_s:.1f} s"
         repaired = f", {self.repairs} repairs" if self.repairs else ""
         missing = f"; unchecked: no {unknown[0]}" if unknown else ""
-        return f"{found}{repaired} for {self.horizon_s:.1f} s against {_listed(known)}{missing}"
+        return f"{found}{repaired} for {self.horizon_s:.1f} s against {_join_words(known)}{missing}"
 
 
-def _listed(parts: list[str]) -> str:
+def _join_words(parts: list[str]) -> str:
     """Parts as "a", "a and b" or "a, b and c"."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 

@@ -336,7 +336,7 @@ def test_yaw_is_read_across_the_half_turn():
 def test_filters_are_scipys(window, order, derivative):
     """Odd windows; the even one is scipy's of today and held by the golden scores."""
     values = np.random.default_rng(7).normal(size=(5, 55))
-    ours = (metrics._filter(55, window, order, derivative) @ values.T).T
+    ours = (metrics._filter_matrix(55, window, order, derivative) @ values.T).T
     expected = savgol_filter(values, window, order, deriv=derivative, delta=DT_S)
     np.testing.assert_allclose(ours, expected, atol=1e-9)
 

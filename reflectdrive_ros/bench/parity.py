@@ -1,4 +1,4 @@
-"""`reflectdrive bench parity --model FILE --graphs CARD --scenes DIR`: exported graphs compared with eager torch.
+"""`reflectdrive bench parity --model FILE --graphs CARD --scenes NAME|DIR`: exported graphs compared with eager torch.
 
 For each scene both decode a full frame, with all goals drafted and edited, and a lite frame that continues the first
 plan; equal ids are counted. Then the planner plans with each from its initial state, as `eval` does: published ids and
@@ -133,7 +133,7 @@ def compare_networks(
     for scene in scenes:
         pairs.append(decode_both(network, reference, model_inputs(scene.observation(), network.inputs)))
         seen = privilege.observe(scene, PRIVILEGE)
-        plans = [_planned(planner, seen, PlannerContext(config, of), failures) for of in (network, reference)]
+        plans = [_plan_of(planner, seen, PlannerContext(config, of), failures) for of in (network, reference)]
         mine, theirs = (None if plan is None else plan.tokens for plan in plans)
         sent += mine is not None and theirs is not None and np.array_equal(mine, theirs)
         scored = scene.scored(vehicle=config.vehicle)
@@ -153,7 +153,7 @@ def compare_networks(
     }
 
 
-def _planned(planner: Planner, seen: Observation, planner_context: PlannerContext, failures: list[str]) -> Plan | None:
+def _plan_of(planner: Planner, seen: Observation, planner_context: PlannerContext, failures: list[str]) -> Plan | None:
     """A plan from the initial state; None if planning fails, which scores 0."""
     try:
         return driving_scores.plan_once(planner, seen, planner_context)

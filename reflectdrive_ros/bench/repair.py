@@ -218,7 +218,7 @@ def plan_variants(
     made = dict[tuple[str, Config], tuple[Plan, float, float, float]]()  # two names may have the same settings
     for way in ways.values():
         if way not in made:
-            made[way] = _planned(seen[way[0]], way[1], network)
+            made[way] = _plan_from_cold(seen[way[0]], way[1], network)
     plans = {name: made[way][0] for name, way in ways.items()}
     waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
     scores = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
@@ -253,7 +253,7 @@ def locally_repairable(plan: Plan, known: SafetyContext, layout: TokenLayout) ->
     return any(guard.check(other, known, 0.0).verdict is Verdict.OK for other in others)
 
 
-def _planned(seen: Observation, config: Config, network: CountingNetwork) -> tuple[Plan, float, float, float]:
+def _plan_from_cold(seen: Observation, config: Config, network: CountingNetwork) -> tuple[Plan, float, float, float]:
     """A plan from cold, and milliseconds: processor time without and with the network, and by the clock on the wall."""
     network.seconds = network.saved = network.wall_saved = 0.0
     begun, wall_begun = time.process_time(), time.perf_counter()

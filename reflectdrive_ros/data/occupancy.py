@@ -29,10 +29,10 @@ def cell_centres_m() -> tuple[Array, Array]:
 
 def occupancy(scene: DrivingScene) -> Array:
     """(len(FUTURE_STEPS), CELLS, CELLS) bool: whether cells x, y are occupied now and later."""
-    return np.stack([_occupied(scene, NOW + ahead) for ahead in FUTURE_STEPS])
+    return np.stack([_occupied_cells(scene, NOW + ahead) for ahead in FUTURE_STEPS])
 
 
-def _occupied(scene: DrivingScene, step: int) -> Array:
+def _occupied_cells(scene: DrivingScene, step: int) -> Array:
     tracks = scene.tracks
     there = tracks.present[:, step]
     pixels = np.zeros((CELLS * PIXELS_PER_CELL, CELLS * PIXELS_PER_CELL), np.uint8)

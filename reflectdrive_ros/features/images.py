@@ -108,7 +108,7 @@ def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     """Arrays of an observation. Raises ValueError naming the field that cannot be used."""
     frames, about_images = _instants(observation.cameras, spec)
     text, about_text = _text(observation, spec)
-    images = np.stack([_sized(frame, spec) for frame in frames])
+    images = np.stack([_resize(frame, spec) for frame in frames])
     points, about_route = route_ahead(observation.route, spec.route_at_m)
     route = encode_route(points, spec.codebook)
     notes = (*about_images, *about_text, *about_route)
@@ -144,7 +144,7 @@ def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[
     return frames, []
 
 
-def _sized(frame: CameraFrame, spec: InputSpec) -> Array:
+def _resize(frame: CameraFrame, spec: InputSpec) -> Array:
     """(H, W, 3) uint8 of the network's size, by area averaging, which avoids aliasing of small objects.
 
     Cached as long as the frame exists: the newest image of this step is the older one of a later step.

@@ -253,7 +253,7 @@ def brake_along_plan(points: Array, speed_mps: float) -> Array:
     """(6, P, 2) points on the path of a plan (P, 2), with braking from now on of at least each of BRAKING_MPS2."""
     line = np.concatenate([np.zeros((1, 2)), points])
     along = geometry.arc_lengths(line)
-    reached = _braked(along, speed_mps)
+    reached = _brake_profiles(along, speed_mps)
     return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
 
 
@@ -263,7 +263,7 @@ def follow_route(points: Array, known: SafetyContext) -> Array:
     speed_mps = float(known.scene.motion[0])
     (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
     along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
-    reached = np.concatenate([along[None, 1:], _braked(along, speed_mps)])
+    reached = np.concatenate([along[None, 1:], _brake_profiles(along, speed_mps)])
     poses = geometry.sample(known.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
     left = np.clip(1.0 - reached / max(MERGE_S * speed_mps, MERGE_M), 0.0, 1.0)
     aside = aside_m * left**2 * (3.0 - 2.0 * left)
@@ -291,7 +291,7 @@ def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: fl
     return found if found.sound.all() and found.progress_m[0] >= CONTINUED_PROGRESS * far_m else None
 
 
-def _braked(along: Array, speed_mps: float) -> Array:
+def _brake_profiles(along: Array, speed_mps: float) -> Array:
     """(6, 8) distances on a plan `along` (9,) with braking of at least each of BRAKING_MPS2 from now on."""
     times_s = POINT_DT_S * np.arange(1, len(along))
     braked = np.stack([kinematics.braking_distances(speed_mps, braking, times_s) for braking in BRAKING_MPS2])

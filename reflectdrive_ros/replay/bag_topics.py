@@ -57,9 +57,9 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
     does not come from the bag. Raises BagError that names every input without a topic or with several candidates, with
     the options to choose from.
     """
-    asked = _asked(pairs)
+    asked = _parse_topics(pairs)
     type_of = {topic.name: topic.type_name for topic in reader.topics if topic.count}
-    config = _fitted(config, type_of, asked, driven_route=driven_route)
+    config = _fit_types(config, type_of, asked, driven_route=driven_route)
     if domain := reader.descriptions.get(IMAGE_DOMAIN):
         config = override_dotted(config, {"cameras.domain": domain})
     entries = topics.inputs(config)
@@ -111,7 +111,7 @@ def ambiguous_choices(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _asked(pairs: Sequence[str]) -> dict[str, str]:
+def _parse_topics(pairs: Sequence[str]) -> dict[str, str]:
     found = {}
     for pair in pairs:
         key, equals, name = pair.partition("=")
@@ -121,7 +121,7 @@ def _asked(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _fitted(config: Config, type_of: Mapping[str, str], asked: Mapping[str, str], *, driven_route: bool) -> Config:
+def _fit_types(config: Config, type_of: Mapping[str, str], asked: Mapping[str, str], *, driven_route: bool) -> Config:
     """The message-type settings that fit the named topics, or else the bag."""
     have = set(type_of.values())
     images = {type_of.get(name) for key, name in asked.items() if key.startswith("image:")} & {IMAGE, COMPRESSED}

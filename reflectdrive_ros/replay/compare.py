@@ -101,7 +101,7 @@ def difference(a: Array, b: Array, clusters: Array, generator: np.random.Generat
     interval = None
     if len(sums) >= CLUSTERS_MIN:
         interval = _interval(sums, counts, generator)
-    return Difference(len(a), len(sums), float(a.mean()), float(b.mean()), interval, _flipped(sums, generator))
+    return Difference(len(a), len(sums), float(a.mean()), float(b.mean()), interval, _sign_flip_share(sums, generator))
 
 
 def _interval(sums: Array, counts: Array, generator: np.random.Generator) -> tuple[float, float]:
@@ -118,7 +118,7 @@ def _interval(sums: Array, counts: Array, generator: np.random.Generator) -> tup
     return float(low), float(high)
 
 
-def _flipped(sums: Array, generator: np.random.Generator) -> float:
+def _sign_flip_share(sums: Array, generator: np.random.Generator) -> float:
     """Share of random sign flips of clusters whose difference is at least as large."""
     many = len(sums)
     seen = abs(sums.sum()) * (1.0 - 1e-12)  # sums of the same numbers in another order differ in the last digit

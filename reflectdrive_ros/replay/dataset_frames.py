@@ -123,7 +123,7 @@ class Drive:
         tick_ns = round(self.tick_s * 1e9)
         lead_ns = reader.start_ns + min(ticks, default=0) * tick_ns - LEAD_NS
         pending: deque[Pending] = deque()
-        for now_ns, found in self._observed(reader, route, wanted, lead_ns):
+        for now_ns, found in self._observe(reader, route, wanted, lead_ns):
             if found is not None:
                 pending.append(found)
             while pending and now_ns >= pending[0].now_ns + WAIT_NS:
@@ -134,7 +134,7 @@ class Drive:
         while pending:
             yield self._complete(pending.popleft(), reader.start_ns, with_scenes)
 
-    def _observed(
+    def _observe(
         self, reader: BagReader, route: Any | None, wanted: Collection[int], lead_ns: int
     ) -> Iterator[tuple[int, Pending | None]]:
         """The time of reception of each message, and the wanted ticks that have their observation then."""

@@ -232,12 +232,12 @@ def _measures(record: ReplayRecord) -> PlanMeasures:
     )
 
 
-def _rounded(value: Any) -> float:
+def _round(value: Any) -> float:
     return round(float(value), 4)
 
 
 def _percentiles(values: Array) -> dict[str, float]:
-    return {name: _rounded(np.percentile(values, at)) for name, at in (("p50", 50), ("p99", 99), ("max", 100))}
+    return {name: _round(np.percentile(values, at)) for name, at in (("p50", 50), ("p99", 99), ("max", 100))}
 
 
 def stage_times(frames: Sequence[ReplayFrame]) -> dict[str, Array]:

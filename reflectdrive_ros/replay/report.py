@@ -66,8 +66,8 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         "routes": _routes(record, begin),
         "world": None if record.drive is None else _world(record, record.drive, numbers, begin),
         "driven": {
-            "t": _rounded((record.driven_stamps_ns - begin) * 1e-9, 3),
-            "p": _rounded(record.driven_path, 3),
+            "t": _round((record.driven_stamps_ns - begin) * 1e-9, 3),
+            "p": _round(record.driven_path, 3),
         },
         "statuses": statuses,
         "images": images,
@@ -77,12 +77,12 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
 
 def _routes(record: ReplayRecord, begin_ns: int) -> list[Any]:
     routes = record.routes or (((begin_ns, record.route),) if len(record.route) else ())
-    return [[round((stamp_ns - begin_ns) * 1e-9, 3), _rounded(route[:, :2], 2)] for stamp_ns, route in routes]
+    return [[round((stamp_ns - begin_ns) * 1e-9, 3), _round(route[:, :2], 2)] for stamp_ns, route in routes]
 
 
 def _world(record: ReplayRecord, drive: DriveRecord, numbers: dict[str, Any], begin_ns: int) -> dict[str, Any]:
     return {
-        "rings": [_rounded(ring, 2) for ring in drive.rings if _near(record.driven_path, ring)],
+        "rings": [_round(ring, 2) for ring in drive.rings if _near(record.driven_path, ring)],
         "scores": [
             [round((stamp - begin_ns) * 1e-9, 3), round(score, 4)]
             for stamp, score in zip(drive.score_stamps_ns.tolist(), drive.scores.tolist(), strict=True)
@@ -123,7 +123,7 @@ def drive_rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _rounded(values: Any, digits: int) -> Any:
+def _round(values: Any, digits: int) -> Any:
     return np.round(np.asarray(values, float), digits).tolist()
 
 
@@ -137,9 +137,9 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
     return {
         "t": round((frame.stamp_ns - begin_ns) * 1e-9, 4),
         "clock": f"{clock}.{frame.stamp_ns // 10**8 % 10} UTC",
-        "ego": _rounded(frame.map_from_ego, 4),
+        "ego": _round(frame.map_from_ego, 4),
         "v": round(float(frame.speed_mps), 3),
-        "plan": _rounded(np.column_stack([frame.plan_poses, frame.plan_speeds, frame.heights_above_plane]), 3),
+        "plan": _round(np.column_stack([frame.plan_poses, frame.plan_speeds, frame.heights_above_plane]), 3),
         "dt": frame.dt_s,
         "verdict": int(frame.verdict),
         "source": int(frame.source),
@@ -149,8 +149,8 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "agents": [
             [*pose, *size, kind]
             for pose, size, kind in zip(
-                _rounded(frame.agent_poses, 2),
-                _rounded(frame.agent_sizes, 2),
+                _round(frame.agent_poses, 2),
+                _round(frame.agent_sizes, 2),
                 frame.agent_kinds.tolist(),
                 strict=True,
             )
@@ -165,7 +165,7 @@ def _draft(frame: ReplayFrame) -> dict[str, Any]:
     """The draft in the ego frame and its corrections; nothing for a plan without tokens."""
     if not len(frame.draft):
         return {}
-    return {"draft": _rounded(frame.draft, 2), "corrections": correction_rows(frame.corrections)}
+    return {"draft": _round(frame.draft, 2), "corrections": correction_rows(frame.corrections)}
 
 
 # --- images --------------------------------------------------------------------------------------------------------
@@ -198,10 +198,10 @@ def _image(record: ReplayRecord, image: ReplayImage) -> dict[str, Any]:
         "t": round((image.stamp_ns - begin_ns) * 1e-9, 4),
         "width": image.width,
         "height": image.height,
-        "k": _rounded(image.pixels_from_camera.ravel(), 4),
+        "k": _round(image.pixels_from_camera.ravel(), 4),
         "distortion": [float(value) for value in image.distortion],
-        "camera_from_ego": _rounded(image.camera_from_ego.ravel(), 6),
-        "ego": _rounded(ego, 4),
+        "camera_from_ego": _round(image.camera_from_ego.ravel(), 6),
+        "ego": _round(ego, 4),
         "jpeg": base64.b64encode(_jpeg(image)).decode("ascii"),
     }
 

@@ -90,10 +90,10 @@ def declare_config(node: Node) -> tuple[Config, InputStatus | None]:
         (Level.WARN, "; ".join(f"unknown setting '{a}' is ignored; did you mean '{b}'?" for a, b in similar.items())),
         (Level.OK, f"ignored, no settings of this node: {', '.join(foreign)}" if foreign else ""),
     ]
-    return config, _logged(node, [(level, note) for level, note in notes if note])
+    return config, _log(node, [(level, note) for level, note in notes if note])
 
 
-def _logged(node: Node, notes: list[tuple[Level, str]]) -> InputStatus | None:
+def _log(node: Node, notes: list[tuple[Level, str]]) -> InputStatus | None:
     """The notes as one status, each also logged at its level."""
     for level, note in notes:
         if level is Level.OK:  # rclpy allows one severity for each line of code that logs

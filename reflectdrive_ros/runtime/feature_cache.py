@@ -31,9 +31,9 @@ class FeatureCache(Generic[Features]):
         """Features of each part of images (parts * n, H, W, 3)."""
         if self._parts == 1:
             return [self._encode(images)]
-        return [self._cached(part) for part in np.split(images, self._parts)]
+        return [self._features(part) for part in np.split(images, self._parts)]
 
-    def _cached(self, part: Array) -> Features:
+    def _features(self, part: Array) -> Features:
         content = part.tobytes()
         for key, features in tuple(self._ring):
             if key == content:

@@ -108,7 +108,7 @@ def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str,
         (kind, shape), (has_kind, has) = takes[name], given[name]
         if kind != has_kind or not _fits(has, shape):
             raise PlanningError(
-                f"graph {graph}: tensor {name} is {has_kind} {tuple(has)}, expected {kind} {_shown(shape)}"
+                f"graph {graph}: tensor {name} is {has_kind} {tuple(has)}, expected {kind} {_format_shape(shape)}"
             )
 
 
@@ -145,5 +145,5 @@ def _fits(shape: Sequence[int | str], expected: Sequence[int | str]) -> bool:
     )
 
 
-def _shown(shape: Sequence[int | str]) -> str:
+def _format_shape(shape: Sequence[int | str]) -> str:
     return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"

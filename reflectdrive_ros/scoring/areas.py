@@ -150,7 +150,7 @@ class AreaIndex:
         stop = start[after]
         owner = self._bit(np.repeat(np.arange(self.count), lengths))
         low, high = start.min(axis=0), start.max(axis=0)
-        start, stop, owner = _joined(start, stop, owner)
+        start, stop, owner = _join_shared(start, stop, owner)
         reaches_out = bool((low < -reach_m).any() or (high > reach_m).any())
         grid = _Grid.over(np.clip(low, -reach_m, reach_m), np.clip(high, -reach_m, reach_m))
         edge, cell, first = grid.cells_of(start, stop)
@@ -269,7 +269,7 @@ class _Grid:
         return edge[order], cell[order], np.concatenate([[0], np.cumsum(counts)])
 
 
-def _joined(start: Array, stop: Array, bits: Array) -> tuple[Array, Array, Array]:
+def _join_shared(start: Array, stop: Array, bits: Array) -> tuple[Array, Array, Array]:
     """Edges that several polygons share, made one edge with all their bits; direction does not matter for crossings."""
     turned = (start[:, 0] > stop[:, 0]) | ((start[:, 0] == stop[:, 0]) & (start[:, 1] > stop[:, 1]))
     ends = np.where(turned[:, None], np.concatenate([stop, start], axis=1), np.concatenate([start, stop], axis=1))

@@ -211,7 +211,7 @@ COMFORT_SANE = ComfortRule(7, 7, 15, "center")
 
 
 @lru_cache(maxsize=64)
-def _filter(count: int, window: int, order: int, derivative: int) -> Array:
+def _filter_matrix(count: int, window: int, order: int, derivative: int) -> Array:
     """(T, T) matrix of a Savitzky-Golay filter: the product with a column of values is the filtered column.
 
     Each row fits a polynomial to a window and evaluates it, or its derivative, at one sample; near the ends the first
@@ -234,22 +234,22 @@ def _filter(count: int, window: int, order: int, derivative: int) -> Array:
     return rows * (math.factorial(derivative) / DT_S**derivative)
 
 
-def _filtered(values: Array, window: int, order: int = 2, derivative: int = 0) -> Array:
-    return np.asarray((values @ _filter(values.shape[-1], window, order, derivative).T).round(DECIMALS))
+def _apply_filter(values: Array, window: int, order: int = 2, derivative: int = 0) -> Array:
+    return np.asarray((values @ _filter_matrix(values.shape[-1], window, order, derivative).T).round(DECIMALS))
 
 
 def _yaw(states: Array, order: int, derivative: int) -> Array:
     heading = states[..., HEADING]
     turns = np.zeros_like(heading)
     turns[..., 1:] = np.cumsum(np.round(np.diff(heading, axis=-1) / (2 * np.pi)), axis=-1)
-    return _filtered(heading - 2 * np.pi * turns, 5, order, derivative)
+    return _apply_filter(heading - 2 * np.pi * turns, 5, order, derivative)
 
 
 @lru_cache(maxsize=16)
 def _comfort_filters(count: int, rule: ComfortRule) -> tuple[Array, Array]:
     """`weights` (5, T, 16 B) and `ranges` (5, B, 2) of the filters in `src/comfort.hpp`."""
     parts = ((rule.acceleration, 2, 0), (rule.smooth, 2, 0), (rule.jerk, 2, 1), (5, 3, 2), (5, 2, 1))
-    filters = np.stack([_filter(count, *part).T for part in parts])
+    filters = np.stack([_filter_matrix(count, *part).T for part in parts])
     blocks = -(-count // FILTER_BLOCK)
     weights = np.pad(filters, ((0, 0), (0, 0), (0, blocks * FILTER_BLOCK - count)))
     used = (weights.reshape(len(parts), count, blocks, FILTER_BLOCK) != 0.0).any(axis=3)  # (5, T, B)
@@ -277,9 +277,9 @@ def extended_comfort(states: Array, previous: Array) -> Array:
     """EC (N,): 1 if the plan moves like the one made 0.5 s before, (N, 41, 11) or (1, 41, 11) (section 12)."""
     differences = []
     late, early = states[:, :-5], previous[:, 5:]
-    magnitude = [_filtered(np.hypot(one[..., AX], one[..., AY]), 8) for one in (late, early)]
+    magnitude = [_apply_filter(np.hypot(one[..., AX], one[..., AY]), 8) for one in (late, early)]
     differences.append(magnitude[0] - magnitude[1])
-    jerk = [_filtered(one, 15, derivative=1) for one in magnitude]
+    jerk = [_apply_filter(one, 15, derivative=1) for one in magnitude]
     differences.append(jerk[0] - jerk[1])
     for derivative in (1, 2):  # of order 2 both, unlike the yaw acceleration of section 10
         differences.append(_yaw(late, 2, derivative) - _yaw(early, 2, derivative))

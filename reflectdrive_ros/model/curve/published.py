@@ -78,9 +78,9 @@ MODULATION = (".modulation.", ".adaLN_modulation.1.")
 def load_published(folder: Path) -> CurveNet:
     """The network of a folder in float32 on the CPU, ready for inference. Raises CheckpointError naming the fault."""
     config, file = published_config(folder / ARGS), weights_file(folder)
-    tensors = _without_prefix(_averaged(file), file)
+    tensors = _without_prefix(_read_averaged(file), file)
     with torch.device("meta"):  # names and shapes are compared before memory is taken for them
-        ours = _checked(CurveNet(config), tensors, file)
+        ours = _check_names(CurveNet(config), tensors, file)
     return network_of(CurveNet, config, ours, file)
 
 
@@ -167,7 +167,7 @@ def _numbers(entry: Any, part: str, columns: int, name: str) -> tuple[float, ...
     return tuple(map(float, values))  # type: ignore[arg-type]
 
 
-def _checked(net: CurveNet, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
+def _check_names(net: CurveNet, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
     """Tensors by our names. Raises CheckpointError unless they are a network's parameters, by name and shape."""
     expected = {published_name(name): parameter.shape for name, parameter in net.named_parameters()}
     missing, unexpected = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
@@ -192,7 +192,7 @@ def _without_prefix(tensors: Mapping[str, Tensor], file: Path) -> dict[str, Tens
     return found
 
 
-def _averaged(file: Path) -> dict[str, Tensor]:
+def _read_averaged(file: Path) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
         return read_tensors(file)[0]
     try:

@@ -37,7 +37,7 @@ def limit_lateral_shift(plan: Plan, last: Plan, limit_m: float) -> Plan:
     normals = geometry.rotate(np.array([0.0, 1.0]), geometry.sample(line, along)[:, 2])
     moved = ((share - 1.0) * (aside - here))[:, None] * normals
     moved = _kept_on(moved, beside)[1:]  # beyond the last plan's end by as much as there
-    return replace(plan, trajectory=Trajectory(_turned(poses, poses[:, :2] + moved), plan.trajectory.dt_s))
+    return replace(plan, trajectory=Trajectory(_rotate_with_path(poses, poses[:, :2] + moved), plan.trajectory.dt_s))
 
 
 def _kept_on(values: Array, known: Array) -> Array:
@@ -46,7 +46,7 @@ def _kept_on(values: Array, known: Array) -> Array:
     return np.where((latest >= 0)[:, None], values[latest], 0.0)
 
 
-def _turned(poses: Array, points: Array) -> Array:
+def _rotate_with_path(poses: Array, points: Array) -> Array:
     """Poses (T, 3) at other points (T, 2), each rotated as much as the path to it; standing poses keep the rotation
     before.
     """

@@ -42,7 +42,7 @@ def needed_change(drawn: Any) -> Change | None:
         if _oncoming_on_the_left(backward):
             return Change(mirror=False, swap=frozenset(one.id for one in backward))
         return Change(mirror=True, swap=frozenset())
-    swap = _isolated(lanelets, backward)
+    swap = _find_isolated(lanelets, backward)
     return Change(mirror=False, swap=swap) if swap else None
 
 
@@ -92,7 +92,7 @@ def _middle(left: Any, right: Any) -> Array:
     return np.asarray(0.5 * sum(side[[0, len(side) // 2, -1]] for side in sides))
 
 
-def _isolated(lanelets: Sequence[Any], backward: Sequence[Any]) -> frozenset[int]:
+def _find_isolated(lanelets: Sequence[Any], backward: Sequence[Any]) -> frozenset[int]:
     """Lanelets drawn against the direction of travel that join others only with their bounds swapped."""
     begins = Counter((one.leftBound[0].id, one.rightBound[0].id) for one in lanelets)
     ends = Counter((one.leftBound[-1].id, one.rightBound[-1].id) for one in lanelets)

@@ -149,7 +149,7 @@ def _directed_lanelets(drawn: Any, osm: Path) -> tuple[dict[str, _DirectedLanele
             after=tuple(_name(other) for other in graph.following(lanelet)),
             left=str(left.id) if left is not None and not both_ways else None,
             change_left=graph.left(lanelet) is not None,
-            overlapped=frozenset(_overlapped(graph, lanelet, areas)),
+            overlapped=frozenset(_overlapping_ids(graph, lanelet, areas)),
             light=any(_subtype(rule) == "traffic_light" for rule in lanelet.regulatoryElements),
         )
         if not both_ways:
@@ -175,7 +175,7 @@ def _speed_limit_kmh(rules: Any, lanelet: Any) -> float:
     return float(np.clip(limit_kmh if np.isfinite(limit_kmh) else DEFAULT_LIMIT_KMH, 10.0, 130.0))
 
 
-def _overlapped(graph: Any, lanelet: Any, areas: Mapping[int, Any]) -> Iterator[str]:
+def _overlapping_ids(graph: Any, lanelet: Any, areas: Mapping[int, Any]) -> Iterator[str]:
     """Ids of the lanelets whose area and that of `lanelet` share a place wider than MIN_OVERLAP_M."""
     for other in graph.conflicting(lanelet):
         shared = areas[lanelet.id].intersection(areas[other.id]) if other.id in areas else shapely.Polygon()

@@ -187,7 +187,7 @@ def mirror(root: Element) -> None:
     for element in root.iter():
         for key in MIRRORED.get(element.tag, ()):
             if key in element.attrib:
-                element.set(key, _negated(element.attrib[key]))
+                element.set(key, _negate(element.attrib[key]))
         if element.tag == "road":
             element.set("rule", "LHT" if element.get("rule") == "RHT" else "RHT")
     for section in root.iter("laneSection"):
@@ -197,12 +197,12 @@ def mirror(root: Element) -> None:
         for half in section:
             half.tag = {"left before": "right", "right before": "left"}.get(half.tag, half.tag)
         for lane in section.iter("lane"):
-            lane.set("id", _negated(lane.get("id", "0")))
+            lane.set("id", _negate(lane.get("id", "0")))
             for link in (one for kind in ID_LINKS for one in lane.findall(f"link/{kind}")):
-                link.set("id", _negated(link.get("id", "0")))
+                link.set("id", _negate(link.get("id", "0")))
 
 
-def _negated(number: str) -> str:
+def _negate(number: str) -> str:
     return number[1:] if number.startswith("-") else number if float(number) == 0 else f"-{number.lstrip('+')}"
 
 

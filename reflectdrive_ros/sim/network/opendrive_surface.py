@@ -55,12 +55,12 @@ def surface(root: Element) -> Surface:
 
 def _join(polygons: Sequence[Any]) -> list[Any]:
     """The union of polygons as parts without slits, slivers and small holes."""
-    area = shapely.union_all([_grown(polygon, SEAM_M) for polygon in polygons])
-    area = _grown(_grown(_grown(area, SLIT_M), -2 * SLIT_M), SLIT_M)
+    area = shapely.union_all([_buffer(polygon, SEAM_M) for polygon in polygons])
+    area = _buffer(_buffer(_buffer(area, SLIT_M), -2 * SLIT_M), SLIT_M)
     return [_without_small_holes(part) for part in shapely.get_parts(area) if part.area > MIN_PART_M2]
 
 
-def _grown(area: Any, metres: float) -> Any:
+def _buffer(area: Any, metres: float) -> Any:
     return area.buffer(metres, join_style="mitre", mitre_limit=2.0)
 
 
