@@ -221,14 +221,14 @@ def run_step(
 
 
 def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Equal ids, blocks and scenes of what two networks wrote, a pair for each scene."""
+    """Equal ids, action sequences and scenes of what two networks wrote, a pair for each scene."""
     same = [mine == theirs for mine, theirs in pairs]
     ids, equal_ids = sum(each.size for each in same), sum(int(each.sum()) for each in same)
     bins = max(int(np.abs(mine - theirs).max()) for mine, theirs in pairs)
     return {
         "scenes": len(pairs),
         "equal_scenes": sum(bool(each.all()) for each in same),
-        "blocks": sum(len(each) for each in same),
+        "sequences": sum(len(each) for each in same),
         "equal_sequences": sum(int(each.all(-1).sum()) for each in same),
         "tokens": ids,
         "equal_tokens": equal_ids,

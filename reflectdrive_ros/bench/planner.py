@@ -367,8 +367,8 @@ def make_actions(
         turns = consecutive_inputs(inputs, network.inputs.cameras)
         return lambda: run_step(of, next(turns), full, count, edited=edited)[1]
 
-    def short(of: Network, strange: bool = False) -> Action:
-        turns = consecutive_inputs(inputs, network.inputs.cameras, strange)
+    def short(of: Network, uncached: bool = False) -> Action:
+        turns = consecutive_inputs(inputs, network.inputs.cameras, uncached)
         return lambda: run_step(of, next(turns), lite, 1, last)[1]
 
     def afresh(count: int, packed: bool) -> Action:
@@ -396,7 +396,7 @@ def make_actions(
     found["without sharing"] = afresh(MAX_GOALS, False)
     found |= {f"without own reuse {goals}": again(goals) for goals in (MAX_GOALS, 1)}
     if net.config.vision.frames == 1:
-        found |= {CACHED: short(eager), UNCACHED: short(eager, strange=True)}
+        found |= {CACHED: short(eager), UNCACHED: short(eager, uncached=True)}
     return {**found, "eager lite": short(eager)} if compared else found
 
 
@@ -409,10 +409,10 @@ def reading_again(network: Network, inputs: ModelInputs, count: int, edited: int
     return run_rounds(step, prefill_sequences(network, inputs).actions[:count], full_rounds(network.layout))[0]
 
 
-def consecutive_inputs(inputs: ModelInputs, cameras: int, strange: bool = False) -> Iterator[ModelInputs]:
+def consecutive_inputs(inputs: ModelInputs, cameras: int, uncached: bool = False) -> Iterator[ModelInputs]:
     """The same scene step after step, each time with new newest images, the last step's as the older ones.
 
-    A network with a feature cache therefore encodes as many images as on the road, or all of them if `strange`: then
+    A network with a feature cache therefore encodes as many images as on the road, or all of them if `uncached`: then
     the older images are new too.
     """
     older = inputs.images[-cameras:]
@@ -420,7 +420,7 @@ def consecutive_inputs(inputs: ModelInputs, cameras: int, strange: bool = False)
         newest = older.copy()
         newest[:, 0, :2] = np.array([turn % 256, turn // 256 % 256], np.uint8)[:, None]
         between = inputs.images[cameras:-cameras]
-        yield replace(inputs, images=np.concatenate([255 - newest if strange else older, between, newest]))
+        yield replace(inputs, images=np.concatenate([255 - newest if uncached else older, between, newest]))
         older = newest
 
 
@@ -460,10 +460,10 @@ def ratios(spent_ms: Mapping[str, Array], compared: bool) -> dict[str, float]:
     found["eager_without_sharing_full_ms_p50"] = float(np.nanmedian(without))
     found["sharing_times_faster"] = float(np.nanmedian(without / eager))
     if CACHED in spent_ms:
-        kept, strange = spent_ms[CACHED][:, 0], spent_ms[UNCACHED][:, 0]
-        found |= {"eager_lite_with_ring_ms_p50": float(np.median(kept))}
-        found |= {"eager_lite_without_ring_ms_p50": float(np.median(strange))}
-        found |= {"ring_times_faster": float(np.median(strange / kept))}
+        cached, uncached = spent_ms[CACHED][:, 0], spent_ms[UNCACHED][:, 0]
+        found |= {"eager_lite_with_ring_ms_p50": float(np.median(cached))}
+        found |= {"eager_lite_without_ring_ms_p50": float(np.median(uncached))}
+        found |= {"ring_times_faster": float(np.median(uncached / cached))}
     if compared:
         own = spent_ms[f"full {MAX_GOALS}"][:, 0]
         found["times_faster_than_eager_without_sharing"] = float(np.nanmedian(without / own))

@@ -212,9 +212,9 @@ def plan_variants(
 ) -> tuple[dict[str, Row], dict[str, Array]]:
     """The row of each variant in one scene, and its plan (8, 3)."""
     seen = {name: observe(scene, name) for name in dict.fromkeys(name for name, _ in ways.values())}
-    honest, config = seen["objects"], ways[BOTH][1]
-    (expert_way,) = trajectories(scene.expert[None, :, :2], honest.ego.speed_mps, config.output.dt_s)
-    expert = Plan(honest.stamp_ns, honest.ego.map_from_ego, expert_way)
+    present, config = seen["objects"], ways[BOTH][1]
+    (expert_way,) = trajectories(scene.expert[None, :, :2], present.ego.speed_mps, config.output.dt_s)
+    expert = Plan(present.stamp_ns, present.ego.map_from_ego, expert_way)
     made = dict[tuple[str, Config], tuple[Plan, float, float, float]]()  # two names may have the same settings
     for way in ways.values():
         if way not in made:
@@ -222,7 +222,7 @@ def plan_variants(
     plans = {name: made[way][0] for name, way in ways.items()}
     waypoints = {name: kinematics.resample(plan.trajectory, WAYPOINT_TIMES_S) for name, plan in plans.items()}
     scores = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
-    known = SafetyContext(honest, config)
+    known = SafetyContext(present, config)
     expert_safe = not unsafe_reason(expert.trajectory, known)
     rows = {}
     for name, plan in plans.items():

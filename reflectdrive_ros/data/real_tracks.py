@@ -305,7 +305,7 @@ def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
     observation = replace(observation, drivable=space)
     on_route = same_road(recording.lanes, lanes)
     drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
-    believed = Scene(
+    predicted = Scene(
         motion=ego.motion,
         agents=AgentTracks.of_forecast(forecast(agents, STEP_S, FUTURE_STEPS), agents.kinds),
         centerline=centerline,
@@ -316,15 +316,15 @@ def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
         ),
         vehicle=recording.vehicle,
     )
-    came_true = replace(believed, agents=_logged_agents(recording, step, ego_from_map))
-    plan = reference.reference_plan(believed, limit)
+    recorded = replace(predicted, agents=_logged_agents(recording, step, ego_from_map))
+    plan = reference.reference_plan(predicted, limit)
     return Start(
         name=f"{recording.name}@{step * STEP_S:.1f}s",
         family=recording.family,
         overhead=recording.overhead,
         vehicle=recording.vehicle,
         observation=observation,
-        scene=replace(came_true, reference=reference.reference_of_plan(came_true, plan)),
+        scene=replace(recorded, reference=reference.reference_of_plan(recorded, plan)),
         human=geometry.compose(ego_from_map, recording.ego_poses[step + WAYPOINT_STEPS]),
     )
 

@@ -32,22 +32,21 @@ PATH_STEP_M = 2.0
 BEYOND_M = 50.0  # others are looked for this far past where a proposal can get
 
 
-def reference_progress(believed: Scene, came_true: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Reference:
-    """Progress in metres of the reference planner: it plans with the agents of one scene and is measured among those of
-    another.
+def reference_progress(predicted: Scene, recorded: Scene, speed_limit_mps: float = SPEED_LIMIT_MPS) -> Reference:
+    """Progress of the reference planner, m: it plans among predicted agents and is measured among recorded ones.
 
-    Equals `reference_plan(believed, ..)` followed by its measurement in the other scene, but simulates the plan once.
+    Equals `reference_plan(predicted, ..)` followed by its measurement in `recorded`, but simulates the plan once.
     """
-    plans = proposals(believed, speed_limit_mps)
-    states = simulate(plans, believed.motion, believed.vehicle, believed.start_us)
-    return measured_progress(believed, came_true, states)
+    plans = proposals(predicted, speed_limit_mps)
+    states = simulate(plans, predicted.motion, predicted.vehicle, predicted.start_us)
+    return measured_progress(predicted, recorded, states)
 
 
-def measured_progress(believed: Scene, came_true: Scene, states: Array) -> Reference:
+def measured_progress(predicted: Scene, recorded: Scene, states: Array) -> Reference:
     """The second part of `reference_progress`: states (P, 41, 11) are those of the `proposals` of the first scene."""
-    driven = judge_alone(believed, states, lane_keeping=False)
-    best = _best(replace(believed, reference=None), driven)
-    return _reference(judge_among_agents(replace(came_true, reference=None), driven.of(np.array([best]))))
+    driven = judge_alone(predicted, states, lane_keeping=False)
+    best = _best(replace(predicted, reference=None), driven)
+    return _reference(judge_among_agents(replace(recorded, reference=None), driven.of(np.array([best]))))
 
 
 def reference_of_plan(scene: Scene, plan: Array) -> Reference:

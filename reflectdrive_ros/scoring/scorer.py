@@ -67,7 +67,7 @@ BATCH = 256  # candidates scored at once; the arrays of more fall out of the cac
 
 @dataclass(frozen=True)
 class Reference:
-    """How far the reference planner gets, the yardstick of progress (section 8)."""
+    """Progress of the reference planner, by which progress is normalised (section 8)."""
 
     progress_m: float  # along the centreline in 4 s, after simulation
     multiplier: float = 1.0  # product of its own multiplicative metrics; a reference with 0 is not used

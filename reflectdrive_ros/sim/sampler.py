@@ -195,13 +195,13 @@ class Shard:
                 chosen.append((moment, extracted, easy))
         made = {}
         experts = self._plan_experts([extracted for _, extracted, _ in chosen])
-        for (moment, extracted, easy), (yardstick, plan) in zip(chosen, experts, strict=True):
+        for (moment, extracted, easy), (progress, plan) in zip(chosen, experts, strict=True):
             if plan.score < MIN_EXPERT_SCORE or plan.nc < 1.0 or plan.dac < 1.0:
                 self.counts[f"expert_failed_{family}"] += 1
                 self.counts["expert_failed"] += 1
                 continue
             notes = {"expert_pdms": round(plan.score, 4), "straight_on_pdms": round(easy, 4)}
-            scene = replace(extracted.scene, reference=yardstick, expert=plan.waypoints, notes=notes)
+            scene = replace(extracted.scene, reference=progress, expert=plan.waypoints, notes=notes)
             made[moment] = extracted, scene
         return made
 
@@ -209,27 +209,27 @@ class Shard:
         self, group: Sequence[scene_extraction.ExtractedScene]
     ) -> list[tuple[Reference, sampling_planner.ExpertPlan]]:
         """The reference progress and the expert's plan of each scene; all their cars are simulated together."""
-        came_true = [extracted.scored for extracted in group]
-        believed = [
+        recorded = [extracted.scored for extracted in group]
+        predicted = [
             replace(scored, agents=extracted.scene.scored(ForecastSource.CONSTANT_VELOCITY).agents)
-            for scored, extracted in zip(came_true, group, strict=True)
+            for scored, extracted in zip(recorded, group, strict=True)
         ]
         limits_mps = [extracted.scene.speed_limit_mps for extracted in group]
-        proposals = [reference.proposals(*each) for each in zip(believed, limits_mps, strict=True)]
+        proposals = [reference.proposals(*each) for each in zip(predicted, limits_mps, strict=True)]
         states = [
-            simulate(plans, scored.motion, self._vehicle) for plans, scored in zip(proposals, came_true, strict=True)
+            simulate(plans, scored.motion, self._vehicle) for plans, scored in zip(proposals, recorded, strict=True)
         ]
-        yardsticks = [reference.measured_progress(*each) for each in zip(believed, came_true, states, strict=True)]
+        references = [reference.measured_progress(*each) for each in zip(predicted, recorded, states, strict=True)]
         situations = [
             sampling_planner.Situation(
-                replace(scored, reference=yardstick),
+                replace(scored, reference=progress),
                 extracted.scene.speed_limit_mps,
                 extracted.stop_m,
                 LATERAL_MPS2.get(extracted.scene.family, sampling_planner.LATERAL_MPS2),
             )
-            for scored, yardstick, extracted in zip(came_true, yardsticks, group, strict=True)
+            for scored, progress, extracted in zip(recorded, references, group, strict=True)
         ]
-        return list(zip(yardsticks, sampling_planner.plan_experts(situations), strict=True))
+        return list(zip(references, sampling_planner.plan_experts(situations), strict=True))
 
     def _render_images(
         self,

@@ -290,12 +290,12 @@ def _cuts_in(log: TrafficLog, steps: Array, egos: Array) -> Array:
     last = log.steps - 1
     now = log.lane[steps]
     mine = [log.lane[np.minimum(steps + after, last)][:, egos] for after in range(0, 70, 10)]
-    stranger = np.all([now[:, None] != lane[..., None] for lane in mine], axis=0)
-    masks = np.zeros(stranger.shape, bool)
+    elsewhere = np.all([now[:, None] != lane[..., None] for lane in mine], axis=0)
+    masks = np.zeros(elsewhere.shape, bool)
     for after in (1, 2, 3):
         then = log.lane[np.minimum(steps + 10 * after, last)]
         masks |= (then[:, None] == mine[after][..., None]) & (then[:, None] >= 0)
-    return np.asarray(stranger & masks)
+    return np.asarray(elsewhere & masks)
 
 
 def _pedestrian_crosses(log: TrafficLog, steps: Array, egos: Array, others: _RelativeActors) -> Array:

@@ -47,7 +47,7 @@ class NoScene(ValueError):
 class ExtractedScene:
     """The scene without its expert; the module docstring describes it."""
 
-    scene: DrivingScene  # without expert, yardstick and images
+    scene: DrivingScene  # without expert, reference progress and images
     stop_m: float | None  # from the rear axle along the route to a red light's stop line
     scripted: ScriptedActor | None  # an agent that is not in the log
 
