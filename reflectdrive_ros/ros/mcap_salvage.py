@@ -1,6 +1,7 @@
 """Recovers messages from an mcap file whose writer was killed: such a file has no index and may end within a record.
 
-Records are read from the front, as the format allows (https://mcap.dev/spec), until an incomplete one.
+Records are read from the front, as the format allows (https://mcap.dev/spec), until an incomplete one. The stream
+reader of the package `mcap` drops an incomplete chunk: of recordings cut after 18 and 30 messages it gave 0 and 23.
 """
 
 from __future__ import annotations
