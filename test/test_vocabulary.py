@@ -45,7 +45,9 @@ RETIRED = {
     "held against": "compared with",
     "jolts?|jolted": "jerk",
     "ridden": "used by bicycles",
-    "shared out|deal[st]? out": "distributed",
+    "shared?[ _-]out|deal[st]? out": "distributed",
+    "believed": "predicted, used",
+    "yardsticks?": "reference progress",
 }
 WORD = re.compile("|".join(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])" for word in RETIRED), re.IGNORECASE)
 
