@@ -127,6 +127,7 @@ class TokenLayout:
     axes: tuple[Axis, ...] = (X, Y)
     goal: tuple[int, ...] = (14, 15)  # positions of x and y of one waypoint; empty: the layout has no goal
     order: str = "waypoints"  # all axes of the first waypoint, then of the second ..
+    edit_goal: bool = False  # whether AutoEdit may replace the goal too; in the paper it is kept
 
     def __post_init__(self) -> None:
         if not isinstance(self.points, int) or self.points < 2:
@@ -142,6 +143,8 @@ class TokenLayout:
         if self.goal and (self.goal != (first, first + 1) or first % len(self.axes) or not 0 <= first < self.length):
             expected = "the positions of x and y of one waypoint, or none"
             raise ValueError(f"TokenLayout.goal is {self.goal}, expected {expected}")
+        if self.edit_goal and not self.goal:
+            raise ValueError("TokenLayout.edit_goal is true, but there is no goal")
 
     @property
     def length(self) -> int:
@@ -171,6 +174,11 @@ class TokenLayout:
     def free(self) -> tuple[int, ...]:
         """Positions that are not part of the goal."""
         return tuple(place for place in range(self.length) if place not in self.goal)
+
+    @property
+    def editable(self) -> tuple[int, ...]:
+        """Positions that AutoEdit may replace."""
+        return tuple(range(self.length)) if self.edit_goal else self.free
 
     @property
     def id_ranges(self) -> tuple[tuple[int, int], ...]:

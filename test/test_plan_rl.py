@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 import torch
 from test_losses import a_batch
-from test_rl import RULES, with_words
+from test_rl import RULES
 from test_rl_runs import network_to_begin_with, rl_command  # noqa: F401 (a fixture)
 from tiny_net import POSES, tiny_net
 from tiny_training import command, two_sets, weights  # noqa: F401 (two_sets is a fixture)
 
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.tokens import TokenLayout
 from reflectdrive_ros.training import plan_policy, plan_rl, prompt_cache, train_state
 from reflectdrive_ros.training.plan_changes import change_actions, sample_offsets
-from reflectdrive_ros.training.plan_policy import PlanBatch, PlanLosses, change_plans, pair_weights
+from reflectdrive_ros.training.plan_policy import PlanBatch, PlanLosses, change_plans, local_mean, reward_gradient
 from reflectdrive_ros.training.settings import LossConfig, PlanRewardConfig, RlConfig
 
 LAYOUT = TokenLayout()
-CONFIG = RlConfig(estimator="plans", goals=2, edit_goal=True)
+CONFIG = RlConfig(estimator="plans", goals=2)
+EDIT_GOAL = replace(LAYOUT, edit_goal=True)
 CHANGES = PlanRewardConfig(weight=1.0, plans=32, offset_m=0.6, bulge_m=0.3)
 U = np.arange(1, 9) / 8.0
 BEND = np.stack([30.0 * U, 6.0 * U**2], axis=-1)
@@ -72,7 +72,7 @@ def test_nobody_reverses_and_who_stands_does_not_move_sideways():
 
 def test_a_kept_goal_stays_and_opposite_plans_surround_the_plan():
     for kept in (False, True):
-        found = change_plans(ids_of(BEND), LAYOUT, np.random.default_rng(3), CHANGES, kept)
+        found = change_plans(ids_of(BEND), LAYOUT if kept else EDIT_GOAL, np.random.default_rng(3), CHANGES)
         assert found.plans.shape == (1, 64, 16)
         goals = LAYOUT.decode_goal(found.plans[0])
         assert (goals == LAYOUT.decode_goal(found.center[0])).all() == kept
@@ -84,60 +84,65 @@ def test_a_kept_goal_stays_and_opposite_plans_surround_the_plan():
 # --- the policy gradient ---------------------------------------------------------------------------------------------
 
 
-def test_weights_are_those_of_the_pairs_one_by_one():
-    found = change_plans(ids_of(BEND, 0.5 * BEND), LAYOUT, np.random.default_rng(4), CHANGES, False)
-    reward = torch.rand(found.plans.shape[:2], generator=torch.Generator().manual_seed(0))
-    table = pair_weights(found, reward, LAYOUT)
-    assert table.shape == (2, 16, LAYOUT.bins)
-    torch.testing.assert_close(table.sum(-1), torch.zeros(2, 16), rtol=0, atol=1e-6)
-    log_probs = torch.randn(2, 16, LAYOUT.bins).log_softmax(-1)
-    spread = sum(share * log_probs.roll(-shift, -1) for shift, share in plan_policy.KERNEL)  # far from the last id
-    one_by_one = torch.zeros(2)
-    ids = torch.as_tensor(found.plans).long()
-    for k in range(32):
-        gain = [spread.gather(-1, ids[:, place, :, None])[..., 0].sum(-1) for place in (k, 32 + k)]
-        one_by_one += 0.5 * (reward[:, k] - reward[:, 32 + k]) * (gain[0] - gain[1]) / 32
-    torch.testing.assert_close((table * log_probs).sum((1, 2)), one_by_one, rtol=1e-4, atol=1e-5)
+def test_the_gradient_is_that_of_the_expected_reward():
+    """A reward that is linear in the values of the tokens: g is its gradient times the covariance of the changes."""
+    rng = np.random.default_rng(4)
+    found = change_plans(ids_of(BEND), EDIT_GOAL, rng, replace(CHANGES, plans=20_000))
+    values = LAYOUT.decode(found.plans)[0].reshape(40_000, 16)
+    slope = rng.standard_normal(16)
+    g = reward_gradient(found, torch.as_tensor(values @ slope)[None], LAYOUT)[0].numpy()
+    half = 0.5 * (values[:20_000] - values[20_000:])
+    np.testing.assert_allclose(g, half.T @ half @ slope / 20_000, rtol=1e-3, atol=1e-4)
+    assert not reward_gradient(found, torch.ones(1, 40_000), LAYOUT).any()
+
+
+def test_the_mean_of_a_token_leaves_far_modes_out():
+    center = torch.as_tensor(ids_of(BEND)).long()
+    logits = torch.full((1, 1, 16, LAYOUT.bins), -20.0)
+    logits[0, 0].scatter_(-1, center[0, :, None], 0.0)
+    logits[0, 0].scatter_(-1, center[0, :, None] + 1, 0.0)
+    logits[0, 0].scatter_(-1, center[0, :, None] + 60, 3.0)
+    mean = local_mean(logits, center, LAYOUT)[0, 0].numpy()
+    np.testing.assert_allclose(mean, LAYOUT.decode(center.numpy()).reshape(-1) + 0.15, atol=1e-5)
 
 
 def test_plans_move_to_where_the_reward_is_highest():
     """A toy: every token has its own logits; the best plan is 3 m shorter and 0.9 m to the left."""
-    logits = torch.zeros(1, 16, LAYOUT.bins)
-    logits.scatter_(-1, torch.as_tensor(ids_of(BEND)).long()[..., None], 6.0)
-    logits.requires_grad_()
+    bins = torch.arange(LAYOUT.bins)
+    logits = -0.5 * ((bins - torch.as_tensor(ids_of(BEND)).long()[..., None]) / 1.5) ** 2
+    logits = logits[:, None].clone().requires_grad_()
     optimizer = torch.optim.Adam([logits], lr=0.1)
     rng, best = np.random.default_rng(5), np.array([27.0, 6.9])
     for _ in range(400):
-        center = logits.argmax(-1).numpy()
-        found = change_plans(center, LAYOUT, rng, CHANGES, False)
+        center = logits[:, 0].argmax(-1)
+        found = change_plans(center.numpy(), EDIT_GOAL, rng, CHANGES)
         end = LAYOUT.decode(found.plans)[:, :, -1]
         reward = torch.as_tensor(np.exp(-0.1 * ((end - best) ** 2).sum(-1)), dtype=torch.float32)
-        loss = -(pair_weights(found, reward, LAYOUT) * logits.log_softmax(-1)).sum()
+        loss = -(reward_gradient(found, reward, LAYOUT) * local_mean(logits, center, LAYOUT)).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    np.testing.assert_allclose(LAYOUT.decode(logits.argmax(-1).numpy())[0, -1], best, atol=0.7)
+    np.testing.assert_allclose(LAYOUT.decode(logits[:, 0].argmax(-1).detach().numpy())[0, -1], best, atol=0.7)
 
 
 def policy_of(net, batch, config=CONFIG):
     greedy = plan_policy.decode_greedily(net, batch, RULES, config)
     states, credited = plan_policy.credited_states(greedy, net.config.layout, config)
-    changed = change_plans(
-        greedy.plans[:, 0].numpy(), net.config.layout, np.random.default_rng(0), CHANGES, not config.edit_goal
-    )
+    changed = change_plans(greedy.plans[:, 0].numpy(), net.config.layout, np.random.default_rng(0), CHANGES)
     reward = torch.rand(changed.plans.shape[:2], generator=torch.Generator().manual_seed(1))
-    table = pair_weights(changed, reward, net.config.layout)[:, None] * credited[..., None]
+    centers = greedy.plans[:, :1].expand(-1, states.shape[1], -1)
+    gradient = reward_gradient(changed, reward, net.config.layout)[:, None] * credited
     goal_reward = reward[:, : greedy.plans.shape[1]]
-    return greedy, PlanBatch(greedy.goals, greedy.valid, goal_reward, greedy.plans, states, table)
+    parts = greedy.goals, greedy.valid, goal_reward, greedy.plans, states, centers, gradient
+    return greedy, PlanBatch(*parts)
 
 
 @pytest.mark.parametrize("edit_goal", [False, True])
 def test_plans_are_decoded_as_in_the_vehicle(edit_goal):
-    net = tiny_net()
-    batch, config = a_batch(net), replace(CONFIG, edit_goal=edit_goal)
-    greedy = plan_policy.decode_greedily(net, batch, RULES, config)
-    decoding = rollout.Decoding(RULES, EditRules(5, edit_goal))
-    vehicle = rollout.full_step(net, *batch.inputs, decoding)
+    net = tiny_net(layout=replace(LAYOUT, edit_goal=edit_goal))
+    batch = a_batch(net)
+    greedy = plan_policy.decode_greedily(net, batch, RULES, CONFIG)
+    vehicle = rollout.full_step(net, *batch.inputs, rollout.Decoding(RULES))
     assert greedy.plans.equal(vehicle.actions[:, :2])
     kept = greedy.plans[..., list(net.config.layout.goal)].equal(greedy.goals)
     assert kept or edit_goal
@@ -145,9 +150,8 @@ def test_plans_are_decoded_as_in_the_vehicle(edit_goal):
 
 @pytest.mark.parametrize(("credit", "states"), [("rollout", 6), ("drafts", 3), ("edits", 3)])
 def test_credit_goes_to_the_rounds_that_are_asked_for(credit, states):
-    net = tiny_net()
     for edit_goal in (False, True):
-        config = replace(CONFIG, credit=credit, edit_goal=edit_goal)
+        net, config = tiny_net(layout=replace(LAYOUT, edit_goal=edit_goal)), replace(CONFIG, credit=credit)
         greedy = plan_policy.decode_greedily(net, a_batch(net), RULES, config)
         before, credited = plan_policy.credited_states(greedy, net.config.layout, config)
         assert before.shape[1] == credited.shape[1] == states
@@ -169,9 +173,7 @@ def test_with_a_prompt_cache_losses_and_gradients_are_those_without(layout):
     assert plan_policy.decode_greedily(net, cached, RULES, config).plans.equal(greedy.plans)
     found = []
     for batch in (plain, cached):
-        loss = PlanLosses(
-            net, LossConfig(aux_perception=0.0), config, CHANGES, RULES, torch.Generator().manual_seed(0)
-        )
+        loss = PlanLosses(net, LossConfig(aux_perception=0.0), config, CHANGES, RULES, torch.Generator().manual_seed(0))
         net.zero_grad()
         values = loss(batch, policy)
         values["loss"].backward()

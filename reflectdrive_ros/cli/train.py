@@ -32,8 +32,7 @@ from ..data.cache import CachedSet, Shape, build_cache
 from ..files import lock_folder
 from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
-from ..model.token.ops import EditRules
-from ..model.token.rollout import Decoding, default_decoding
+from ..model.token.rollout import default_decoding
 from ..provenance import provenance
 from ..runtime import cli_args
 from ..stopping import defer_signals, end_with_parent, exit_code, print_stop
@@ -161,7 +160,8 @@ def run_with_network(
     init_from = None if args.init_from is None else train_state.describe_init_run(args.init_from)
     if isinstance(config, RlTrainConfig):
         _check_network(args.init_from, network, config)
-        network = replace(network, plan_value=config.rl.plan_value > 0.0)
+        layout = replace(network.layout, edit_goal=config.rl.edit_goal)
+        network = replace(network, plan_value=config.rl.plan_value > 0.0, layout=layout)
     if isinstance(config, RefineTrainConfig):
         network = _refined_network(args.init_from, network, config)
     pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
@@ -179,6 +179,7 @@ def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig)
     """Raises StateError if the weights of a folder are not of this network, ConfigError for a decision among goals of a
     network without goals."""
     found = train_state.load_network(folder).config
+    found = replace(found, layout=replace(found.layout, edit_goal=network.layout.edit_goal))
     if not network.layout.goal and (config.rl.goals > 1 or config.rl.decision > 0.0):
         raise ConfigError(
             f"network {config.network} has no goals, but rl.goals is {config.rl.goals} and rl.decision "
@@ -277,7 +278,7 @@ def _run_alone(
         validation_set,
         args.out,
         about,
-        _decoding(config, network),
+        default_decoding(network.layout),
         init_from=args.init_from,
         pretrained_paths=pretrained_paths,
         goal_scores=goal_scores,
@@ -301,14 +302,6 @@ def _run_alone(
         else:
             done = sft.train(job, fabric, report, lambda: request.number is not None)
     return _finish(args, fabric, request.number, done, console)
-
-
-def _decoding(config: TrainConfig, network: TokenNetConfig) -> Decoding:
-    """How a network in training is decoded in validation."""
-    found = default_decoding(network.layout)
-    if isinstance(config, RlTrainConfig) and config.by_plans:
-        return replace(found, edits=EditRules(config.rl.edit_at_most, config.rl.edit_goal))
-    return found
 
 
 def _prompts(

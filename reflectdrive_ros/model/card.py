@@ -88,6 +88,7 @@ LAYOUT = {  # of tokens.TokenLayout
     "axes": array(LAYOUT_AXIS, 1, 16),
     "goal": array(whole(0, 4096), 0, 2),
     "order": text(most=100),
+    "edit_goal": maybe(flag),  # former cards have none
 }
 SCALE_COLUMNS = {"ego": 10, "agent": 11, "static": 10, "lane": 12, "limit": 1, "route": 12}  # of vector_spec
 FUTURE_COLUMNS = {"ego_future": 4, "agent_future": 4}
@@ -395,13 +396,19 @@ def _former_layout(codebook: Mapping[str, Any], ranges: Any, of_ids: bool = Fals
     except (TypeError, ValueError):
         axes = [{**axis, "low": None, "high": None} for axis in axes]  # for `check_fields` to refuse
     layout = TokenLayout()
-    return {"points": layout.points, "axes": axes, "goal": list(layout.goal), "order": layout.order}
+    return {
+        "points": layout.points,
+        "axes": axes,
+        "goal": list(layout.goal),
+        "order": layout.order,
+        "edit_goal": layout.edit_goal,
+    }
 
 
 def token_layout(values: Mapping[str, Any]) -> TokenLayout:
     """The layout of a card. Raises ValueError for an invalid one."""
     axes = tuple(Axis(**{field: axis[field] for field in LAYOUT_AXIS}) for axis in values["axes"])
-    return TokenLayout(values["points"], axes, tuple(values["goal"]), values["order"])
+    return TokenLayout(values["points"], axes, tuple(values["goal"]), values["order"], bool(values.get("edit_goal")))
 
 
 def vector_spec(values: Mapping[str, Any]) -> VectorSpec:

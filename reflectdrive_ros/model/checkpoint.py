@@ -81,6 +81,7 @@ ADDED = {  # entries that weights of earlier versions lack, and what they mean t
     "table_stride": 1,
     "refine": dataclasses.asdict(RefineConfig()),
 }
+ADDED_TO_LAYOUT = {"edit_goal": False}
 
 
 class CheckpointError(UserError):
@@ -138,9 +139,11 @@ def present_name(name: str) -> str:
 def _config(path: Path, content: str) -> TokenNetConfig:
     def present(values: Any) -> Any:
         values = upgrade_config(values)
-        if isinstance(values, dict):
-            return {**ADDED, **values}
-        return values
+        if not isinstance(values, dict):
+            return values
+        if isinstance(layout := values.get("layout"), dict):
+            values = {**values, "layout": {**ADDED_TO_LAYOUT, **layout}}
+        return {**ADDED, **values}
 
     return parse_config(path, content, TokenNetConfig, FIELDS, present)
 

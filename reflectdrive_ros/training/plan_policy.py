@@ -2,15 +2,19 @@
 
 Sampled tokens (`rollouts`) change every waypoint by itself: nearly every sample is worse than the greedy plan, and the
 effect of one token is hidden by fifteen others. Here a plan x of the most probable tokens is changed as a whole, by
-a Gaussian change d that keeps it smooth (`plan_changes`), to x + d and to x - d, and both are scored:
+Gaussian changes d that keep it smooth (`plan_changes`), to x + d and to x - d, and both are scored:
 
-    L = - 1/K sum_k (r(x + d_k) - r(x - d_k)) / 2 * sum_t [log p_t(x + d_k) - log p_t(x - d_k)]
+    g = 1/K sum_k (r(x + d_k) - r(x - d_k)) / 2 * d_k
 
-p_t is the distribution of token t in a state of the decoding (before a draft round, or before an edit round). For
-distributions that are bell-shaped around x the bracket is 2 <d_k, grad of the mean> / variance, so that L moves the
-mean of every token along an estimate of the gradient of the expected reward (antithetic REINFORCE; Salimans et al.,
-Evolution Strategies, 2017). Its cost does not depend on K: the pairs of a scene are added up into one table of weights.
-Each id shares its weight with its two neighbours, which are plans that a car cannot tell apart.
+g estimates the gradient of the expected reward with respect to the plan, times the covariance of the changes
+(antithetic REINFORCE; Salimans et al., Evolution Strategies, 2017). Let p_t be the distribution of token t in a state
+of the decoding, before a draft round or before an edit round. The loss
+
+    L = - sum_t sum_b v_t(b) log p_t(b),    v_t = s g_t (p_t(b - 1) - p_t(b + 1)) / 2, without a gradient
+
+moves all of p_t, and with it the most probable token, along g by a fraction of a bin. It is linear in g: what cancels
+out in the mean over scenes leaves no trace. (The mean of p_t as a loss moves probability to far bins, which have the
+longest lever; the log-probabilities of the sampled plans grow without end.)
 
 The decision among goals gets the exact gradient of the expected reward of a choice among them, each with its finished
 plan, and the plan value learns to predict the rewards of these plans.
@@ -31,14 +35,14 @@ from ..model.token import ops, rollout
 from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..tokens import TokenLayout
-from .losses import Batch, Losses, plan_value_loss, token_loss
+from .losses import Batch, Losses, plan_value_loss
 from .plan_changes import change_actions, sample_offsets
 from .prompt_cache import unpack
 from .rollouts import draft_rounds_of, rounds_of
 from .settings import LossConfig, PlanRewardConfig, RlConfig
 
-METRICS = ("policy", "decision", "plan_value", "imitation", "anchor", "entropy")
-KERNEL = ((-1, 0.25), (0, 0.5), (1, 0.25))  # shares of an id and its neighbours in a weight
+LEAST_LOG_PROB = -30.0  # a translated bin that the layout does not reach has no more loss than this
+METRICS = ("policy", "shift", "decision", "plan_value", "kl", "anchor", "entropy")
 
 
 class GreedyPlans(NamedTuple):
@@ -62,7 +66,8 @@ class PlanBatch:
     goal_reward: Tensor  # (B, G) float32, reward of the finished plan to each goal
     finished: Tensor  # (B, G, T) int64
     states: Tensor  # (B, S, T) int64, states of the most probable goal's plan before the rounds with credit
-    weights: Tensor  # (B, S, T, bins) float32, what the log-probabilities of each state are multiplied by
+    gradient: Tensor  # (B, S, T) float32 g of each state in bins, 0 of tokens without credit
+    reference: Tensor | None = None  # (B, S, T, bins) log-probabilities of the states by the initial network
 
 
 def cached_prompt(net: TokenNet, batch: Batch, fixed: bool) -> tuple[KeysValues, ...]:
@@ -89,7 +94,7 @@ def decode_greedily(net: TokenNet, batch: Batch, rules: GoalRules, config: RlCon
         first,
         layout,
         rounds_of(layout),
-        EditRules(config.edit_at_most, config.edit_goal),
+        EditRules(),
     )
     states = torch.stack([first, *(each.actions for each in found)], 1)
     return GreedyPlans(states, first[..., list(layout.goal)], valid)
@@ -103,11 +108,12 @@ class ChangedPlans(NamedTuple):
 
 
 def change_plans(
-    center: Array, layout: TokenLayout, rng: np.random.Generator, config: PlanRewardConfig, goal_kept: bool
+    center: Array, layout: TokenLayout, rng: np.random.Generator, config: PlanRewardConfig
 ) -> ChangedPlans:
-    """Pairs around plans with ids (B, T); with `goal_kept` the goal stays, and so only detours to it are sampled."""
+    """Pairs around plans with ids (B, T). Where edits keep the goal only detours to it are sampled."""
     offsets = sample_offsets(len(center), layout.points, rng, config)
-    if goal_kept and layout.goal:
+    goal_kept = bool(layout.goal) and not layout.edit_goal
+    if goal_kept:
         offsets = offsets.vanishing_at(layout.goal[0] // len(layout.axes))
     pairs = [change_actions(center, each, layout) for each in (offsets, offsets.opposite)]
     found = np.concatenate(pairs, axis=1)
@@ -116,17 +122,21 @@ def change_plans(
     return ChangedPlans(center, found)
 
 
-def pair_weights(changed: ChangedPlans, reward: Tensor, layout: TokenLayout) -> Tensor:
-    """(B, T, bins) float32 weights of log-probabilities, by the rewards (B, 2 K) of the plans of the pairs."""
-    ids = torch.as_tensor(changed.plans, device=reward.device).long()
-    count = ids.shape[1] // 2
-    half = 0.5 * (reward[:, :count] - reward[:, count:]) / count
-    signed = torch.cat([half, -half], 1)[..., None].expand(ids.shape)  # (B, 2 K, T)
-    low, high = torch.as_tensor(layout.token_ranges, device=reward.device).unbind(-1)
-    found = reward.new_zeros(len(ids), layout.bins, layout.length)
-    for shift, share in KERNEL:
-        found.scatter_add_(1, torch.minimum(torch.maximum(ids + shift, low), high), share * signed)
-    return found.transpose(1, 2)
+def reward_gradient(changed: ChangedPlans, reward: Tensor, layout: TokenLayout) -> Tensor:
+    """(B, T) float32 g in bins of the tokens, by the rewards (B, 2 K) of the pairs."""
+    values = np.asarray(changed.plans, float)
+    count = values.shape[1] // 2
+    change = torch.as_tensor(0.5 * (values[:, :count] - values[:, count:]), dtype=torch.float32, device=reward.device)
+    half = 0.5 * (reward[:, :count] - reward[:, count:])
+    return torch.einsum("bk,bkt->bt", half.float(), change) / count
+
+
+def translation(probability: Tensor, bins: Tensor) -> Tensor:
+    """Change of distributions (.., N) that move by a small number of bins (..), to higher ids where it is positive.
+
+    It is linear in the number of bins (central differences): moves that cancel out in the mean leave no trace.
+    """
+    return 0.5 * bins[..., None] * (probability.roll(1, -1) - probability.roll(-1, -1))
 
 
 class PlanLosses(Losses):
@@ -155,11 +165,15 @@ class PlanLosses(Losses):
         _, of_states, of_goals, of_plans = hidden
         supervised = self.supervised_losses(batch, out)
 
-        log_probs = net.logits(of_states).log_softmax(-1)  # (B, S, T, bins)
-        states = max(policy.states.shape[1], 1)
-        found = {"policy": -(policy.weights * log_probs).sum() / (len(log_probs) * states)}
-        found["imitation"] = token_loss(log_probs, batch.clean)
-        found["entropy"] = -(log_probs.exp() * log_probs).sum(-1).mean() if policy.states.shape[1] else log_probs.sum()
+        logits = net.logits(of_states)  # (B, S, T, bins)
+        log_probs = logits.log_softmax(-1)
+        shift = (self.plan_weight * policy.gradient).clamp(-1.0, 1.0)
+        change = translation(log_probs.detach().exp(), shift)
+        found = {"policy": -(change * log_probs.clamp(min=LEAST_LOG_PROB)).sum(-1).mean(), "shift": shift.abs().mean()}
+        found["kl"] = log_probs.new_zeros(())
+        if policy.reference is not None:
+            found["kl"] = (policy.reference.exp() * (policy.reference - log_probs)).sum(-1).mean()
+        found["entropy"] = -(log_probs.exp() * log_probs).sum(-1).mean()
 
         found["decision"] = found["plan_value"] = log_probs.new_zeros(())
         if layout.goal and config.decision:
@@ -171,8 +185,8 @@ class PlanLosses(Losses):
             found["plan_value"] = plan_value_loss(net.plan_value(of_plans), policy.goal_reward)
         found["anchor"] = supervised["loss"]
         total = (
-            self.plan_weight * found["policy"]
-            + config.imitation * found["imitation"]
+            found["policy"]
+            + config.kl * found["kl"]
             + config.decision * found["decision"]
             + config.plan_value * found["plan_value"]
             + config.anchor * found["anchor"]
@@ -194,7 +208,8 @@ def credited_states(greedy: GreedyPlans, layout: TokenLayout, config: RlConfig) 
     credit: in a draft round those that it wrote, in an edit round all that it may replace."""
     states, drafts = greedy.states[:, :, 0], draft_rounds_of(layout)
     before, after = states[:, :-1], states[:, 1:]
-    free = ops.free_positions(layout, states.device) | config.edit_goal
-    credited = torch.cat([(before != after)[:, :drafts], free.expand_as(before)[:, drafts:]], 1)
+    editable = torch.zeros(layout.length, dtype=torch.bool, device=states.device)
+    editable[list(layout.editable)] = True
+    credited = torch.cat([(before != after)[:, :drafts], editable.expand_as(before)[:, drafts:]], 1)
     rounds = {"rollout": slice(None), "drafts": slice(drafts), "edits": slice(drafts, None)}[config.credit]
     return before[:, rounds], credited[:, rounds]

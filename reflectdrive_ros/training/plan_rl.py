@@ -20,7 +20,7 @@ from torch import Tensor
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..tokens import TokenLayout
-from . import plan_policy, trainer
+from . import plan_policy, train_state, trainer
 from .losses import Batch, Losses
 from .plan_policy import ChangedPlans, GreedyPlans, PlanBatch, PlanLosses
 from .rewards import COLUMNS as REWARDS
@@ -53,7 +53,12 @@ def train(
         return PlanLosses(net, config.loss, config.rl, config.plans, rules, generator, config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    return loop.run(progress, _Steps(loop, config, rewards, rules), COLUMNS, stop, clock)
+    reference = None
+    if config.rl.kl > 0.0:
+        assert job.init_from is not None
+        reference = train_state.load_network(job.init_from).to(fabric.device).requires_grad_(False)
+    steps = _Steps(loop, config, rewards, rules, reference)
+    return loop.run(progress, steps, COLUMNS, stop, clock)
 
 
 @dataclass(eq=False)
@@ -62,6 +67,7 @@ class _Steps:
     config: RlTrainConfig
     rewards: RewardPool
     rules: GoalRules
+    reference: TokenNet | None  # the initial network
 
     def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
         """One step; COLUMNS."""
@@ -71,6 +77,7 @@ class _Steps:
         changed = self._changed_plans(greedy, layout, rng)
         scores = self._score(batch, greedy, changed, layout)
         policy = self._policy(greedy, changed, scores, layout)
+        policy.reference = self._reference_log_probs(batch, policy)
         losses = loop.model(batch, policy)
         scalars = {name: losses[name] for name in ("loss", *plan_policy.METRICS)}
         norm = loop.update(scalars, batch, step, {"states": greedy.states})
@@ -92,10 +99,7 @@ class _Steps:
         states = greedy.states[:, :, 0].cpu().numpy()
         centers = {"drafts": states[:, drafts], "edits": states[:, -1]}
         wanted = tuple(centers) if config.credit == "rollout" else (config.credit,)
-        return {
-            name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans, not config.edit_goal)
-            for name in wanted
-        }
+        return {name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans) for name in wanted}
 
     def _score(
         self, batch: Batch, greedy: GreedyPlans, changed: dict[str, ChangedPlans], layout: TokenLayout
@@ -117,14 +121,27 @@ class _Steps:
     ) -> PlanBatch:
         config, drafts = self.config.rl, draft_rounds_of(layout)
         states, credited = plan_policy.credited_states(greedy, layout, config)
-        tables = {
-            name: plan_policy.pair_weights(each, scores[name][..., 0], layout)[:, None]
-            for name, each in changed.items()
-        }
         count = {"drafts": drafts, "edits": greedy.states.shape[1] - 1 - drafts}
-        weights = torch.cat([table.expand(-1, count[name], -1, -1) for name, table in tables.items()], 1)
-        reward = scores["finished"][..., 0]
-        return PlanBatch(greedy.goals, greedy.valid, reward, greedy.plans, states, weights * credited[..., None])
+        gradients = []
+        for name, each in changed.items():
+            found = plan_policy.reward_gradient(each, scores[name][..., 0], layout)
+            gradients.append(found[:, None].expand(-1, count[name], -1))
+        return PlanBatch(
+            goals=greedy.goals,
+            valid=greedy.valid,
+            goal_reward=scores["finished"][..., 0],
+            finished=greedy.plans,
+            states=states,
+            gradient=torch.cat(gradients, 1) * credited,
+        )
+
+    @torch.no_grad()
+    def _reference_log_probs(self, batch: Batch, policy: PlanBatch) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with self.loop.fabric.autocast():
+            keys_values = plan_policy.cached_prompt(self.reference, batch, True)
+            return self.reference.decode(policy.states, keys_values).log_softmax(-1)
 
     def _panel(self, greedy: GreedyPlans, scores: dict[str, Tensor], layout: TokenLayout) -> list[Tensor]:
         """PANEL: mean rewards of the most probable goal's plan in percent; its reward before its edits; that of the

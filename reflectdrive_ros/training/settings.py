@@ -176,18 +176,13 @@ class RlConfig:
     baseline: str = setting("goal", "mean reward that is subtracted for tokens: of the same goal, or of the scene")
     updates: int = setting(1, "optimizer steps per batch of rollouts", 1, 64)
     clip: float = setting(0.2, "the ratio of probabilities is clipped to 1 - clip .. 1 + clip", 1e-3, 10.0)
-    kl: float = setting(0.0, "weight of the KL divergence (k3) from the initial network", 0.0, 100.0)
+    kl: float = setting(
+        0.0, "weight of the KL divergence from the initial network (an estimate, k3, by sampled tokens)", 0.0, 100.0
+    )
     anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
     decision: float = setting(2.0, "weight of the goal decision's loss", 0.0, 100.0)
     plan_value: float = setting(0.2, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
-    imitation: float = setting(
-        0.1,
-        "estimator plans: weight of the cross-entropy with the expert's tokens in the states with credit",
-        0.0,
-        100.0,
-    )
-    edit_goal: bool = setting(False, "estimator plans: edits may replace the goal too")
-    edit_at_most: int = setting(5, "estimator plans: tokens that an edit round replaces at most", 1, 1024)
+    edit_goal: bool = setting(False, "edits may replace the goal too; the paper keeps it")
     position_ratio: bool = setting(
         False, "also credit which positions a round wrote: the exact probability of each transition"
     )

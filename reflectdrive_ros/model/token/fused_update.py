@@ -42,7 +42,8 @@ def update(
     ids, logits = ids.contiguous(), logits.contiguous()
     written, confidence = torch.empty_like(ids), torch.empty(ids.shape, device=ids.device)
     programs = (ids.numel() // length,)
-    goal_begin, goal_end = (layout.goal[0], layout.goal[1] + 1) if layout.goal else (0, 0)
+    kept = bool(layout.goal) and not layout.edit_goal
+    goal_begin, goal_end = (layout.goal[0], layout.goal[1] + 1) if kept else (0, 0)
     numbers = (layout.mask_id, bins, rules.at_most, length, goal_begin, goal_end)
     with torch.cuda.device_of(ids):  # type: ignore[no-untyped-call]  # triton launches on the present device
         kernel[programs](
@@ -68,7 +69,7 @@ def kernel(
     LENGTH: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """One sequence of `length` tokens; the first six are pointers. The goal's positions are not edited."""
+    """One sequence of `length` tokens; the first six are pointers. `goal_begin` to `goal_end` are not edited."""
     place = tl.arange(0, LENGTH)
     inside = place < length
     here = tl.program_id(0).to(tl.int64) * length + place

@@ -41,7 +41,6 @@ class EditRules:
     """When AutoEdit replaces a token."""
 
     at_most: int = 5  # replacements in one round: a third of the free tokens, as drafting commits
-    goal: bool = False  # whether the goal may be replaced too
 
 
 def likely_x_indices(logits: Tensor) -> Tensor:
@@ -141,9 +140,10 @@ def auto_edit(
 ) -> tuple[Tensor, Tensor]:
     """Replaces tokens to which the network, given all of them, assigns a low probability, by more probable ones.
 
-    Token to token: no token becomes a mask, a mask stays one, the goal stays unless `rules.goal`. The least probable
-    go first. proposed: (B, M, T) ids to be written, such as samples, which may be less probable than the present ones;
-    the most probable ones by default. Returns ids (B, M, T) and the probability of each position's token, 0 for a mask.
+    Token to token: no token becomes a mask, a mask stays one, the goal stays unless `layout.edit_goal`. The least
+    probable go first. proposed: (B, M, T) ids to be written, such as samples, which may be less probable than the
+    present ones; the most probable ones by default. Returns ids (B, M, T) and the probability of each position's token,
+    0 for a mask.
     """
     probability = logits.float().softmax(-1)
     sampled = proposed is not None
@@ -151,7 +151,7 @@ def auto_edit(
     present = _token_probability(probability, ids, layout.mask_id)
     masked = ids == layout.mask_id
     wanted = ~masked & (proposed != ids)
-    if not rules.goal:
+    if not layout.edit_goal:
         wanted = wanted & free_positions(layout, ids.device)
     if not sampled:
         wanted = wanted & (confidence > present)
