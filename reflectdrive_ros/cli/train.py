@@ -269,8 +269,9 @@ def _run_alone(
         about["public_weights"] = {kind: str(folder.name) for kind, folder in vars(pretrained_paths).items() if folder}
     goal_scores = _goal_scores(args, config, shape, fabric, errors)
     prompts = None
-    if isinstance(config, RlTrainConfig) and config.by_plans:
-        prompts = _prompts(args.init_from, cache.cache_folder(folders[0], shape), scenes, config, fabric, errors)
+    if config.data.prompt_cache:
+        folder = cache.cache_folder(folders[0], shape)
+        prompts = _prompts(args.init_from, network, folder, scenes, config, fabric, errors)
     job = TokenJob(
         config,
         network,
@@ -305,14 +306,21 @@ def _run_alone(
 
 
 def _prompts(
-    init_from: Path, folder: Path, scenes: CachedSet, config: RlTrainConfig, fabric: Fabric, errors: Console
+    init_from: Path | None,
+    network: TokenNetConfig,
+    folder: Path,
+    scenes: CachedSet,
+    config: TrainConfig,
+    fabric: Fabric,
+    errors: Console,
 ) -> PromptCache:
-    """The prompts of the scenes, as the network in `init_from` encodes them."""
-    net = train_state.load_network(init_from).to(fabric.device).requires_grad_(False)
+    """The prompts of the scenes, as the network encodes them with which the run begins."""
+    if init_from is None:
+        raise ConfigError("data.prompt_cache needs a network that encodes prompts already: give one with --init-from")
+    net = train_state.initial_network(network, init_from, config.seed).to(fabric.device)
     once = replace(config.data, **prompt_cache.AUGMENTATION)
-    source = Source(scenes, once, net.config.layout, config.seed)
-    weights = train_state.card_of(init_from)["sha256"]
-    file = prompt_cache.prompt_file(folder, scenes.key, once, weights, config.seed)
+    source = Source(scenes, once, network.layout, config.seed)
+    file = prompt_cache.prompt_file(folder, scenes.key, once, net, config.seed)
     with fabric.rank_zero_first(), _preparing(errors, "encoding the prompts of scenes") as progress, fabric.autocast():
         return prompt_cache.build_prompt_cache(
             file, len(scenes), lambda: batches(source, 0, 0, 1), net, fabric.device, progress

@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import distance_map
+from ..model.layers import KeysValues
 from ..model.token import ops
 from ..model.token.net import PackedOutput, TokenNet
 from ..scoring.scorer import SUB_SCORES
@@ -43,7 +44,7 @@ EXACT_CELLS = 4  # rows and columns of the largest p and q whose cells are compu
 STEP_M = 0.1  # of stored distances
 ACTION_PARAMETERS = (  # of a network, those that no prompt token passes; and the FFNs of action tokens
     *("slot", "norm.", "heading_", "x_head", "y_head"),
-    *("goal_", "value_", "plan_value_"),
+    *("goal_", "value_", "plan_value_", "refiner."),
 )
 
 
@@ -72,6 +73,11 @@ class Batch:
     keys_values: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float16))
 
     @property
+    def has_cache(self) -> bool:
+        """Whether the prompts are cached."""
+        return bool(self.keys_values.numel())
+
+    @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The network's inputs, in its order."""
         return self.images, self.text, self.ego, self.route
@@ -92,6 +98,22 @@ class Batch:
         return Batch(**{k: v[rank::ranks] for k, v in vars(self).items() if k != "masked"}, masked=self.masked)
 
 
+def is_action_parameter(name: str) -> bool:
+    """Whether a parameter of a network touches no prompt token."""
+    return name.startswith(ACTION_PARAMETERS) or ".action_mlp." in name
+
+
+def prompt_keys_values(net: TokenNet, batch: Batch, fixed: bool) -> tuple[KeysValues, ...]:
+    """The KV cache of the prompts of a batch: that of the set or, where it has none, encoded here; `fixed`: without a
+    gradient."""
+    if batch.has_cache:
+        device = batch.keys_values.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        return tuple((layer[:, 0], layer[:, 1]) for layer in batch.keys_values.to(dtype).unbind(1))
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+        return net.encode(net.prompt(*batch.inputs))
+
+
 class Losses(nn.Module):
     """The network with its losses: one forward pass per step, as data-parallel training requires."""
 
@@ -109,7 +131,7 @@ class Losses(nn.Module):
             net.vision.requires_grad_(False)
         if self.fixed_prompt:
             for name, parameter in net.named_parameters():
-                parameter.requires_grad_(name.startswith(ACTION_PARAMETERS) or ".action_mlp." in name)
+                parameter.requires_grad_(is_action_parameter(name))
         layout = net.config.layout
         for axis, (name, (low, high)) in enumerate(zip(("x_cells", "y_cells"), layout.id_ranges, strict=False)):
             values = layout.codebook.to_values(np.arange(low, high + 1))
@@ -143,7 +165,9 @@ class Losses(nn.Module):
         asked = batch.actions.shape[1]
         rescored = self._goals_to_rescore(batch) if self.weights.goal_value else batch.actions[:, :0]
         sequences = torch.cat([batch.actions, rescored], 1)
-        if self.fixed_prompt:
+        if batch.has_cache:
+            out = self.net.forward_cached(sequences, prompt_keys_values(self.net, batch, True), batch.route)
+        elif self.fixed_prompt:
             with torch.no_grad():
                 prompt = self.net.prompt(*batch.inputs)
             out = self.net.forward_fixed_prompt(prompt, sequences)

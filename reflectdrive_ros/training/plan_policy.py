@@ -30,14 +30,12 @@ import torch
 from torch import Tensor
 
 from ..domain import Array
-from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..tokens import TokenLayout
-from .losses import Batch, Losses, plan_value_loss
+from .losses import Batch, Losses, plan_value_loss, prompt_keys_values
 from .plan_changes import change_actions, sample_offsets
-from .prompt_cache import unpack
 from .rollouts import draft_rounds_of, rounds_of
 from .settings import LossConfig, PlanRewardConfig, RlConfig
 
@@ -70,25 +68,12 @@ class PlanBatch:
     reference: Tensor | None = None  # (B, S, T, bins) log-probabilities of the states by the initial network
 
 
-def cached_prompt(net: TokenNet, batch: Batch, fixed: bool) -> tuple[KeysValues, ...]:
-    """The KV cache of the prompts of a batch: that of the set or, where it has none, encoded here; `fixed`: without a
-    gradient."""
-    if batch.keys_values.shape[1]:
-        dtype = torch.get_autocast_dtype(batch.ego.device.type)
-        return unpack(batch.keys_values, dtype if torch.is_autocast_enabled(batch.ego.device.type) else torch.float32)
-    with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-        return net.encode(net.prompt(*batch.inputs))
-
-
 @torch.no_grad()
 def decode_greedily(net: TokenNet, batch: Batch, rules: GoalRules, config: RlConfig) -> GreedyPlans:
     """The plans of a full frame to the `config.goals` most probable goals, as the car decodes them."""
-    layout, keys_values = net.config.layout, cached_prompt(net, batch, True)
-    masked = net.all_masked(len(batch.ego), batch.ego.device)
-    first, valid = masked, masked[..., 0] >= 0
-    if layout.goal:
-        known = rollout.prefill_goal_from_output(net, net.forward_cached(masked, keys_values, batch.route), rules)
-        first, valid = known.actions[:, : config.goals], known.valid[:, : config.goals]
+    layout, keys_values = net.config.layout, prompt_keys_values(net, batch, True)
+    known = rollout.prefill_sequences_cached(net, keys_values, batch.route, rules)
+    first, valid = known.actions[:, : config.goals], known.valid[:, : config.goals]
     found = rollout.rollout(
         lambda actions: net.decode(actions, keys_values),
         first,
@@ -195,7 +180,7 @@ class PlanLosses(Losses):
 
     def _outputs(self, batch: Batch, parts: list[Tensor]) -> tuple[list[Tensor], PackedOutput]:
         """The hidden states of each part of the sequences, and the outputs for the first part."""
-        keys_values = cached_prompt(self.net, batch, self.fixed_prompt)
+        keys_values = prompt_keys_values(self.net, batch, self.fixed_prompt)
         hidden = self.net.hidden(torch.cat(parts, 1), keys_values)
         split = list(hidden.split([each.shape[1] for each in parts], 1))
         nothing = hidden.new_zeros(len(hidden), 0, hidden.shape[-1])

@@ -21,7 +21,7 @@ from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..tokens import TokenLayout
 from . import plan_policy, train_state, trainer
-from .losses import Batch, Losses
+from .losses import Batch, Losses, prompt_keys_values
 from .plan_policy import ChangedPlans, GreedyPlans, PlanBatch, PlanLosses
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
@@ -140,7 +140,7 @@ class _Steps:
         if self.reference is None:
             return None
         with self.loop.fabric.autocast():
-            keys_values = plan_policy.cached_prompt(self.reference, batch, True)
+            keys_values = prompt_keys_values(self.reference, batch, True)
             return self.reference.decode(policy.states, keys_values).log_softmax(-1)
 
     def _panel(self, greedy: GreedyPlans, scores: dict[str, Tensor], layout: TokenLayout) -> list[Tensor]:

@@ -24,7 +24,7 @@ from ..data.cache import read_stored, write_arrays
 from ..domain import Array
 from ..model.layers import KeysValues
 from ..model.token.net import TokenNet
-from .losses import Batch
+from .losses import Batch, is_action_parameter
 from .settings import DataConfig
 
 FORMAT = 1
@@ -43,9 +43,13 @@ class PromptCache:
     with_route: Array  # (N,) bool
 
 
-def prompt_file(folder: Path, scenes_key: str, config: DataConfig, weights_sha256: str, seed: int) -> Path:
+def prompt_file(folder: Path, scenes_key: str, config: DataConfig, net: TokenNet, seed: int) -> Path:
     """The file of the keys and values of a set, named by all that they depend on; `config` has AUGMENTATION."""
-    key = json.dumps([FORMAT, scenes_key, weights_sha256, seed, asdict(config)])
+    weights = hashlib.sha256()
+    for name, parameter in net.named_parameters():
+        if not is_action_parameter(name):
+            weights.update(name.encode() + parameter.detach().cpu().float().numpy().tobytes())
+    key = json.dumps([FORMAT, scenes_key, weights.hexdigest(), seed, asdict(config)])
     return folder / f"prompts-{hashlib.sha256(key.encode()).hexdigest()[:12]}.npy"
 
 
@@ -85,7 +89,7 @@ def _encode(
         new = min(BATCH, count - step * BATCH)
         rows = batch.rows[:new].numpy()
         on_device = batch.to(device)
-        found[rows] = pack(net.encode(net.prompt(*on_device.inputs)))[:new].cpu().numpy()
+        found[rows] = pack(net.encode(net.prompt(*on_device.inputs))[: transformer.layers])[:new].cpu().numpy()
         route[rows] = batch.route[:new].numpy()
         mirrored[rows], with_route[rows] = batch.mirrored[:new].numpy(), batch.with_route[:new].numpy()
         done(step * BATCH + new)
@@ -96,8 +100,3 @@ def _encode(
 def pack(keys_values: tuple[KeysValues, ...]) -> Tensor:
     """(B, layers, 2, kv_heads, P, head_dim) float16 of a KV cache."""
     return torch.stack([torch.stack(layer, 1) for layer in keys_values], 1).half()
-
-
-def unpack(packed: Tensor, dtype: torch.dtype) -> tuple[KeysValues, ...]:
-    """The KV cache of `pack`, as numbers of a type."""
-    return tuple((layer[:, 0], layer[:, 1]) for layer in packed.to(dtype).unbind(1))

@@ -30,7 +30,7 @@ from ..model.token.ops import EditRules, GoalRules
 from ..model.token.rollout import Sampling
 from ..tokens import decoding_rounds
 from . import trainer
-from .losses import Batch, plan_value_loss
+from .losses import Batch, plan_value_loss, prompt_keys_values
 from .rewards import RewardPool
 from .rl_losses import clipped_gain
 from .settings import RefineConfig, RefineTrainConfig
@@ -48,7 +48,7 @@ TRAINED = ("refiner.", "plan_value_")  # parameters of the network
 class Drafts:
     """Of B scenes: G drafts, and K corrections of each if these are rewarded."""
 
-    prompt: Tensor  # (B, P, width)
+    prompt: Tensor  # (B, P, width); (0,) where the prompts are cached
     keys_values: tuple[KeysValues, ...]
     plans: Tensor  # (B, G, T) int64; the first has the most probable tokens
     refined: Tensor  # (B, G, T) int64, corrections of the most probable tokens
@@ -125,16 +125,19 @@ def online_loss(log_probs: Tensor, old: Tensor, advantage: Tensor, clip: float) 
 
 @torch.no_grad()
 def sample_drafts(
-    net: TokenNet, inputs: tuple[Tensor, Tensor, Tensor, Tensor], config: RefineConfig, generator: torch.Generator
+    net: TokenNet,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    config: RefineConfig,
+    generator: torch.Generator,
+    keys_values: tuple[KeysValues, ...] = (),
 ) -> Drafts:
-    """Drafts of the scenes of `inputs`, and their corrections."""
-    layout = net.config.layout
-    prompt = net.prompt(*inputs)
-    keys_values = net.encode(prompt)
-    if layout.goal:
-        first = rollout.prefill_goal_from_prompt(net, prompt, GoalRules()).actions[:, :1]
-    else:
-        first = net.all_masked(len(prompt), prompt.device)
+    """Drafts of the scenes of `inputs`, and their corrections. keys_values: of cached prompts; images, text and ego
+    are not read then."""
+    layout, route, prompt = net.config.layout, inputs[3], torch.zeros(0)
+    if not keys_values:
+        prompt = net.prompt(*inputs)
+        keys_values = net.encode(prompt)
+    first = rollout.prefill_sequences_cached(net, keys_values, route, GoalRules()).actions[:, :1]
     schedule = rollout.default_decoding(layout).schedule
     rounds = decoding_rounds(len(layout.free), config.draft_rounds, 0, schedule)
 
@@ -187,8 +190,13 @@ class _Steps:
         """One step; COLUMNS."""
         loop, config = self.loop, self.config
         generator = loop.generator(step)
+
+        def draft(net: TokenNet) -> Drafts:
+            cached = prompt_keys_values(net, batch, True) if batch.has_cache else ()
+            return sample_drafts(net, batch.inputs, config, generator, cached)
+
         with loop.fabric.autocast():
-            drafts: Drafts = loop.losses.run_unsharded(lambda net: sample_drafts(net, batch.inputs, config, generator))
+            drafts: Drafts = loop.losses.run_unsharded(draft)
         if self.rewards is not None:
             self._score(self.rewards, batch, drafts)
         rows = []

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from . import rl_losses, rollouts, train_state, trainer
-from .losses import Batch, Losses
+from .losses import Batch, Losses, prompt_keys_values
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
 from .rl_losses import PolicyBatch, RlLosses
@@ -96,11 +96,14 @@ class _Steps:
         return torch.cat([mean[:-1], self._panel(found, scores, policy), mean[-1:]])
 
     def _sample(self, batch: Batch, step: int) -> Rollouts:
-        generator = self.loop.generator(step)
+        generator, config = self.loop.generator(step), self.config.rl
+
+        def sample(net: TokenNet) -> Rollouts:
+            cached = prompt_keys_values(net, batch, True) if batch.has_cache else ()
+            return self.sample(net, batch.inputs, self.rules, config, generator, cached)
+
         with self.loop.fabric.autocast():
-            found: Rollouts = self.loop.losses.run_unsharded(
-                lambda net: self.sample(net, batch.inputs, self.rules, self.config.rl, generator)
-            )
+            found: Rollouts = self.loop.losses.run_unsharded(sample)
         return found
 
     def _score(self, batch: Batch, found: Rollouts) -> np.ndarray:
@@ -112,7 +115,7 @@ class _Steps:
         if self.reference is None:
             return None
         with self.loop.fabric.autocast():
-            keys_values = self.reference.encode(self.reference.prompt(*batch.inputs))
+            keys_values = prompt_keys_values(self.reference, batch, True)
             hidden = rl_losses.hidden_states(self.reference, keys_values, policy)
             return rl_losses.token_log_probs(self.reference, hidden.rounds, policy, self.config.rl.temperature)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..domain import Array
+from ..model.layers import KeysValues
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.ops import GoalRules
 from ..parallel import RestartablePool, Workers
@@ -35,6 +36,7 @@ class _Batch(NamedTuple):
     random_state: Array
     threads: int
     autocast: torch.dtype | None
+    keys_values: tuple[tuple[Array, Array], ...]  # of cached prompts, per layer, as float32
 
 
 @dataclass(eq=False)
@@ -53,6 +55,7 @@ class RolloutPool:
         rules: GoalRules,
         config: RlConfig,
         generator: torch.Generator,
+        keys_values: tuple[KeysValues, ...] = (),
     ) -> Rollouts:
         batch = _Batch(
             net.config,
@@ -63,6 +66,7 @@ class RolloutPool:
             generator.get_state().numpy(),
             torch.get_num_threads(),
             torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+            tuple((keys.float().numpy(), values.float().numpy()) for keys, values in keys_values),
         )
         (outcome,) = self._pool.map([batch])
         if outcome.result is None:
@@ -78,8 +82,10 @@ def _sample(batch: _Batch, report: Callable[[Any], None]) -> tuple[Array, ...]:
     generator = torch.Generator()
     generator.set_state(torch.from_numpy(batch.random_state))
     images, text, ego, route = map(torch.from_numpy, batch.inputs)
+    dtype = batch.autocast or torch.float32
+    cached = tuple((torch.from_numpy(a).to(dtype), torch.from_numpy(b).to(dtype)) for a, b in batch.keys_values)
     with torch.autocast("cpu", batch.autocast, enabled=batch.autocast is not None):
-        found = rollouts.sample(net, (images, text, ego, route), batch.rules, batch.config, generator)
+        found = rollouts.sample(net, (images, text, ego, route), batch.rules, batch.config, generator, cached)
     return tuple(each.numpy() for each in found)
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
@@ -66,13 +67,18 @@ def sample(
     rules: GoalRules,
     config: RlConfig,
     generator: torch.Generator,
+    keys_values: tuple[KeysValues, ...] = (),
 ) -> Rollouts:
     """Rollouts of the scenes of `inputs`: images, text, ego, route.
 
-    generator: on the CPU, so that every device draws the same numbers.
+    generator: on the CPU, so that every device draws the same numbers. keys_values: of cached prompts; images, text
+    and ego are not read then.
     """
     layout, sampling = net.config.layout, Sampling(config.temperature, generator)
-    known = rollout.prefill_sequences(net, *inputs, rules)
+    if keys_values:
+        known = rollout.prefill_sequences_cached(net, keys_values, inputs[3], rules)
+    else:
+        known = rollout.prefill_sequences(net, *inputs, rules)
     chosen, valid = _sample_goals(known.goal_log_probs, known.valid, config.goals, sampling)
     first = known.actions.gather(1, chosen[..., None].expand(-1, -1, layout.length))  # (B, G, T)
     begun, first_logits = first.repeat_interleave(config.drafts, 1), net.decode(first, known.keys_values)

@@ -57,6 +57,9 @@ class DataConfig:
         0.0, "share of scenes with blur and noise, as of a camera; for sets of recordings", 0.0, 1.0
     )
     color_jitter: float = setting(0.25, "range of brightness, contrast and tint variation", 0.0, 1.0)
+    prompt_cache: bool = setting(
+        False, "encode each prompt once, with one augmentation per scene; only where no prompt is trained"
+    )
     draft_fraction: float = setting(0.2, "share of scenes whose perturbed plans are self-drafts", 0.0, 1.0)
     draft_start: float = setting(0.3, "share of the schedule after which self-drafts begin", 0.0, 1.0)
     draft_temperature: float = setting(1.0, "sampling temperature of self-drafts", 0.0, 10.0)
@@ -163,7 +166,7 @@ class RlConfig:
     estimator: str = setting(
         "tokens",
         "of the policy gradient: tokens (sampled rollouts, their exact likelihood) or plans (pairs of smooth changes "
-        "of the most probable plan; needs optimizer.trained actions)",
+        "of the most probable plan)",
     )
     goals: int = setting(4, "goals per scene: sampled or, with estimator plans, the most probable", 1, 8)
     drafts: int = setting(3, "rollouts per goal", 1, 64)
@@ -221,6 +224,13 @@ class TrainConfig:
                 f"data.masked_actions is {self.data.masked_actions}, but data.masking complementary takes pairs: set "
                 "it to an even number"
             )
+        if self.data.prompt_cache and not self.has_fixed_prompt:
+            raise ConfigError(
+                f"data.prompt_cache is true, but prompts are trained (optimizer.trained is {self.optimizer.trained}): "
+                "set it to false, or optimizer.trained to actions"
+            )
+        if self.data.prompt_cache and self.data.draft_fraction > 0.0:
+            raise ConfigError("data.prompt_cache and data.draft_fraction exclude each other: set one to false or 0")
         if self.optimizer.trained == "actions" and self.loss.aux_perception > 0.0:
             raise ConfigError(
                 "optimizer.trained is actions, so that loss.aux_perception trains nothing: set loss.aux_perception to 0"
@@ -237,6 +247,11 @@ class TrainConfig:
                 "no loss in its pretraining; "
                 "set optimizer.vision_pretrain_fraction to 0"
             )
+
+    @property
+    def has_fixed_prompt(self) -> bool:
+        """Whether no trained parameter touches the prompt."""
+        return self.optimizer.trained == "actions"
 
 
 @dataclass(frozen=True)
@@ -264,11 +279,6 @@ class RlTrainConfig(TrainConfig):
             ("rl.baseline", self.rl.baseline, BASELINES),
             ("rl.estimator", self.rl.estimator, ESTIMATORS),
         )
-        if self.by_plans and self.optimizer.trained != "actions":
-            raise ConfigError(
-                f"rl.estimator is plans and optimizer.trained is {self.optimizer.trained}: set optimizer.trained to "
-                "actions, so that prompts are encoded once"
-            )
         if not self.by_plans and self.rl.drafts < 2 and (self.rl.baseline == "goal" or self.rl.goals < 2):
             raise ConfigError(
                 f"rl.drafts is {self.rl.drafts}: a group of one rollout has no advantage, set it to 2 or more"
@@ -347,6 +357,10 @@ class RefineTrainConfig(TrainConfig):
             raise ConfigError(f"loss.{extra[0]} must be 0 in train refine, whose losses are refine.*: set it to 0")
         if self.optimizer.vision_pretrain_fraction:
             raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train refine: set it to 0")
+
+    @property
+    def has_fixed_prompt(self) -> bool:
+        return not self.refine.own_prompt
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ OUT/ state.safetensors    weights, averaged weights, AdamW's moments; its header
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -179,6 +180,17 @@ def load_pretrained(folder: Path, learning: nn.Module, average: nn.Module) -> li
     except (SafetensorError, OSError) as fault:
         raise StateError(f"{path} cannot be read ({fault}): give another --init-from") from None
     return missing_keys
+
+
+def initial_network(config: TokenNetConfig, folder: Path, seed: int) -> TokenNet:
+    """A network with which a run begins: random weights, and those of a folder where names and shapes agree. Raises
+    StateError."""
+    net = TokenNet(config)
+    net.initialise(torch.Generator().manual_seed(seed))
+    learning = nn.Module()
+    learning.net = net
+    load_pretrained(folder, learning, copy.deepcopy(net))
+    return net.requires_grad_(False).eval()
 
 
 def _token_config(folder: Path) -> TokenNetConfig | None:

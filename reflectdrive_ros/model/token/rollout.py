@@ -145,9 +145,18 @@ def prefill_sequences(
     """`prefill_goal` or, of a layout without a goal, one masked sequence."""
     if net.config.layout.goal:
         return prefill_goal(net, images, text, ego, route, rules)
-    certain = torch.zeros(len(images), 1, device=images.device)
-    masked = net.all_masked(len(images), images.device)
-    return Prefilled(prefill(net, images, text, ego, route), masked, certain, certain == 0.0)
+    return prefill_sequences_cached(net, prefill(net, images, text, ego, route), route, rules)
+
+
+def prefill_sequences_cached(
+    net: TokenNet, keys_values: tuple[KeysValues, ...], route: Tensor, rules: GoalRules
+) -> Prefilled:
+    """`prefill_sequences` from the KV cache of the prompts, and the route (B, points, 2)."""
+    masked = net.all_masked(len(route), route.device)
+    if net.config.layout.goal:
+        return prefill_goal_from_output(net, net.forward_cached(masked, keys_values, route), rules)
+    certain = torch.zeros(len(route), 1, device=route.device)
+    return Prefilled(keys_values, masked, certain, certain == 0.0)
 
 
 def step(
