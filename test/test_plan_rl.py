@@ -18,10 +18,17 @@ from tiny_training import command, two_sets, weights  # noqa: F401 (two_sets is 
 
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.tokens import TokenLayout
+from reflectdrive_ros.tokens import DRIVEFINE, TokenLayout
 from reflectdrive_ros.training import plan_policy, plan_rl, prompt_cache, train_state
 from reflectdrive_ros.training.plan_changes import change_actions, sample_offsets
-from reflectdrive_ros.training.plan_policy import PlanBatch, PlanLosses, change_plans, reward_gradient, translation
+from reflectdrive_ros.training.plan_policy import (
+    PlanBatch,
+    PlanLosses,
+    change_plans,
+    reward_gradient,
+    steps_in_bins,
+    translation,
+)
 from reflectdrive_ros.training.settings import LossConfig, PlanRewardConfig, RlConfig
 
 LAYOUT = TokenLayout()
@@ -96,16 +103,23 @@ def test_the_gradient_is_that_of_the_expected_reward():
     assert not reward_gradient(found, torch.ones(1, 40_000), LAYOUT).any()
 
 
-def test_a_translation_moves_a_distribution_and_keeps_its_mass_and_shape():
-    bins = torch.arange(60.0)
-    bell = torch.softmax(-0.5 * ((bins - 30.0) / 2.0) ** 2, -1)
+@pytest.mark.parametrize("layout", [LAYOUT, DRIVEFINE], ids=["0.3 m", "0.05 m"])
+def test_a_translation_moves_a_distribution_and_keeps_its_mass_and_shape(layout):
+    ids = torch.arange(float(layout.bins)).expand(layout.length, -1)
+    step = torch.tensor(np.tile(steps_in_bins(layout), layout.points))[:, None]
+    bell = torch.softmax(-0.5 * ((ids - 300.0) / (2.0 * step)) ** 2, -1)
+
+    def moved(shift):
+        return translation(bell[None], torch.full((1, layout.length), shift), layout)[0]
+
     for shift in (0.1, -0.3):
-        moved = bell + translation(bell[None], torch.tensor([shift]))[0]
-        assert abs(float(moved.sum()) - 1.0) < 1e-6
-        assert abs(float((moved * bins).sum()) - 30.0 - shift) < 1e-4
-        assert abs(float((moved * (bins - 30.0 - shift) ** 2).sum()) - 4.0) < 0.1
-    there_and_back = translation(bell[None], torch.tensor([0.4])) + translation(bell[None], torch.tensor([-0.4]))
-    assert there_and_back.abs().max() < 1e-7
+        found = bell + moved(shift)
+        mean = (found * ids).sum(-1, keepdim=True)
+        torch.testing.assert_close(found.sum(-1), torch.ones(layout.length), rtol=0, atol=1e-5)
+        torch.testing.assert_close((mean - 300.0) / step, torch.full_like(mean, shift), rtol=0, atol=2e-3)
+        width = (found * ((ids - mean) / step) ** 2).sum(-1)
+        torch.testing.assert_close(width, torch.full_like(width, 4.0), rtol=0.03, atol=0)
+    assert (moved(0.4) + moved(-0.4)).abs().max() < 1e-7
 
 
 def test_plans_move_to_where_the_reward_is_highest():
@@ -122,7 +136,7 @@ def test_plans_move_to_where_the_reward_is_highest():
         reward = torch.as_tensor(np.exp(-0.1 * ((end - best) ** 2).sum(-1)), dtype=torch.float32)
         log_probs = logits.log_softmax(-1)
         shift = 5.0 * reward_gradient(found, reward, LAYOUT)[:, None]
-        loss = -(translation(log_probs.detach().exp(), shift) * log_probs).sum()
+        loss = -(translation(log_probs.detach().exp(), shift, LAYOUT) * log_probs).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

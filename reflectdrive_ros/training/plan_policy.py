@@ -10,11 +10,11 @@ g estimates the gradient of the expected reward with respect to the plan, times 
 (antithetic REINFORCE; Salimans et al., Evolution Strategies, 2017). Let p_t be the distribution of token t in a state
 of the decoding, before a draft round or before an edit round. The loss
 
-    L = - sum_t sum_b v_t(b) log p_t(b),    v_t = s g_t (p_t(b - 1) - p_t(b + 1)) / 2, without a gradient
+    L = - sum_t sum_b v_t(b) log p_t(b),    v_t = s g_t (p_t(b - n) - p_t(b + n)) / 2, without a gradient
 
-moves all of p_t, and with it the most probable token, along g by a fraction of a bin. It is linear in g: what cancels
-out in the mean over scenes leaves no trace. (The mean of p_t as a loss moves probability to far bins, which have the
-longest lever; the log-probabilities of the sampled plans grow without end.)
+moves all of p_t, and with it the most probable token, along g by a fraction of n bins (STEP_M). It is linear in g:
+what cancels out in the mean over scenes leaves no trace. (The mean of p_t as a loss moves probability to far bins,
+which have the longest lever; the log-probabilities of the sampled plans grow without end.)
 
 The decision among goals gets the exact gradient of the expected reward of a choice among them, each with its finished
 plan, and the plan value learns to predict the rewards of these plans.
@@ -40,6 +40,7 @@ from .rollouts import draft_rounds_of, rounds_of
 from .settings import LossConfig, PlanRewardConfig, RlConfig
 
 LEAST_LOG_PROB = -30.0  # a translated bin that the layout does not reach has no more loss than this
+STEP_M, STEP_RAD = 0.3, 0.01  # unit of the moves of distributions: a bin of coarse tokens, several of fine ones
 METRICS = ("policy", "shift", "decision", "plan_value", "kl", "anchor", "entropy")
 
 
@@ -64,7 +65,7 @@ class PlanBatch:
     goal_reward: Tensor  # (B, G) float32, reward of the finished plan to each goal
     finished: Tensor  # (B, G, T) int64
     states: Tensor  # (B, S, T) int64, states of the most probable goal's plan before the rounds with credit
-    gradient: Tensor  # (B, S, T) float32 g of each state in bins, 0 of tokens without credit
+    gradient: Tensor  # (B, S, T) float32 g of each state in steps, 0 of tokens without credit
     reference: Tensor | None = None  # (B, S, T, bins) log-probabilities of the states by the initial network
 
 
@@ -107,21 +108,32 @@ def change_plans(
     return ChangedPlans(center, found)
 
 
+def steps_in_bins(layout: TokenLayout) -> tuple[int, ...]:
+    """(A,) STEP_M or STEP_RAD in bins of each axis, at least one."""
+    return tuple(max(round((STEP_RAD if axis.name == "heading" else STEP_M) / axis.bin), 1) for axis in layout.axes)
+
+
 def reward_gradient(changed: ChangedPlans, reward: Tensor, layout: TokenLayout) -> Tensor:
-    """(B, T) float32 g in bins of the tokens, by the rewards (B, 2 K) of the pairs."""
-    values = np.asarray(changed.plans, float)
+    """(B, T) float32 g in steps of the tokens, by the rewards (B, 2 K) of the pairs."""
+    values = np.asarray(changed.plans, float) / np.tile(steps_in_bins(layout), layout.points)
     count = values.shape[1] // 2
     change = torch.as_tensor(0.5 * (values[:, :count] - values[:, count:]), dtype=torch.float32, device=reward.device)
     half = 0.5 * (reward[:, :count] - reward[:, count:])
     return torch.einsum("bk,bkt->bt", half.float(), change) / count
 
 
-def translation(probability: Tensor, bins: Tensor) -> Tensor:
-    """Change of distributions (.., N) that move by a small number of bins (..), to higher ids where it is positive.
+def translation(probability: Tensor, steps: Tensor, layout: TokenLayout) -> Tensor:
+    """Change of distributions (.., T, bins) that move by a small number of steps (.., T), to higher ids where it is
+    positive.
 
-    It is linear in the number of bins (central differences): moves that cancel out in the mean leave no trace.
+    It is linear in the number of steps (central differences): moves that cancel out in the mean leave no trace.
     """
-    return 0.5 * bins[..., None] * (probability.roll(1, -1) - probability.roll(-1, -1))
+    of_axes = torch.unflatten(probability, -2, (layout.points, -1)).unbind(-2)
+    slopes = [
+        0.5 * (each.roll(bins, -1) - each.roll(-bins, -1))
+        for each, bins in zip(of_axes, steps_in_bins(layout), strict=True)
+    ]
+    return steps[..., None] * torch.stack(slopes, -2).flatten(-3, -2)
 
 
 class PlanLosses(Losses):
@@ -153,7 +165,7 @@ class PlanLosses(Losses):
         logits = net.logits(of_states)  # (B, S, T, bins)
         log_probs = logits.log_softmax(-1)
         shift = (self.plan_weight * policy.gradient).clamp(-1.0, 1.0)
-        change = translation(log_probs.detach().exp(), shift)
+        change = translation(log_probs.detach().exp(), shift, layout)
         found = {"policy": -(change * log_probs.clamp(min=LEAST_LOG_PROB)).sum(-1).mean(), "shift": shift.abs().mean()}
         found["kl"] = log_probs.new_zeros(())
         if policy.reference is not None:
