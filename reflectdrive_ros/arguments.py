@@ -1,4 +1,4 @@
-"""Argument types with a range check, and the errors for renamed options.
+"""Argument types with a range check, settings as NAME=VALUE, and the errors for renamed options.
 
 Every numeric option of every command has a `Range` as its `type` (checked by test/test_arguments.py).
 """
@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from . import storage
+from . import files, storage
 from .cluster import LOCAL, Cluster
+from .config_fields import ConfigError
+from .documents import DocumentError, parse_yaml
 
 Number = TypeVar("Number", int, float)
 MAX_SHOWN_CHARS = 40  # of a rejected value in the error
+EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML reads 2e-4, without a point, as a text
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,29 @@ def add_workers_arguments(parser: argparse._ActionsContainer, name: str, default
         metavar="ADDRESS",
         help=f"in its place: the nodes of a Ray cluster, HOST:PORT of its head; {LOCAL} or {LOCAL}:CORES: this machine",
     )
+
+
+def add_settings_argument(parser: argparse._ActionsContainer, help: str = "one setting, may be repeated") -> None:
+    parser.add_argument("--setting", action="append", default=[], dest="settings", metavar="NAME=VALUE", help=help)
+
+
+def settings_of(pairs: Sequence[str], read: Collection[str] = ()) -> Mapping[str, Any]:
+    """Names and values of NAME=VALUE, of a command that reads `read` only: sections or settings; empty: all.
+
+    Raises ConfigError, also for a setting without effect.
+    """
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"{pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
+        if read and name not in read and name.partition(".")[0] not in read:
+            raise ConfigError(f"--setting {files.shown(name)} has no effect here: the command reads {', '.join(read)}")
+        try:
+            values[name] = float(value) if EXPONENT.fullmatch(value) else parse_yaml(value)
+        except DocumentError as fault:
+            raise ConfigError(f"{files.shown(pair)}: the value {fault}") from None
+    return values
 
 
 def add_bags_argument(parser: argparse.ArgumentParser) -> None:

@@ -103,6 +103,59 @@ def test_no_option_takes_a_number_without_a_range(monkeypatch):
         assert not isinstance(action.default, (int, float)) or isinstance(action.default, bool), f"{command} {name}"
 
 
+WITHOUT_SETTINGS = ("scenes", "compare", "import diffusion-planner")  # their help says why
+WITHOUT_JSON = ("train sft", "train rl", "train refine", "train diffusion", "train mean")  # they write a log and a card
+
+
+def commands_of(name, parser):
+    """The commands of a parser: itself, or its subcommands."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in below:
+        for word, one in action.choices.items():
+            yield f"{name} {word}", one
+    if not below:
+        yield name, parser
+
+
+def test_every_command_takes_settings_and_writes_json_or_says_why_not(monkeypatch):
+    tried = set()
+    for command in COMMANDS:
+        parser = parser_of(monkeypatch, main, [command])
+        (choices,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+        for name, one in commands_of(command, choices[command]):
+            options = {option for action in one._actions for option in action.option_strings}
+            tried.add(name)
+            if name in WITHOUT_SETTINGS or name == "train mean":
+                assert "--setting" not in options, name
+                assert name == "train mean" or "o setting (--setting) changes" in " ".join(one.description.split()), (
+                    name
+                )
+            else:
+                assert "--setting" in options, name
+            assert ("--json" in options) == (name not in WITHOUT_JSON), name
+    assert {*WITHOUT_SETTINGS, *WITHOUT_JSON} <= tried
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["score", "scenes", "out", "--setting", "scoring.form=epdms"], "--setting scoring.form has no effect here"),
+        (["score", "scenes", "out", "--setting", "guard.clearance_m=1"], "the command reads scoring.progress_weight, "),
+        (["score", "scenes", "out", "--setting", "scoring.ttc_weight=-1"], "scoring.ttc_weight is -1"),
+        (["engine", "card", "--setting", "decoding.goals=4"], "the command reads model.engines, model.device"),
+        (["engine", "card", "--without-gpu", "--setting", "model.device=cuda:1"], "no effect with --without-gpu"),
+        (["make-bag", "pandaset_002", "{out}", "--setting", "cameras.width=320"], "--setting has no effect on the"),
+        (["make-bag", "world", "{out}", "--setting", "cameras.widht=320"], "cameras.widht"),
+        (["export", "weights", "--out", "{out}", "--setting", "guard.clearance_m=1"], "the command reads decoding"),
+        (["doctor", "--setting", "planner"], "planner: expected NAME=VALUE"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(words, said, tmp_path, capsys):
+    assert main([word.replace("{out}", str(tmp_path / "out")) for word in words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("size", ["x", "0x0", "-1x5", "nanx5", "99999999999x5", "1920", "1920x1080x3", "8x8"])
 def test_a_camera_of_no_size_is_refused(size, capsys):
     with pytest.raises(SystemExit) as ended:

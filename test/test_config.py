@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reflectdrive_ros import arguments
 from reflectdrive_ros.config import Config, ConfigError, as_yaml, load, override, override_dotted, settings
-from reflectdrive_ros.runtime import cli_args
 
 ROOT = Path(__file__).parents[1]
 LEAVES = list(settings(Config()))
@@ -293,6 +293,6 @@ def test_any_values_are_a_configuration_or_one_sentence(values):
 
 @pytest.mark.parametrize(("text", "value"), [("2e-4", 2e-4), ("1.5E3", 1500.0), ("3", 3), ("map", "map"), ("1e", "1e")])
 def test_a_setting_of_the_command_line_may_have_an_exponent(text, value):
-    found = cli_args.settings_of([f"a.b={text}"])["a.b"]
+    found = arguments.settings_of([f"a.b={text}"])["a.b"]
     assert found == value
     assert type(found) is type(value)

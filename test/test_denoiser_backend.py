@@ -266,7 +266,14 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card):
 
 
 @pytest.mark.parametrize(
-    "option", [["--precision", "int8", "--gate", "."], ["--camera", "64x64"], ["--guidance"], ["--batch", "3"]]
+    "option",
+    [
+        ["--precision", "int8", "--gate", "."],
+        ["--camera", "64x64"],
+        ["--guidance"],
+        ["--batch", "3"],
+        ["--setting", "decoding.goals=4"],
+    ],
 )
 def test_options_of_token_networks_are_refused(weights, tmp_path, capsys, option, monkeypatch):
     monkeypatch.setattr("reflectdrive_ros.cli.export.check_options", lambda args: None)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from reflectdrive_ros.cli import doctor
+from reflectdrive_ros.config import Config, override_dotted
 from reflectdrive_ros.ros import system_checks
 from reflectdrive_ros.ros.system_checks import State
 
@@ -82,14 +83,48 @@ def test_without_ros_it_says_so_and_what_to_do(tmp_path):
 
 
 def test_numbers_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "run_checks", lambda environment: iter([system_checks.python((3, 11))]))
+    monkeypatch.setattr(doctor, "run_checks", lambda environment, config: iter([system_checks.python((3, 11))]))
     assert doctor.run(arguments("--json", tmp_path / "nowhere" / "doctor.json")) == 2
     assert "doctor.json cannot be written: No such file or directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("settings", "state", "said"),
+    [
+        ({}, State.OK, "reflectdrive2: "),
+        ({"planner": "route_follower"}, State.OK, "route_follower, which needs no model"),
+        ({"planner": "nobody"}, State.MISSING, "planner is 'nobody', expected one of"),
+        ({"model.file": "nowhere.safetensors"}, State.MISSING, "nowhere.safetensors"),
+        ({"model.sha256": "0" * 64}, State.MISSING, f"expected {'0' * 64}"),
+        ({"model.backend": "torch"}, State.MISSING, "is read by tensorrt, onnxruntime"),
+    ],
+)
+def test_the_configured_planner_is_checked(settings, state, said):
+    found = system_checks.planner(override_dotted(Config(), settings))
+    assert (found.state, found.required) == (state, True)
+    assert said in found.found
+    assert found.todo or state is State.OK
+
+
+def test_a_backend_that_is_not_installed_is_said(monkeypatch):
+    monkeypatch.setattr(system_checks.importlib.util, "find_spec", lambda name: None)
+    found = system_checks.planner(Config())
+    assert found.state is State.MISSING
+    assert "needs onnxruntime" in found.found
+    assert "pip install onnxruntime" in found.todo
+
+
+def test_settings_and_files_reach_the_checks(monkeypatch, tmp_path):
+    given = []
+    monkeypatch.setattr(doctor, "run_checks", lambda environment, config: given.append(config) or iter([]))
+    (tmp_path / "car.yaml").write_text("planner: route_follower\ninputs: {objects_type: tracked}\n")
+    assert doctor.run(arguments("--config", tmp_path / "car.yaml", "--setting", "inputs.objects_type=none")) == 0
+    assert (given[0].planner, given[0].inputs.objects_type) == ("route_follower", "none")
+
+
 def test_what_is_optional_does_not_stop_the_planner(monkeypatch, capsys):
     absent = system_checks.Finding("tensorrt", State.MISSING, "not installed", "nothing", required=False)
-    monkeypatch.setattr(doctor, "run_checks", lambda environment: iter([absent]))
+    monkeypatch.setattr(doctor, "run_checks", lambda environment, config: iter([absent]))
     assert doctor.run(arguments()) == 0
     assert "MISSING (optional)" in capsys.readouterr().out
 

@@ -12,6 +12,7 @@ import pytest
 from scenes import config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
+from reflectdrive_ros import arguments
 from reflectdrive_ros import command as wrapper
 from reflectdrive_ros.config import CamerasConfig, Config, VehicleConfig
 from reflectdrive_ros.domain import Trajectory
@@ -178,7 +179,7 @@ def command(*words):
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--random-weights", action="store_true")
     cli_args.add_model_arguments(parser)
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
     closed_loop.add_arguments(parser)
     args = parser.parse_args([str(word) for word in words])
 

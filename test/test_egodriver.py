@@ -1,5 +1,6 @@
 """Claims about `reflectdrive serve --egodriver`: frames and units, the deadline, isolated sessions."""
 
+import json
 import threading
 import time
 from dataclasses import replace
@@ -116,13 +117,17 @@ def serving(made):
 
 def test_a_hundred_steps_are_answered_within_the_deadline_and_the_car_drives_on():
     small = [FakeCamera(width=96, height=54)]
-    with serving(serve.make_driver(FOLLOWER, DEADLINE_S)) as port, FakeLoop(f"{HOST}:{port}", small) as loop:
+    made = serve.make_driver(FOLLOWER, DEADLINE_S)
+    with serving(made) as port, FakeLoop(f"{HOST}:{port}", small) as loop:
         result = loop.run(100)
     assert result.steps == len(result.debug) == 100
     assert max(answer.inference_seconds for answer in result.debug) < DEADLINE_S
     assert not any(answer.scalars["stopped"] for answer in result.debug)
     assert np.abs(result.lateral_offsets_m).max() < 0.2
     assert result.speeds_mps[-1] > 5.0
+    numbers = made.numbers()
+    assert (numbers["sessions"], numbers["late"], numbers["plans"]) == (1, 0, {"planner": 100})
+    assert 0.0 < numbers["latency_ms"]["total"]["p50"] <= numbers["latency_ms"]["total"]["p99"]
 
 
 def test_the_learned_planner_drives_by_the_images_of_the_contract():
@@ -174,11 +179,13 @@ class Slow(driver.PlannerDriver):
 
 
 def test_a_plan_that_is_late_is_replaced_by_the_stop_plan_at_the_deadline():
-    with serving(Slow(FOLLOWER, None, 0.1)) as port, FakeLoop(f"{HOST}:{port}", initial_speed_mps=8.0) as loop:
+    made = Slow(FOLLOWER, None, 0.1)
+    with serving(made) as port, FakeLoop(f"{HOST}:{port}", initial_speed_mps=8.0) as loop:
         result = loop.run(3)
     assert result.steps == 3
     assert max(answer.inference_seconds for answer in result.debug) < 0.9
     assert all(answer.scalars["stopped"] for answer in result.debug)
+    assert (made.numbers()["late"], made.numbers()["plans"]) == (3, {"stop": 3})
 
 
 def test_damaged_images_give_the_stop_plan_and_not_an_error():
@@ -199,6 +206,17 @@ def test_a_planner_that_needs_cameras_refuses_a_session_without_a_view():
         loop.run(1)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "no declared camera sees" in refused.value.details()
+
+
+def test_the_numbers_of_a_server_are_written_when_it_ends(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(server, "run_server", lambda *given, **options: None)
+    file = tmp_path / "numbers.json"
+    assert __main__.run(["serve", "--egodriver", "--planner", "route_follower", "--json", str(file)]) == 0
+    content = json.loads(file.read_text())
+    assert (content["planner"], content["sessions"], content["plans"]) == ("route_follower", 0, {})
+    assert content["latency_ms"] == {"total": None}
+    assert {"version", "commit", "device", "date", "command"} <= content.keys()
+    assert "served by route_follower" in capsys.readouterr().out
 
 
 def test_the_command_says_what_it_needs(capsys):

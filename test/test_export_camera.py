@@ -14,7 +14,7 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.config import ModelConfig
 from reflectdrive_ros.domain import CameraFrame, StepKind
 from reflectdrive_ros.model import vision
-from reflectdrive_ros.model.card import sha256_of
+from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.network import load_network
 
@@ -36,9 +36,12 @@ def larger(count):
 
 
 def test_an_engine_drives_by_graphs_that_take_the_cameras_images(tiny_model, tmp_path):  # noqa: F811
-    assert main(["export", str(tiny_model.file), "--out", str(tmp_path), "--camera", "160x100"]) == 0
+    words = ["--camera", "160x100", "--setting", "decoding.goal_floor=0.001"]
+    assert main(["export", str(tiny_model.file), "--out", str(tmp_path), *words]) == 0
     card = tmp_path / "card.json"
+    assert GraphCard.read(card).decoding()["goal_floor"] == 0.001
     asked = replace(config(planner="reflectdrive2"), model=ModelConfig(str(card), sha256_of(card)))
+    asked = replace(asked, decoding=replace(asked.decoding, goal_floor=0.001))
     opened = load_network(asked.model, asked.decoding)  # its self-check holds it against the card's golden answer
     assert (opened.inputs.width, opened.inputs.height) == (160, 100)
     frames = [

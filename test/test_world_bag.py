@@ -59,6 +59,16 @@ def test_the_ego_of_the_bag_drives_off(bag):
     assert egos[-1].speed_mps > egos[0].speed_mps
 
 
+def test_settings_reach_the_drive(tmp_path):
+    out = tmp_path / "bag"
+    words = ["--seconds", "0.3", "--setting", "output.map_frame=town", "--setting", "cameras.required=false"]
+    assert main(["make-bag", "world", str(out), "--seed", "3", *words]) == 0
+    with BagReader(out) as bag:
+        assert not [topic.name for topic in bag.topics if "camera" in topic.name and topic.count]
+        (odometry, *_) = bag.messages(["/localization/kinematic_state"])
+        assert odometry.message().header.frame_id == "town"
+
+
 def test_an_unknown_planner_is_one_sentence(tmp_path, capsys):
     assert main(["make-bag", "world", str(tmp_path / "bag"), "--planner", "nobody"]) == 2
     assert "planner is 'nobody', expected one of" in capsys.readouterr().err.replace("\n", " ")

@@ -1,7 +1,7 @@
 """`reflectdrive compare OUT_A OUT_B`: compares two replays of the same bags plan by plan, with confidence intervals.
 
 OUT_A and OUT_B are outputs of `reflectdrive replay`, of one bag or of many. Plans are paired by bag and stamp.
-Differences are B less A. The same folders give the same numbers.
+Differences are B less A. The same folders give the same numbers: no setting (--setting) changes them.
 """
 
 from __future__ import annotations

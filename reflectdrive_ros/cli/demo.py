@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--planner", help="recipe to use instead of the default")
     cli_args.add_model_arguments(parser)
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
     arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")

@@ -1,4 +1,7 @@
-"""`reflectdrive doctor`: what is installed, what is missing, what to do. Exit code 1 where the planner cannot run."""
+"""`reflectdrive doctor`: what is installed, what is missing, what to do. Exit code 1 where the planner cannot run.
+
+The planner is the configured one: its model file, a backend that reads it, and the messages of its topics are checked.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .. import arguments
 from ..command import command, make_table
+from ..config import Config, load, override_dotted
 from ..provenance import write_numbers
 from ..ros.system_checks import Finding, State, run_checks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings of the node (YAML)")
+    arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings as JSON")
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
-    """Exit code 0 when the planner can run, 1 when something it requires is missing, 2 when FILE cannot be written."""
-    findings = list(run_checks(os.environ))
+    """Exit code 0 when the planner can run, 1 when something required is missing, 2 for a bad file or setting."""
+    config = override_dotted(load(args.config) if args.config else Config(), arguments.settings_of(args.settings))
+    findings = list(run_checks(os.environ, config))
     ready = not any(finding.required and finding.state is State.MISSING for finding in findings)
     rows = [{**asdict(finding), "state": finding.state.value} for finding in findings]
     write_numbers(args.json, {"ready": ready, "findings": rows})

@@ -19,8 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from .. import arguments
 from ..command import command, make_table
-from ..config import ModelConfig, override
+from ..config import Config, ConfigError, ModelConfig, override, override_dotted
 from ..deploy.engines import BuiltEngine, build, try_build
 from ..model.card import GraphCard
 from ..provenance import write_numbers
@@ -28,11 +29,14 @@ from ..recipe_config import DecodingConfig
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network
 
+READ = ("model.engines", "model.device")  # settings
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("card", metavar="CARD", help="card.json of exported graphs")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="of the engines (default: engines, beside the card)")
-    parser.add_argument("--device", default="cuda", metavar="NAME", help="cuda, or one of several, as cuda:1")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="of the engines (default: model.engines)")
+    parser.add_argument("--device", metavar="NAME", help="cuda, or one of several, as cuda:1 (default: model.device)")
+    arguments.add_settings_argument(parser, f"one setting, may be repeated: {', '.join(READ)}")
     parser.add_argument(
         "--check", action="store_true", help="build nothing: check that engines exist and pass the self-check"
     )
@@ -44,13 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    settings = override_dotted(Config(), arguments.settings_of(args.settings, READ)).model
     if args.without_gpu:
+        if args.settings:
+            raise ConfigError("--setting has no effect with --without-gpu, which keeps no engine: leave it out")
         numbers = check_builder(args.card, errors)
         write_numbers(args.json, numbers)
         console.print(table(numbers))
         console.print(f"TensorRT for RTX takes all graphs of {numbers['card']}; nothing ran on a GPU")
         return
-    numbers = build_and_check(args.card, args.device, args.folder, not args.check, errors)
+    device = args.device or ("cuda" if settings.device == "auto" else settings.device)
+    folder = args.folder or (Path(settings.engines) if settings.engines else None)
+    numbers = build_and_check(args.card, device, folder, not args.check, errors)
     write_numbers(args.json, numbers)
     show(numbers, console)
 

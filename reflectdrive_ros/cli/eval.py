@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_model_arguments(parser)
     cli_args.add_random_weights_argument(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planners and score (YAML)")
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
     made = parser.add_argument_group("scene sets of the proving ground", "a missing set is generated first")
     made.add_argument("--limit", type=arguments.positive_int(), metavar="N", help="score the first N scenes only")
     made.add_argument(

@@ -27,7 +27,7 @@ from rich.table import Table
 from .. import arguments
 from ..bench.accuracy_gate import evaluate_gate, quantise_and_check, sentence
 from ..command import command, make_table
-from ..config import Config, ConfigError, load
+from ..config import Config, ConfigError, load, override_dotted
 from ..data import shards
 from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
 from ..deploy.export_denoiser import LARGEST_BATCH, export_denoiser
@@ -97,14 +97,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also build engines on this machine's GPU, as reflectdrive engine does; M is decoding.goals",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file whose section `decoding` is built in")
+    arguments.add_settings_argument(
+        parser, "one setting of `decoding`, or with --gate of the planner that is scored; may be repeated"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when something cannot be used, or the gate is not passed."""
-    config = load(args.config) if args.config else Config()
     check_options(args)
+    settings = arguments.settings_of(args.settings, ("decoding",) if args.gate is None else ())
+    config = override_dotted(load(args.config) if args.config else Config(), settings)
     source = read_card(args.checkpoint)
     weights_sha256 = args.sha256 or source.get("sha256") or ""
     if network_kind(args.checkpoint) == "denoiser":
@@ -151,6 +155,7 @@ def write_denoiser(args: argparse.Namespace, source: Mapping[str, Any], weights_
         f"--precision {args.precision}": args.precision != "fp32",
         "--camera": args.camera is not None,
         "--guidance": args.guidance,
+        "--setting": bool(args.settings),
     }
     if option := next((name for name, given in asked.items() if given), ""):
         raise ConfigError(f"{option} is for token networks, but {args.checkpoint} is a denoiser: leave it out")

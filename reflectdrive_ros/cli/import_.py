@@ -5,7 +5,7 @@ Diffusion-Planner saves them; the tensors are those of ema_state_dict. A pickle 
 not run. Missing, unexpected and misshapen tensors are listed, and nothing is written then.
 
 --out DIR gets weights.safetensors (float32) and card.json. The public network was not trained with dropped conditions:
-its card has no capability `guidance`.
+its card has no capability `guidance`. No setting (--setting) changes the weights.
 
 --check CASE.npz compares this package's results with those of the public code, which the case holds: inputs, encoder,
 decoder and sampler. The exit code is 1 if a largest difference is above its tolerance, and nothing is written then. The

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_table, track_progress
-from ..config import Config, override_dotted
+from ..config import Config, ConfigError, override_dotted
 from ..demo import world_bag
 from ..demo.recordings import Recording, open_recording
 from ..model.card import RENDERED
@@ -27,6 +27,7 @@ from ..provenance import write_numbers
 from ..ros.bag import IMAGE_DOMAIN, STORAGES, BagReader, BagWriter
 
 WORLD = Path("world")
+PLANNER = "route_follower"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     drive = parser.add_argument_group("of the world")
     world_bag.add_world_arguments(drive)
     drive.add_argument("--seconds", type=arguments.duration(0.1, 3600.0), default=20.0, help="of driving")
-    drive.add_argument("--planner", default="route_follower", help="planner")
+    drive.add_argument("--planner", help=f"planner (default: {PLANNER})")
+    arguments.add_settings_argument(drive)
 
 
 @command(lambda args: f"what was written until then is a whole bag: {args.out}")
@@ -60,9 +62,12 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 @contextmanager
 def _opened(args: argparse.Namespace) -> Iterator[Recording]:
     if args.source != WORLD:
+        if args.settings:
+            raise ConfigError(f"--setting has no effect on the messages of the recording {args.source}: leave it out")
         yield open_recording(args.source)
         return
-    config = override_dotted(Config(), {"planner": args.planner})
+    given = {} if args.planner is None else {"planner": args.planner}
+    config = override_dotted(Config(), {"planner": PLANNER, **arguments.settings_of(args.settings), **given})
     get_planner(config)
     with world_bag.open_world(args, config) as world:
         yield world_bag.world_recording(world, config, args.seconds)

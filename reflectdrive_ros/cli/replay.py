@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
     cli_args.add_model_arguments(parser)
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
     arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument(
         "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"

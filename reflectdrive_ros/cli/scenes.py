@@ -3,7 +3,8 @@
 An incomplete set is completed: complete shards are kept. A large one can be made in parts, on several machines (--first
 20000 --count 30000), which are then sets of their own. Sets are `train`, `val`, `test` and `hard`; they share no road
 network. Without --out a set is in $REFLECTDRIVE_SCENES, or else in ~/.cache/reflectdrive/scenes, under a name that
-changes with the scene version and the sampler's options.
+changes with the scene version and the sampler's options. No setting (--setting) changes a scene: a set is the same for
+all planners and vehicles.
 """
 
 from __future__ import annotations

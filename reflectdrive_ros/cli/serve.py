@@ -3,6 +3,7 @@
 A simulator connects by gRPC, opens sessions, sends images, egomotion and a route, and asks for a plan. Each session has
 its own engine; a failure in one does not stop others. A plan that is not ready within `--deadline-ms` is replaced by
 the stop plan. It listens on this machine only, unless `--host` names another address: the contract knows no passwords.
+When it ends it counts sessions and plans, and gives planning times.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from .. import arguments
-from ..command import command
+from ..command import command, make_list
 from ..config import Config
 from ..errors import UserError
 from ..planning import LEARNED, VECTOR_PLANNERS
+from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, check_network
 
@@ -34,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planner", help="recipe to use instead of the default")
     cli_args.add_model_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings (YAML)")
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
     parser.add_argument("--host", default=HOST, metavar="ADDRESS", help=f"address to listen on (default: {HOST})")
     parser.add_argument("--port", type=arguments.PORT, default=PORT, help="0: any free one")
     parser.add_argument(
@@ -47,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="a plan that takes longer is replaced by the stop plan",
     )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON, when it ends")
 
 
 @command()
@@ -64,6 +68,23 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         server.run_server(driver, port=args.port, host=args.host, max_workers=WORKERS, mode=args.mode)
     except RuntimeError as fault:
         raise UserError(f"{fault}: the port is in use or the address is not this machine's; give --port") from None
+    numbers = {"planner": config.planner, **driver.numbers()}
+    write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(config, [config.planner]))
+    console.print(table(numbers))
+
+
+def table(numbers: dict[str, Any]) -> Table:
+    latency_ms = numbers["latency_ms"]["total"]
+    planning_time = "-"
+    if latency_ms is not None:
+        planning_time = f"p50 {latency_ms['p50']:.1f} ms, p99 {latency_ms['p99']:.1f} ms"
+    rows = {
+        "sessions": str(numbers["sessions"]),
+        "plans": ", ".join(f"{count} {name}" for name, count in numbers["plans"].items()) or "none",
+        "late": str(numbers["late"]),
+        "planning time": planning_time,
+    }
+    return make_list(f"served by {numbers['planner']}", rows)
 
 
 def served_config(config: Config) -> Config:

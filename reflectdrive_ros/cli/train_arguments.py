@@ -10,7 +10,6 @@ from ..command import HelpFormatter
 from ..config import ConfigError
 from ..data import real_tracks
 from ..data.scene import FAMILIES
-from ..runtime import cli_args
 
 RECORDED = real_tracks.NAME  # recorded traffic, in place of a folder of scenes; real_tracks:DIR is that of a folder
 
@@ -42,7 +41,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> Non
         "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, in minutes"
     )
     parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
     arguments.add_workers_arguments(parser, "--workers", 2, "processes that read scenes and score plans")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -37,6 +37,7 @@ from .convert import BadInput
 log = logging.getLogger(__name__)
 MIN_COVERAGE = 0.01  # of a camera of the network; one that is covered less stays black
 NO_MAP_LIMIT_MPS = 13.9
+TIMES_MAX = 100_000  # planning times that are kept, the newest
 
 
 @dataclass(eq=False)
@@ -49,7 +50,6 @@ class Session:
     route: Array = field(default_factory=lambda: np.zeros((0, 3)))  # (L, 3) map frame
     instants: deque[tuple[int, tuple[CameraFrame, ...]]] = field(default_factory=lambda: deque(maxlen=64))
     running: Future[StepReport] | None = None
-    late: int = 0  # plans that were not ready within the deadline
 
 
 class PlannerDriver(BaseDriver):
@@ -69,6 +69,25 @@ class PlannerDriver(BaseDriver):
         self._rig: tuple[Camera, ...] = tuple(camera_rig(network)) if config.needs_cameras else ()
         self._sessions: dict[str, Session] = {}
         self._network_lock = threading.Lock()
+        self._counts: Counter[str] = Counter()  # sessions, late, and plans by name of their source
+        self._times_ms: deque[float] = deque(maxlen=TIMES_MAX)
+        self._counts_lock = threading.Lock()
+
+    def numbers(self) -> dict[str, Any]:
+        """Sessions, plans by source, plans that were not ready at the deadline, and the engine's time per plan."""
+        with self._counts_lock:
+            counts, times_ms = Counter(self._counts), np.array(self._times_ms)
+        plans = {source.name.lower(): counts[source.name] for source in PlanSource if counts[source.name]}
+        total = None
+        if len(times_ms):
+            total = {f"p{share}": round(float(np.percentile(times_ms, share)), 3) for share in (50, 99)}
+        return {"sessions": counts["sessions"], "plans": plans, "late": counts["late"], "latency_ms": {"total": total}}
+
+    def _count(self, name: str, time_ms: float | None = None) -> None:
+        with self._counts_lock:
+            self._counts[name] += 1
+            if time_ms is not None:
+                self._times_ms.append(time_ms)
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -91,6 +110,7 @@ class PlannerDriver(BaseDriver):
         if self._rig and max(view.coverage for view in views) < MIN_COVERAGE:
             raise BadInput("no declared camera sees what the network's cameras see: check rig_to_camera")
         self._sessions[session.uuid] = Session(Engine(self._config, self._clock, network=self._network), views)
+        self._count("sessions")
 
     def on_session_close(self, session: SessionState) -> None:
         if (found := self._sessions.pop(session.uuid, None)) is not None:
@@ -132,13 +152,13 @@ class PlannerDriver(BaseDriver):
     def _plan_in_time(self, own: Session, ctx: DriveContext, ego: EgoState) -> StepReport:
         """The engine's step, or its stop plan where the step has not ended at the deadline."""
         if own.running is not None and not own.running.done():
-            own.late += 1
+            self._count("late")
             return own.engine.stop(ego, None, "the plan before this one is not ready yet")
         own.running = own.worker.submit(self._step, own, ctx, ego)
         try:
             return own.running.result(self._deadline_s)
         except FutureTimeout:
-            own.late += 1
+            self._count("late")
             reason = f"no plan within {1e3 * self._deadline_s:.0f} ms: raise --deadline-ms, or use a faster machine"
             log.warning("session %s: %s", ctx.session.uuid, reason)
             return own.engine.stop(ego, None, reason)
@@ -196,6 +216,7 @@ class PlannerDriver(BaseDriver):
         return (*older[1], *frames)
 
     def _result(self, report: StepReport, time_us: int) -> DriveResult:
+        self._count(report.source.name, report.timings_ms.get("total"))
         times, poses = convert.trajectory_us(report.plan.trajectory, time_us)
         plan = RigTrajectory(times, [Pose.from_xyz_yaw(x, y, 0.0, heading) for x, y, heading in poses.tolist()])
         scalars = {

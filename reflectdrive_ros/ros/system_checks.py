@@ -24,6 +24,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..config import Config
+from ..errors import UserError
 from . import topics
 
 SEGMENT_BYTES = 64 * 2**20  # shared memory of one participant under config/fastdds.xml
@@ -48,14 +49,15 @@ class Finding:
     required: bool = True  # MISSING and required: the planner cannot run
 
 
-def run_checks(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Every finding about this machine, in the order of a reader's questions."""
+def run_checks(environment: Mapping[str, str], config: Config) -> Iterator[Finding]:
+    """Every finding about this machine and the configured planner, in the order of a reader's questions."""
     yield python(sys.version_info[:2])
     yield ros(environment)
     word = f"/reflectdrive_doctor_{os.getpid()}"
     speaker = start_talker(word) if importlib.util.find_spec("rclpy") else None  # runs during the other checks
-    yield from messages()
+    yield from messages(config)
     yield from libraries()
+    yield planner(config)
     yield nvidia()
     yield shared_memory(Path("/dev/shm"))
     yield dds_profile(environment)
@@ -93,9 +95,8 @@ def ros(environment: Mapping[str, str]) -> Finding:
     return Finding("ROS 2", State.OK, "of unknown distribution")
 
 
-def messages() -> Iterator[Finding]:
+def messages(config: Config) -> Iterator[Finding]:
     """The message packages that the topics need, in three groups: ROS's, Autoware's, ours."""
-    config = Config()
     types = {topic.type for topic in (*topics.inputs(config), *topics.OUTPUTS)} - {topics.OPERATION_MODE_TYPE}
     types |= {*topics.ROUTE_TYPES.values(), *topics.OBJECT_TYPES.values(), topics.MAP_TYPE}
     packages = sorted({name.split("/")[0] for name in types})
@@ -204,6 +205,31 @@ def _version(distributions: tuple[str, ...]) -> str:
         except metadata.PackageNotFoundError:
             continue
     return "installed"  # Debian's OpenCV, for one, has no metadata
+
+
+def planner(config: Config) -> Finding:
+    """Whether the configured planner has its model file and a backend that reads it; the network is not run."""
+    try:
+        from ..planning import LEARNED, get_planner
+        from ..runtime.model_file import resolve_path, verified_sha256
+        from ..runtime.network import INSTALL_TARGETS, backends_of
+    except ImportError as fault:
+        return Finding("planner", State.MISSING, _first_line(fault), INSTALL)
+    try:
+        get_planner(config)
+        if config.planner not in LEARNED:
+            return Finding("planner", State.OK, f"{config.planner}, which needs no model")
+        verified_sha256(config.model)
+        path = resolve_path(config.model.file)
+        backends = backends_of(path, config.model)
+    except UserError as fault:
+        todo = "see docs/install.md; or another --setting planner=NAME, model.file=FILE"
+        return Finding("planner", State.MISSING, str(fault), todo)
+    installed = [name for name in backends if importlib.util.find_spec(name)]
+    if not installed:
+        todo = " or ".join(f"pip install {INSTALL_TARGETS[name]}" for name in backends)
+        return Finding("planner", State.MISSING, f"{config.planner}: {path} needs {' or '.join(backends)}", todo)
+    return Finding("planner", State.OK, f"{config.planner}: {path}, on {' or '.join(installed)}")
 
 
 def nvidia() -> Finding:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .. import arguments
+from ..arguments import add_settings_argument as add_settings_argument
+from ..arguments import settings_of as settings_of
 from ..config import Config, ConfigError, load, override_dotted
-from ..documents import DocumentError, parse_yaml
-from ..files import shown
 from ..planning import LEARNED, decoding_config, get_planner
 from ..planning.planner import AnyNetwork, Network
 from ..recipe_config import DecodingConfig
 from .model_file import model_config, verified_sha256, weights_sha256
 from .network import load_network, random_network, token_network, worker_network
-
-EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML reads 2e-4, without a point, as a text
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
@@ -32,17 +29,6 @@ def add_random_weights_argument(parser: argparse._ActionsContainer) -> None:
         "--random-weights",
         action="store_true",
         help="one more row per learned planner: its network with random weights",
-    )
-
-
-def add_settings_argument(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--setting",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="NAME=VALUE",
-        help="one setting, may be repeated",
     )
 
 
@@ -128,17 +114,3 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
         if name in LEARNED:
             verified_sha256(asked.model)
     return config
-
-
-def settings_of(pairs: Sequence[str]) -> Mapping[str, Any]:
-    """Names and values of NAME=VALUE. Raises ConfigError."""
-    values = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"{pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
-        try:
-            values[name] = float(value) if EXPONENT.fullmatch(value) else parse_yaml(value)
-        except DocumentError as fault:
-            raise ConfigError(f"{shown(pair)}: the value {fault}") from None
-    return values
