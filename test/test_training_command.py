@@ -22,7 +22,7 @@ from reflectdrive_ros.files import lock_folder
 from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.vision import VisionConfig
 from reflectdrive_ros.stopping import Stopped
-from reflectdrive_ros.training import run_log, settings, sft, train_state
+from reflectdrive_ros.training import run_log, settings, sft, token_runs, train_state
 
 HEAD = run_log.all_columns(sft.COLUMNS)
 GRAPHS = Path(__file__).parents[1] / "models" / "reflectdrive2_small" / "onnx"
@@ -47,7 +47,7 @@ def test_a_signal_before_anything_is_saved_says_that_the_run_begins_anew(sets, t
     def interrupted(*_):
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr(train_run, "build_cache", interrupted)
+    monkeypatch.setattr(token_runs, "build_cache", interrupted)
     assert train_run.run(command(sets, tmp_path / "run", yaml=TINY)) == 143
     assert capsys.readouterr().err.strip() == "stopped; nothing saved yet, the same command starts from the beginning"
     assert not (tmp_path / "run").exists()
@@ -226,7 +226,7 @@ def test_faults_end_with_exit_code_2_and_one_sentence(sets, tmp_path, capsys):
 
 
 def test_sets_and_networks_that_are_not_there_are_said_before_the_work(sets, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train_run, "build_cache", lambda *_: pytest.fail("scenes are made ready first"))
+    monkeypatch.setattr(token_runs, "build_cache", lambda *_: pytest.fail("scenes are made ready first"))
     assert train_run.run(command((sets[0], tmp_path / "nowhere"), tmp_path / "a")) == 2
     assert "nowhere holds no set of scenes" in capsys.readouterr().err
     assert train_run.run(command(sets, tmp_path / "b", "--init-from", str(tmp_path / "nowhere"))) == 2

@@ -8,10 +8,7 @@ from pathlib import Path
 from .. import arguments
 from ..command import HelpFormatter
 from ..config import ConfigError
-from ..data import real_tracks
 from ..data.scene import FAMILIES
-
-RECORDED = real_tracks.NAME  # recorded traffic, in place of a folder of scenes; real_tracks:DIR is that of a folder
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> None:
@@ -65,11 +62,3 @@ def tag_weights(args: argparse.Namespace) -> dict[str, float]:
         if name not in FAMILIES:
             raise ConfigError(f"--tag names {name}, expected one of {', '.join(FAMILIES)}")
     return found
-
-
-def tracks_folder(name: str) -> Path | None:
-    """The folder of recordings that a value of --train names; None where it is a folder of scenes."""
-    recorded, colon, folder = name.partition(":")
-    if recorded != RECORDED:
-        return None
-    return Path(folder) if colon else real_tracks.default_folder()

@@ -39,6 +39,7 @@ from ..scoring import drivable
 from ..vector_spec import VectorSpec
 from .vector_data import VectorSet, flat_row, format_key, futures, row_size, set_of_rows
 
+RECORDED = real_tracks.NAME  # as a training set, in place of a folder of scenes; real_tracks:DIR: that of a folder
 FORMAT = 3  # raise it when samples change
 SAMPLE_EVERY_STEPS = 5  # 0.5 s
 HISTORY_STEPS = AgentHistory.STEPS - 1  # another vehicle is sampled after 2 s, or from the start of the recording
@@ -58,6 +59,14 @@ OVERLAP = "overlaps another box"
 NO_CAR = "has not the size of a car"
 REPEATED = "is in another recording, too"
 SKIPPED = (OFF_ROAD, NO_LANE, OFF_ROUTE, STANDING, OVERLAP, NO_CAR, REPEATED)  # reasons, of samples
+
+
+def tracks_folder(name: str) -> Path | None:
+    """The folder of recordings that a training set names; None where it is a folder of scenes."""
+    recorded, colon, folder = name.partition(":")
+    if recorded != RECORDED:
+        return None
+    return Path(folder) if colon else real_tracks.default_folder()
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,90 @@
+"""Common to the runs of `train`: what a run is given, its folder, how it resumes and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..data import shards
+from ..parallel import Workers
+from ..stopping import exit_code, print_stop
+from . import settings, train_state
+from .run_log import LOG, complete_rows
+from .settings import DiffusionTrainConfig, TrainConfig
+from .train_state import StateError
+
+
+@dataclass(frozen=True)
+class RunSources:
+    """What a run is given besides its settings."""
+
+    sets: Sequence[str]  # training sets: folders and URLs; for denoisers also recordings
+    weights: Sequence[float]  # relative frequency of the scenes of each set
+    val: Path | None  # validation set
+    out: Path
+    init_from: Path | None  # run, or folder of weights, that initialises this one
+    workers: Workers  # read scenes and score plans
+
+
+def check_continues(out: Path, config: TrainConfig | DiffusionTrainConfig, columns: Sequence[str]) -> None:
+    """Removes incomplete rows of the log. Raises StateError if `out` holds a run of other settings."""
+    found = train_state.read_progress(out)
+    if found is None:
+        return
+    other = settings.differences(config, found[1]["settings"])
+    if other:
+        names = ", ".join(other)
+        raise StateError(f"{out} holds a run with other settings ({names}): use those settings, or give another --out")
+    complete_rows(out / LOG, columns)
+
+
+def check_same_scenes(out: Path, key: str, folder: Path | str) -> None:
+    """Raises StateError if `out` holds a run on other scenes than those of `key`."""
+    found = train_state.read_progress(out)
+    if found is not None and found[1]["scenes"] != key:
+        raise StateError(f"{out} holds a run on other scenes than {folder}: give another --out")
+
+
+def describe_set(folder: Path) -> dict[str, Any]:
+    """A set of scenes, for the card."""
+    index = shards.index_of(folder)
+    return {"folder": folder.name, "set": index.set, "scenes": index.scenes, "made_by": dict(index.made_by)}
+
+
+@contextmanager
+def show_preparation(
+    console: Console, description: str = "preparing scenes, shard by shard"
+) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar, by its function of what is done and of the total."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def resumption(out: Path) -> str:
+    """What the same command does after a stop."""
+    try:
+        found = train_state.read_progress(out)
+    except StateError as fault:
+        return str(fault)
+    if found is None:
+        return "nothing saved yet, the same command starts from the beginning"
+    return f"the same command resumes at step {found[0].step}"
+
+
+def finish(out: Path, fabric: Fabric, stopped_by: int | None, done: train_state.Progress, console: Console) -> int:
+    """Tells how a run ended; its exit code."""
+    if stopped_by is not None:
+        if fabric.is_global_zero:
+            print_stop(resumption(out))
+        return exit_code(stopped_by)
+    console.print(f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {out / train_state.WEIGHTS}")
+    return 0

@@ -1,0 +1,265 @@
+"""Runs of token networks: caches, prompts, goal scores and rewards, and the training that its settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from lightning_fabric import Fabric
+from rich.console import Console
+
+from ..cluster import Cluster
+from ..config import ConfigError
+from ..data import cache, shards
+from ..data.cache import CachedSet, Shape, build_cache
+from ..files import lock_folder
+from ..model.token.moe import RefineConfig as ExpertConfig
+from ..model.token.net import TokenNetConfig
+from ..model.token.rollout import default_decoding
+from ..provenance import provenance
+from ..stopping import defer_signals
+from ..storage import location
+from . import goal_scores as goal_scores_of
+from . import plan_rl, prompt_cache, refine, rewards, rl, rollouts, runs, sft, train_state, validation
+from .data import Source, batches, shape_of, unknown_sentences
+from .fabric import launch_fabric
+from .goal_scores import GoalScores
+from .prompt_cache import PromptCache
+from .rewards import PlanScorer, RewardPool
+from .rollout_pool import RolloutPool
+from .run_log import RunLog
+from .runs import RunSources
+from .settings import RefineTrainConfig, RlTrainConfig, TrainConfig
+from .token_job import PretrainedPaths, TokenJob
+from .train_state import StateError
+from .validation import ValidationSet
+
+
+def train(
+    sources: RunSources,
+    config: TrainConfig,
+    network: TokenNetConfig,
+    tags: Mapping[str, float],
+    pretrained_paths: PretrainedPaths,
+    console: Console,
+    errors: Console,
+) -> int:
+    """Begins or resumes a run; returns its exit code. Raises UserError, OSError.
+
+    `tags`: relative frequency of scenario tags, else 1.
+    """
+    runs.check_continues(sources.out, config, columns_of(config))
+    folders = [location(name) for name in sources.sets]
+    for folder in filter(None, (*folders, sources.val)):  # before preparing, which takes hours
+        shards.index_of(folder)
+    if len(folders) > 1 and config.loss.goal_score > 0.0:
+        raise ConfigError(f"loss.goal_score scores the goals of one set, but --train names {len(folders)}: give one")
+    init_from = sources.init_from
+    about_init = None if init_from is None else train_state.describe_init_run(init_from)
+    if isinstance(config, RlTrainConfig):
+        assert init_from is not None
+        _check_network(init_from, network, config)
+        layout = replace(network.layout, edit_goal=config.rl.edit_goal)
+        network = replace(network, plan_value=config.rl.plan_value > 0.0, layout=layout)
+    if isinstance(config, RefineTrainConfig):
+        assert init_from is not None
+        network = _refined_network(init_from, network, config)
+    if pretrained_paths.any_given and init_from is not None:
+        raise ConfigError(
+            "--init-from another run, or with public weights (--language-weights, --vision-weights): not both"
+        )
+    fabric = launch_fabric(config)
+    console.quiet = errors.quiet = not fabric.is_global_zero
+    with lock_folder(sources.out) if fabric.is_global_zero else nullcontext():
+        scenes, validation_set, about = _prepare(sources, config, shape_of(network), tags, fabric, errors)
+        if about_init is not None:
+            about["init_from"] = about_init
+        if pretrained_paths.any_given:
+            given = {kind: folder for kind, folder in vars(pretrained_paths).items() if folder}
+            about["public_weights"] = {kind: str(folder.name) for kind, folder in given.items()}
+        job = TokenJob(
+            config,
+            network,
+            scenes,
+            validation_set,
+            sources.out,
+            about,
+            default_decoding(network.layout),
+            init_from=init_from,
+            pretrained_paths=pretrained_paths,
+            goal_scores=_goal_scores(sources, config, shape_of(network), fabric, errors),
+            prompts=_prompts(sources, config, network, scenes, fabric, errors),
+        )
+        runs.check_same_scenes(sources.out, scenes.key, folders[0].name)
+        return _train(job, sources, fabric, console)
+
+
+def _prepare(
+    sources: RunSources,
+    config: TrainConfig,
+    shape: Shape,
+    tags: Mapping[str, float],
+    fabric: Fabric,
+    errors: Console,
+) -> tuple[CachedSet, ValidationSet | None, dict[str, Any]]:
+    """The scenes of training and validation, and their description for the card. Raises ConfigError for fewer scenes
+    than a batch has."""
+    folders = [location(name) for name in sources.sets]
+    left_out: list[str] = []
+
+    def on_damage(sentence: str) -> None:
+        left_out.append(sentence)
+        errors.print(sentence)
+
+    with fabric.rank_zero_first(), runs.show_preparation(errors) as progress:
+        found = [build_cache(folder, shape, sources.workers, on_damage, progress) for folder in folders]
+    scenes = cache.merge(found, sources.weights, tags) if len(found) > 1 or tags else found[0]
+    for sentence in unknown_sentences(scenes):
+        errors.print(sentence)
+    if len(scenes) < config.data.batch:
+        raise ConfigError(f"{folders[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
+    validation_set = None
+    if sources.val:
+        limit = config.checkpointing.validation_scenes
+        validation_set = validation.load_validation_set(sources.val, shape, limit, on_damage)
+    if left_out:
+        errors.print(f"{len(scenes)} scenes for training; left out: see the {len(left_out)} lines above")
+    described = [
+        {**runs.describe_set(folder), "used": len(each), "weight": weight}
+        for folder, each, weight in zip(folders, found, sources.weights, strict=True)
+    ]
+    one = {**runs.describe_set(folders[0]), "used": len(scenes)}
+    about: dict[str, Any] = {"train": described if len(found) > 1 else one, **provenance()}
+    if tags:
+        about["tags"] = tags
+    return scenes, validation_set, about
+
+
+def _train(job: TokenJob, sources: RunSources, fabric: Fabric, console: Console) -> int:
+    """Trains as the type of the settings asks; returns the exit code."""
+    config = job.config
+    log = RunLog(job.out, config.data.batch, columns_of(config), validation.summary, console, fabric.is_global_zero)
+    with defer_signals() as request, log as report:
+
+        def stop() -> bool:
+            return request.number is not None
+
+        if isinstance(config, RlTrainConfig):
+            with _reward_pool(sources, config, job) as pool:
+                if config.by_plans:
+                    done = plan_rl.train(job, fabric, report, pool, stop)
+                else:
+                    remote = isinstance(sources.workers, Cluster) and fabric.device.type == "cpu"
+                    sample = RolloutPool(sources.workers) if remote else rollouts.sample
+                    done = rl.train(job, fabric, report, pool, stop, sample=sample)
+        elif isinstance(config, RefineTrainConfig):
+            rewarded = _reward_pool(sources, config, job) if config.refine.needs_rewards else nullcontext()
+            with rewarded as rewards_of:
+                done = refine.train(job, fabric, report, rewards_of, stop)
+        else:
+            done = sft.train(job, fabric, report, stop)
+    return runs.finish(job.out, fabric, request.number, done, console)
+
+
+def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig) -> None:
+    """Raises StateError if the weights of a folder are not of this network, ConfigError for a decision among goals of a
+    network without goals."""
+    found = train_state.load_network(folder).config
+    found = replace(found, layout=replace(found.layout, edit_goal=network.layout.edit_goal))
+    if not network.layout.goal and (config.rl.goals > 1 or config.rl.decision > 0.0):
+        raise ConfigError(
+            f"network {config.network} has no goals, but rl.goals is {config.rl.goals} and rl.decision "
+            f"{config.rl.decision}: set rl.goals to 1 and rl.decision to 0"
+        )
+    other = [name for name, value in vars(network).items() if name != "plan_value" and getattr(found, name) != value]
+    if other:
+        raise StateError(
+            f"{folder} holds another network than the setting `network` names ({', '.join(other)} differ): "
+            "give another --init-from"
+        )
+
+
+def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainConfig) -> TokenNetConfig:
+    """The network of a folder, with the refinement expert of the settings. Raises StateError for a network of another
+    layout, ConfigError for an expert that it cannot have.
+
+    It keeps a plan value, and gets one if the run trains it.
+    """
+    found, asked = train_state.load_network(folder).config, config.refine
+    if found.layout != network.layout:
+        raise StateError(
+            f"{folder} holds a network of other tokens than the setting network ({config.network}): "
+            "give another --init-from"
+        )
+    try:
+        expert = ExpertConfig(asked.layers, asked.own_norm, asked.own_heads, asked.own_prompt)
+        return replace(found, refine=expert, plan_value=found.plan_value or asked.plan_value > 0.0)
+    except ValueError:
+        most = found.transformer.layers - 1
+        raise ConfigError(
+            f"refine.layers is {asked.layers}, but the network has {most + 1} layers: set at most {most}"
+        ) from None
+
+
+def columns_of(config: TrainConfig) -> tuple[str, ...]:
+    """Columns of the log of a run."""
+    if isinstance(config, RlTrainConfig):
+        return plan_rl.COLUMNS if config.by_plans else rl.COLUMNS
+    return refine.COLUMNS if isinstance(config, RefineTrainConfig) else sft.COLUMNS
+
+
+# --- what a run needs besides its scenes ------------------------------------------------------------------------------
+
+
+def _goal_scores(
+    sources: RunSources, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
+) -> GoalScores | None:
+    """The scores of goals by the plans of the network that the run begins with, where it is to learn them."""
+    if config.loss.goal_score == 0.0:
+        return None
+    init_from = sources.init_from
+    if init_from is None:
+        raise ConfigError("loss.goal_score needs a network that drafts plans already: give one with --init-from")
+    card = train_state.card_of(init_from)
+    weights = goal_scores_of.DraftingWeights(
+        init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
+    )
+    with fabric.rank_zero_first(), runs.show_preparation(errors, "driving goals, shard by shard") as progress:
+        return goal_scores_of.score_set(location(sources.sets[0]), shape, weights, sources.workers, progress)
+
+
+def _prompts(
+    sources: RunSources,
+    config: TrainConfig,
+    network: TokenNetConfig,
+    scenes: CachedSet,
+    fabric: Fabric,
+    errors: Console,
+) -> PromptCache | None:
+    """The prompts of the scenes, as the network encodes them with which the run begins; None if they are not cached."""
+    if not config.data.prompt_cache:
+        return None
+    init_from = sources.init_from
+    if init_from is None:
+        raise ConfigError("data.prompt_cache needs a network that encodes prompts already: give one with --init-from")
+    net = train_state.initial_network(network, init_from, config.seed).to(fabric.device)
+    once = replace(config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
+    source = Source(scenes, once, network.layout, config.seed)
+    folder = cache.cache_folder(location(sources.sets[0]), shape_of(network))
+    file = prompt_cache.prompt_file(folder, scenes.key, once, net, config.seed)
+    preparation = runs.show_preparation(errors, "encoding the prompts of scenes")
+    with fabric.rank_zero_first(), preparation as progress, fabric.autocast():
+        return prompt_cache.build_prompt_cache(
+            file, len(scenes), lambda: batches(source, 0, 0, 1), net, fabric.device, progress
+        )
+
+
+def _reward_pool(sources: RunSources, config: RlTrainConfig | RefineTrainConfig, job: TokenJob) -> RewardPool:
+    """Processes that score plans. Raises SetError for a set that cannot be scored."""
+    (name,) = sources.sets
+    folder = location(name)
+    rewards.check_scorable(folder, job.scenes)
+    return RewardPool(folder, job.scenes, PlanScorer(job.network.layout, config.reward), sources.workers)
