@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from lightning_fabric import Fabric
 from tiny_training import Silent, make_set
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import SetError
 from reflectdrive_ros.model.curve import checkpoint
 from reflectdrive_ros.model.curve.net import CurveNetConfig
@@ -150,6 +152,14 @@ def test_one_set_is_seen_once_per_epoch(scenes):
 def test_a_set_without_scenes_is_one_sentence(tmp_path):
     with pytest.raises(SetError, match="holds no set of scenes"):
         build_vector_set(tmp_path, SPEC, 1, pytest.fail, lambda done, of: None)
+
+
+def test_shards_that_were_never_made_are_said(folder, tmp_path):
+    half = shutil.copytree(folder, tmp_path / "half")
+    shards.write_index(half, replace(shards.index_of(half), missing={"train-00009": "interrupted"}))
+    said = []
+    assert len(build_vector_set(half, SPEC, 1, said.append, lambda done, of: None)) == SCENES
+    assert ["1 shards were never made, the first is train-00009: interrupted" in each for each in said] == [True]
 
 
 # --- the loss --------------------------------------------------------------------------------------------------------

@@ -203,13 +203,10 @@ def _score_start(
 
 
 def numbers(result: Result) -> dict[str, Any]:
-    """Means in percent for each driver under `drivers`, and those of the first planner once more at the top."""
+    """As `driving_scores.numbers`, and what was scored, left out and failed."""
     drivers = {driver: driving_scores.summary(driver, result) for driver in result.scores}
-    first = next(name for name in drivers if name != HUMAN)
     return {
-        "planner": first,
-        **drivers[first],
-        "drivers": drivers,
+        **driving_scores.numbers(drivers, HUMAN),
         "recordings": result.recordings,
         "left_out": result.left_out,
         "skipped": result.skipped,

@@ -157,13 +157,29 @@ def build_cache(
     is left out. Raises SetError if the folder holds no set or no readable scene, OSError naming the file that cannot be
     written.
     """
-    index = shards.index_of(folder)
     home = cache_folder(folder, shape)
+    write = partial(cache_shard, folder, home, shape=shape)
+    return _open_cache(home, write_missing(folder, home, "rest.npz", write, workers, on_damage, progress), shape)
+
+
+def write_missing(
+    folder: Path,
+    home: Path,
+    end: str,
+    write: Callable[[ShardNote], list[str]],
+    workers: Workers,
+    on_damage: Callable[[str], None],
+    progress: Callable[[int, int], None],
+) -> list[ShardNote]:
+    """Calls `write` in processes for each shard of a set whose file with this end is missing in `home`; returns the
+    shards that have one. `write` returns sentences on what was left out. Otherwise as `build_cache`.
+    """
+    index = shards.index_of(folder)
     home.mkdir(parents=True, exist_ok=True)
-    todo = [note for note in index.shards if note.scenes and not cache_file(home, note, "rest.npz").exists()]
+    todo = [note for note in index.shards if note.scenes and not cache_file(home, note, end).exists()]
     done = len(index.shards) - len(todo)
     progress(done, len(index.shards))
-    for sentences in map_processes(_cache_shard_job, [(folder, home, note, shape) for note in todo], folder, workers):
+    for sentences in map_processes(write, todo, folder, workers):
         done += 1
         progress(done, len(index.shards))
         for sentence in sentences:
@@ -171,10 +187,10 @@ def build_cache(
     if index.missing:
         name, reason = next(iter(index.missing.items()))
         on_damage(f"{folder}: {len(index.missing)} shards were never made, the first is {name}: {reason}")
-    whole = cached_shards(folder, shape)
+    whole = [note for note in index.shards if cache_file(home, note, end).exists()]
     if not whole:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")
-    return _open_cache(home, whole, shape)
+    return whole
 
 
 def cache_folder(folder: Path, shape: Shape) -> Path:
@@ -213,10 +229,6 @@ def map_processes(
 
 def _call(work: Callable[[Job], Result], job: Job, report: Callable[[Any], None]) -> Result:
     return work(job)
-
-
-def _cache_shard_job(arguments: tuple[Path, Path, ShardNote, Shape]) -> list[str]:
-    return cache_shard(*arguments)
 
 
 def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list[str]:

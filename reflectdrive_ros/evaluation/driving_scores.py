@@ -111,6 +111,14 @@ def summary(driver: str, result: Scores) -> dict[str, Any]:
     return {**mean_scores(scores), **best, "families": parts}
 
 
+def numbers(drivers: Mapping[str, Mapping[str, Any]], recorded: str) -> dict[str, Any]:
+    """Summaries of drivers under `drivers`, and that of the first planner once more at the top; `recorded` is the
+    driver that is no planner.
+    """
+    first = next(name for name in drivers if name != recorded)
+    return {"planner": first, **drivers[first], "drivers": drivers}
+
+
 def mean_scores(scores: Array) -> dict[str, Any]:
     """Means in percent over the scenes with a finite value; None where there is none."""
     found = {}

@@ -328,13 +328,9 @@ def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, planner_c
 
 
 def numbers(result: Result) -> dict[str, Any]:
-    """Means in percent for each driver under `drivers`, and those of the first planner once more at the top."""
-    drivers = {driver: _summary(driver, result) for driver in result.scores}
-    first = next(name for name in drivers if name != EXPERT)
+    """As `driving_scores.numbers`, and what was unknown, failed and left out."""
     return {
-        "planner": first,
-        **drivers[first],
-        "drivers": drivers,
+        **driving_scores.numbers({driver: _summary(driver, result) for driver in result.scores}, EXPERT),
         "without_map": result.without_map,
         "without_objects": result.without_objects,
         "failures": result.failures,

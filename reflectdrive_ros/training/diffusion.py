@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -76,15 +75,6 @@ class DiffusionJob:
     out: Path
     sets: Mapping[str, Any]  # description of the data for the card
     init_from: Path | None = None
-
-    @property
-    def about(self) -> dict[str, Any]:
-        return {
-            "settings": dataclasses.asdict(self.config),
-            "network": dataclasses.asdict(self.network),
-            "scenes": self.scenes.key,
-            "sets": dict(self.sets),
-        }
 
     @property
     def has_validation(self) -> bool:

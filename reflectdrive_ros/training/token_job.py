@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,21 +53,11 @@ class TokenJob:
     validation_set: ValidationSet | None
     out: Path
     sets: Mapping[str, Any]  # description of the data for the card
-    decoding: Decoding = dataclasses.field(default_factory=Decoding)
+    decoding: Decoding = field(default_factory=Decoding)
     init_from: Path | None = None  # folder of the run whose weights initialise this one
     pretrained_paths: PretrainedPaths = PretrainedPaths()
     goal_scores: GoalScores | None = None  # of goals of the scenes
     prompts: PromptCache | None = None  # of the scenes
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What a state must have in common with a run that resumes it; also part of the card."""
-        return {
-            "settings": dataclasses.asdict(self.config),
-            "network": dataclasses.asdict(self.network),
-            "scenes": self.scenes.key,
-            "sets": dict(self.sets),
-        }
 
     @property
     def has_validation(self) -> bool:

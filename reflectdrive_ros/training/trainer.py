@@ -60,8 +60,13 @@ class Job(Protocol):
         ...
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What a state must have in common with a run that resumes it."""
+    def network(self) -> Any:
+        """Configuration of the network, a dataclass."""
+        ...
+
+    @property
+    def scenes(self) -> Any:
+        """The training set, with a `key` of its content."""
         ...
 
     @property
@@ -84,6 +89,16 @@ class Job(Protocol):
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
         """Writes weights for driving, with their card."""
         ...
+
+
+def about_run(job: Job) -> dict[str, Any]:
+    """What a state must have in common with a run that resumes it."""
+    return {
+        "settings": dataclasses.asdict(job.config),
+        "network": dataclasses.asdict(job.network),
+        "scenes": job.scenes.key,
+        "sets": dict(job.sets),
+    }
 
 
 class Reporter(Protocol):
@@ -261,7 +276,7 @@ class Trainer:
         self._gather()
         tensors = train_state.tensors_of(self.losses, self.average, self.optimizer)
         if self.fabric.is_global_zero:
-            train_state.save(self.job.out, progress, self.job.about, tensors)
+            train_state.save(self.job.out, progress, about_run(self.job), tensors)
         self.fabric.barrier()
 
     def _save_weights(self, progress: Progress, found: Mapping[str, float] | None) -> None:

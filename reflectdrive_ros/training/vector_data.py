@@ -15,14 +15,15 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from ..data import shards
-from ..data.cache import NAME_DTYPE, cache_file, map_processes, write_array
+from ..data.cache import NAME_DTYPE, cache_file, write_array, write_missing
 from ..data.scene import NOW, DrivingScene
-from ..data.shards import SetError, ShardNote
+from ..data.shards import ShardNote
 from ..domain import Array
 from ..features.vectors import agent_order, vector_inputs
 from ..parallel import Workers
@@ -128,24 +129,12 @@ def build_vector_set(
 ) -> VectorSet:
     """The samples of a scene set; missing ones are computed first.
 
-    `progress` gets the number of finished shards and of all shards, `on_damage` a sentence for each shard or scene that
-    is left out. Raises SetError if the folder holds no set or no readable scene, OSError naming a file.
+    `workers`, `on_damage`, `progress` and what it raises: as `cache.build_cache`.
     """
-    index = shards.index_of(folder)
     key = format_key(spec)
     home = folder.resolve().with_name(f"{folder.resolve().name}.vectors-{key}")
-    home.mkdir(parents=True, exist_ok=True)
-    todo = [note for note in index.shards if note.scenes and not cache_file(home, note, "npy").exists()]
-    done = len(index.shards) - len(todo)
-    progress(done, len(index.shards))
-    for sentences in map_processes(_write_shard, [(folder, home, note, spec) for note in todo], folder, workers):
-        done += 1
-        progress(done, len(index.shards))
-        for sentence in sentences:
-            on_damage(sentence)
-    notes = [note for note in index.shards if cache_file(home, note, "npy").exists()]
-    if not notes:
-        raise SetError(f"{folder} holds no scene that can be read: make the set again")
+    write = partial(_write_shard, folder, home, spec=spec)
+    notes = write_missing(folder, home, "npy", write, workers, on_damage, progress)
     rows = tuple(np.load(cache_file(home, note, "npy"), mmap_mode="r", allow_pickle=False) for note in notes)
     names = tuple(
         ShardNames(folder / note.file, np.load(cache_file(home, note, NAMES), allow_pickle=False)) for note in notes
@@ -171,9 +160,8 @@ def format_key(spec: VectorSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _write_shard(arguments: tuple[Path, Path, ShardNote, VectorSpec]) -> list[str]:
+def _write_shard(folder: Path, home: Path, note: ShardNote, spec: VectorSpec) -> list[str]:
     """Writes the samples of one shard; returns sentences on what was left out."""
-    folder, home, note, spec = arguments
     sentences: list[str] = []
     rows, names = [], []
     for scene in shards.read_shard(folder, note, images=False, on_damage=sentences.append):
