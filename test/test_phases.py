@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_net import random_actions, tiny_inputs, tiny_net, uniform_goal_values
+from tiny_net import lite_frame, random_actions, tiny_inputs, tiny_net, uniform_goal_values
 
 from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.net import TokenNet, base_config
@@ -118,11 +118,11 @@ def test_a_lite_frame_fills_the_tail_and_may_edit_the_rest():
     inputs = tiny_inputs(net)
     before = random_actions(net, count=1, masked=0.0)
     before[..., GOAL_X:] = net.config.layout.mask_id
-    edited, _ = rollout.lite_step(net, *inputs, before, Decoding(edits=EditRules(at_most=3)))
+    edited = lite_frame(net, inputs, before, EditRules(at_most=3))
     assert (edited < net.config.layout.bins).all()
     changed = (edited != before)[..., :GOAL_X].sum(-1)
     assert ((changed >= 1) & (changed <= 3)).all()
-    still, _ = rollout.lite_step(net, *inputs, before, Decoding(edits=EditRules(at_most=0)))
+    still = lite_frame(net, inputs, before, EditRules(at_most=0))
     assert still[..., :GOAL_X].equal(before[..., :GOAL_X])
     assert (still < net.config.layout.bins).all()
 
@@ -148,7 +148,7 @@ def test_a_frame_asks_nothing_of_the_host():
     decoded = rollout.full_step(ghost, *inputs, RULES)
     assert decoded.actions.shape == (2, 4, ACTION_TOKENS)
     actions = random_actions(net, count=1).to("meta")
-    assert rollout.lite_step(ghost, *inputs, actions, RULES)[0].shape == (2, 1, ACTION_TOKENS)
+    assert lite_frame(ghost, inputs, actions, RULES.edits).shape == (2, 1, ACTION_TOKENS)
     known = rollout.prefill_goal(ghost, *inputs, RULES.goals)
     flag, limit = (torch.empty((), dtype=kind, device="meta") for kind in (torch.bool, torch.int64))
     assert rollout.step(ghost, actions, known.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny_net import POSES, random_actions, tiny_inputs, tiny_net, xy_layout
+from tiny_net import POSES, lite_frame, random_actions, tiny_inputs, tiny_net, xy_layout
 
 from reflectdrive_ros.bench.roofline import costs
 from reflectdrive_ros.data import distance_map
@@ -91,7 +91,7 @@ def test_a_lite_step_drafts_the_masked_end(net):
     before = random_actions(net, count=1, masked=0.0)
     before[..., 21:] = POSES.mask_id
     with torch.no_grad():
-        after, _ = rollout.lite_step(net, *tiny_inputs(net), before, Decoding(edits=EditRules(at_most=2)))
+        after = lite_frame(net, tiny_inputs(net), before, EditRules(at_most=2))
     assert (after < POSES.mask_id).all()
     assert (after != before)[..., :21].sum(-1).max() <= 2
 

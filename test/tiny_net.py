@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from reflectdrive_ros.model.layers import TransformerConfig
+from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.model.token.net import TokenNet, TokenNetConfig
 from reflectdrive_ros.model.vision import VisionConfig
-from reflectdrive_ros.tokens import Axis, TokenLayout
+from reflectdrive_ros.tokens import Axis, TokenLayout, decoding_rounds
 
 torch.set_num_threads(1)  # threads that wait for each other over a tiny matrix cost a hundred times what they save
 
@@ -79,6 +80,13 @@ def random_actions(net, scenes=2, count=3, seed=2, masked=0.4):
     ids = torch.randint(0, net.config.layout.bins, (scenes, count, net.config.layout.length), generator=generator)
     hidden = torch.rand(ids.shape, generator=generator) < masked
     return torch.where(hidden, net.config.layout.mask_id, net.config.clamp_to_range(ids))
+
+
+def lite_frame(net, inputs, before, edits):
+    """Tokens (B, G, T) carried into the present, whose masked end is drafted once and that are edited once."""
+    keys_values, layout = rollout.prefill(net, *inputs), net.config.layout
+    rounds = decoding_rounds(layout.length, 1, 1)
+    return rollout.rollout(lambda ids: net.decode(ids, keys_values), before, layout, rounds, edits)[-1].actions
 
 
 def assert_same_answer(found, expected):

@@ -266,14 +266,3 @@ def full_step(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: T
     if net.config.refine.layers:
         rounds = (*rounds, RoundOutput(*refine(net, rounds[-1].actions, known.keys_values)))
     return Decoded(rounds, known.goal_log_probs, known.valid)
-
-
-def lite_step(
-    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor, decoding: Decoding
-) -> tuple[Tensor, Tensor]:
-    """The last plan's tokens, carried into the present and masked where they end, drafted once and edited once."""
-    keys_values = prefill(net, images, text, ego, route)
-    layout = net.config.layout
-    rounds = decoding_rounds(layout.length, 1, 1)
-    last = rollout(lambda ids: net.decode(ids, keys_values), actions, layout, rounds, decoding.edits)[-1]
-    return last.actions, last.confidence
