@@ -37,10 +37,19 @@ class Offsets(NamedTuple):
 
 def sample_offsets(count: int, steps: int, rng: np.random.Generator, config: PlanRewardConfig) -> Offsets:
     """K = `config.plans` Gaussian changes of `count` plans of `steps` instants."""
+    return offsets_of(drawn_modes(count, rng, config), steps, config)
+
+
+def drawn_modes(count: int, rng: np.random.Generator, config: PlanRewardConfig) -> Array:
+    """(count, K, 4) standard normal numbers: of pace, delay, offset and bulge."""
+    return rng.standard_normal((count, config.plans, 4))
+
+
+def offsets_of(drawn: Array, steps: int, config: PlanRewardConfig) -> Offsets:
+    """The changes of numbers (B, K, 4), in standard deviations, at `steps` instants."""
     u = np.arange(1, steps + 1) / steps
     along = np.stack([config.pace_m * u**2, config.delay_m * 6.75 * u**2 * (1.0 - u)])
     beside = np.stack([config.offset_m * u**2 * (3.0 - 2.0 * u), config.bulge_m * 16.0 * u**2 * (1.0 - u) ** 2])
-    drawn = rng.standard_normal((count, config.plans, 4))
     return Offsets(drawn[..., :2] @ along, drawn[..., 2:] @ beside)
 
 
