@@ -103,8 +103,7 @@ def test_no_option_takes_a_number_without_a_range(monkeypatch):
         assert not isinstance(action.default, (int, float)) or isinstance(action.default, bool), f"{command} {name}"
 
 
-WITHOUT_SETTINGS = ("scenes", "compare", "import diffusion-planner")  # their help says why
-WITHOUT_JSON = ("train sft", "train rl", "train refine", "train diffusion", "train mean")  # they write a log and a card
+WITHOUT_SETTINGS = ("scenes", "compare", "import diffusion-planner", "train mean")  # their help says why
 
 
 def commands_of(name, parser):
@@ -125,15 +124,11 @@ def test_every_command_takes_settings_and_writes_json_or_says_why_not(monkeypatc
         for name, one in commands_of(command, choices[command]):
             options = {option for action in one._actions for option in action.option_strings}
             tried.add(name)
-            if name in WITHOUT_SETTINGS or name == "train mean":
-                assert "--setting" not in options, name
-                assert name == "train mean" or "o setting (--setting) changes" in " ".join(one.description.split()), (
-                    name
-                )
-            else:
-                assert "--setting" in options, name
-            assert ("--json" in options) == (name not in WITHOUT_JSON), name
-    assert {*WITHOUT_SETTINGS, *WITHOUT_JSON} <= tried
+            assert "--json" in options, name
+            assert ("--setting" in options) == (name not in WITHOUT_SETTINGS), name
+            if name in WITHOUT_SETTINGS:
+                assert "o setting (--setting) changes" in " ".join(one.description.split()), name
+    assert {*WITHOUT_SETTINGS} <= tried
 
 
 @pytest.mark.parametrize(

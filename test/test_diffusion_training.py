@@ -281,7 +281,12 @@ def test_the_command_trains_and_goes_on_with_one_log(folder, tmp_path, monkeypat
     recipe.write_text("data: {batch: 4, samples: 2}\ncheckpointing: {log_steps: 2, validation_scenes: 2}\n")
     words = ["train", "diffusion", str(recipe), "--train", str(folder), "--val", str(folder), "--out"]
     assert main([*words, str(tmp_path / "run"), "--steps", "4"]) == 0
-    assert main([*words, str(tmp_path / "run"), "--steps", "8"]) == 0
+    file = tmp_path / "run.json"
+    assert main([*words, str(tmp_path / "run"), "--steps", "8", "--json", str(file)]) == 0
+    numbers, card = (json.loads(each.read_text()) for each in (file, tmp_path / "run" / "card.json"))
+    assert (numbers["steps"], numbers["weights_sha256"]) == (8, card["sha256"])
+    assert numbers["validation"] == card["validation"]
+    assert numbers["command"]
     with (tmp_path / "run" / LOG).open() as file:
         assert [int(row["step"]) for row in csv.DictReader(file)] == [2, 4, 6, 8]
     assert "PDMS" in capsys.readouterr().out

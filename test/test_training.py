@@ -184,12 +184,14 @@ def test_the_mean_of_runs_lies_between_them_and_tells_of_each(finished, scenes, 
     train_run.add_arguments(parser)
 
     def run(*folders, out):
-        args = parser.parse_args(["mean", *map(str, folders), "--out", str(out)])
+        args = parser.parse_args(["mean", *map(str, folders), "--out", str(out), "--json", str(tmp_path / "mean.json")])
         return args.run(args)
 
     runs = finished, tmp_path / "later"
     assert run(*runs, out=tmp_path / "mean") == 0
     card = json.loads((tmp_path / "mean/card.json").read_text())
+    written = json.loads((tmp_path / "mean.json").read_text())
+    assert (written["weights_sha256"], written["averaged_from"]) == (card["sha256"], card["data"]["averaged_from"])
     assert card["sha256"] in capsys.readouterr().out
     one, other, found = (
         checkpoint.load(folder / train_state.WEIGHTS, json.loads((folder / "card.json").read_text())["sha256"])

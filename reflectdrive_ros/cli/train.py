@@ -119,7 +119,7 @@ def run_diffusion(args: argparse.Namespace, console: Console, errors: Console) -
 
 
 def _sources(args: argparse.Namespace) -> RunSources:
-    return RunSources(args.train, set_weights(args), args.val, args.out, args.init_from, args.workers)
+    return RunSources(args.train, set_weights(args), args.val, args.out, args.init_from, args.workers, args.json)
 
 
 def _config(args: argparse.Namespace) -> Any:

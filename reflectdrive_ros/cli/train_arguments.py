@@ -40,6 +40,9 @@ def add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> Non
     parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
     arguments.add_settings_argument(parser)
     arguments.add_workers_arguments(parser, "--workers", 2, "processes that read scenes and score plans")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the numbers as JSON, at the end of the run"
+    )
 
 
 def set_weights(args: argparse.Namespace) -> list[float]:

@@ -5,7 +5,7 @@ weights keeps both: they are in one basin of the loss, so that interpolated weig
 (Model soups, arXiv 2203.05482; Robust fine-tuning, arXiv 2109.01903). Inference costs the same.
 
 RUN and DIR are folders with weights.safetensors and card.json, as models/reflectdrive2_small. A folder that is given
-twice has double weight.
+twice has double weight. No setting (--setting) changes the average.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.console import Console
 from ..command import command
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
-from ..provenance import provenance
+from ..provenance import provenance, write_numbers
 from . import train_state
 from .train_state import WEIGHTS, StateError
 
@@ -29,12 +29,16 @@ from .train_state import WEIGHTS, StateError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of weights, two or more different")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the hashes as JSON")
 
 
 @command(os_error="{}: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when there is no mean."""
     digest = average(args.runs, args.out, provenance())
+    averaged_from = train_state.card_of(args.out)["data"]["averaged_from"]
+    numbers = {"out": str(args.out), "averaged_from": averaged_from}
+    write_numbers(args.json, numbers, weights_sha256=digest)
     console.print(f"{args.out / WEIGHTS}, SHA-256 {digest}")
 
 

@@ -83,7 +83,7 @@ def train(
         )
         with scored as pool, defer_signals() as request, log as report:
             done = diffusion.train(job, fabric, report, lambda: request.number is not None, pool=pool)
-    return runs.finish(sources.out, fabric, request.number, done, console)
+    return runs.finish(sources, fabric, request.number, done, console)
 
 
 def _training_set(

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..data import shards
 from ..parallel import Workers
+from ..provenance import write_numbers
 from ..stopping import exit_code, print_stop
 from . import settings, train_state
 from .run_log import LOG, complete_rows
@@ -31,6 +32,7 @@ class RunSources:
     out: Path
     init_from: Path | None  # run, or folder of weights, that initialises this one
     workers: Workers  # read scenes and score plans
+    json: Path | None = None  # file for the numbers of the whole run
 
 
 def check_continues(out: Path, config: TrainConfig | DiffusionTrainConfig, columns: Sequence[str]) -> None:
@@ -80,11 +82,18 @@ def resumption(out: Path) -> str:
     return f"the same command resumes at step {found[0].step}"
 
 
-def finish(out: Path, fabric: Fabric, stopped_by: int | None, done: train_state.Progress, console: Console) -> int:
-    """Tells how a run ended; its exit code."""
+def finish(
+    sources: RunSources, fabric: Fabric, stopped_by: int | None, done: train_state.Progress, console: Console
+) -> int:
+    """Tells how a run ended and writes its numbers; its exit code. Raises OSError."""
+    out = sources.out
     if stopped_by is not None:
         if fabric.is_global_zero:
             print_stop(resumption(out))
         return exit_code(stopped_by)
+    if fabric.is_global_zero and sources.json is not None:
+        card = train_state.card_of(out)
+        numbers = {"steps": done.step, "minutes": round(done.elapsed_s / 60, 2), "validation": card.get("validation")}
+        write_numbers(sources.json, {"out": str(out), **numbers}, weights_sha256=card["sha256"])
     console.print(f"{done.step} steps in {done.elapsed_s / 60:.1f} minutes; weights are in {out / train_state.WEIGHTS}")
     return 0

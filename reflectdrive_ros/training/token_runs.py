@@ -161,7 +161,7 @@ def _train(job: TokenJob, sources: RunSources, fabric: Fabric, console: Console)
                 done = refine.train(job, fabric, report, rewards_of, stop)
         else:
             done = sft.train(job, fabric, report, stop)
-    return runs.finish(job.out, fabric, request.number, done, console)
+    return runs.finish(sources, fabric, request.number, done, console)
 
 
 def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig) -> None:
