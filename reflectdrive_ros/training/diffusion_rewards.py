@@ -134,7 +134,7 @@ def waypoint_places(spec: VectorSpec) -> Array:
 def sampled_changes(plans: Array, rng: np.random.Generator, config: PlanRewardConfig, dt_s: float) -> Array:
     """(B, K, T, 3) random smooth changes of plans (B, T, 3) along and beside the route (`plan_changes`), and of the
     headings with them."""
-    forward, left = sample_offsets(*plans.shape[:2], rng, config)
+    forward, left = sample_offsets(plans.shape[0], plans.shape[1], rng, config)
     speed = np.maximum(np.gradient(plans[..., 0], dt_s, axis=1), MIN_SPEED_MPS)
     turn = np.gradient(left, dt_s, axis=-1) / speed[:, None]
     return np.stack([forward, left, turn], axis=-1)

@@ -5,7 +5,7 @@ The plan of the most probable goal is changed by pairs of smooth offsets (`plan_
 the recorded future. For each of four changes (pace, delay, lateral offset, bulge) the table has
 
 - the curvature: the score that a change of one standard deviation costs whichever way it goes;
-- the slope: how much the better direction is worth, as standard deviation over scenes;
+- the slope: what the better direction gains per standard deviation of the change, as standard deviation over scenes;
 - the share of the slopes' variance that is predicted from the network's features of the finished plan by ridge
   regression, cross-validated: what the network knows of which direction is better. The rest is the future.
 
@@ -16,7 +16,7 @@ predicted slopes for s.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 @torch.no_grad()
 def collect(
-    net: TokenNet, scenes: CachedSet, pool: RewardPool, count: int, track: Callable[[range], Iterator[int]]
+    net: TokenNet, scenes: CachedSet, pool: RewardPool, count: int, track: Callable[[range], Iterable[int]]
 ) -> Samples:
     """Samples of the first `count` scenes."""
     base, layout = RlTrainConfig(), net.config.layout

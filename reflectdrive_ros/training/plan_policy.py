@@ -119,7 +119,8 @@ def reward_gradient(changed: ChangedPlans, reward: Tensor, layout: TokenLayout) 
     count = values.shape[1] // 2
     change = torch.as_tensor(0.5 * (values[:, :count] - values[:, count:]), dtype=torch.float32, device=reward.device)
     half = 0.5 * (reward[:, :count] - reward[:, count:])
-    return torch.einsum("bk,bkt->bt", half.float(), change) / count
+    found: Tensor = torch.einsum("bk,bkt->bt", half.float(), change) / count
+    return found
 
 
 def translation(probability: Tensor, steps: Tensor, layout: TokenLayout) -> Tensor:
@@ -194,7 +195,7 @@ class PlanLosses(Losses):
         """The hidden states of each part of the sequences, and the outputs for the first part."""
         keys_values = prompt_keys_values(self.net, batch, self.fixed_prompt)
         hidden = self.net.hidden(torch.cat(parts, 1), keys_values)
-        split = list(hidden.split([each.shape[1] for each in parts], 1))
+        split = list(torch.split(hidden, [each.shape[1] for each in parts], 1))
         nothing = hidden.new_zeros(len(hidden), 0, hidden.shape[-1])
         route = self.net.route_tokens(batch.route)
         return split, PackedOutput(self.net.logits(split[0]), split[0], keys_values, nothing, route)
