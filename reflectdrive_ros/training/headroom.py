@@ -9,8 +9,8 @@ the recorded future. For each of four changes (pace, delay, lateral offset, bulg
 - the share of the slopes' variance that is predicted from the network's features of the finished plan by ridge
   regression, cross-validated: what the network knows of which direction is better. The rest is the future.
 
-With slope s and curvature c the best change is s / 2c and gains s^2 / 4c. The gain that is within reach takes the
-predicted slopes for s.
+With slope s and curvature c a change z gains s z - c z^2. The gain that is within reach is the mean of that for the best
+change by the predicted slope p, z = p / 2c.
 """
 
 from __future__ import annotations
@@ -101,10 +101,11 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         "best_of_changes": 100.0 * float(np.maximum(found.score, np.maximum(found.up, found.down).max(1)).mean()),
         "best_of_goals": 100.0 * float(found.goals.max(1).mean()),
     }
+    of_plans = [(name, f"{value:.1f}") for name, value in means.items() if name != "scenes"]
     rows = dict(zip(MODES, headroom(found), strict=True))
     numbers = {**means, "changes": {name: vars(row) for name, row in rows.items()}}
     write_numbers(args.json, numbers, weights_sha256=train_state.card_of(args.model)["sha256"])
-    console.print(make_table(("plans", "score"), [(name, f"{value:.1f}") for name, value in means.items()], "Plans"))
+    console.print(make_table(("plans", "score"), of_plans, f"{len(found.score)} scenes"))
     table = [
         (name, f"{row.curvature:.2f}", f"{row.slope:.2f}", f"{100 * row.predicted:.0f} %", f"{row.gain:.2f}")
         for name, row in rows.items()
@@ -149,9 +150,9 @@ def headroom(found: Samples) -> list[Headroom]:
     slopes = np.einsum("nk,nkm->nm", 0.5 * (found.up - found.down), found.drawn) / found.drawn.shape[1]
     predicted = np.stack([cross_validated(found.features, slope) for slope in slopes.T], axis=1)
     residual = ((slopes - predicted) ** 2).sum(0) / ((slopes - slopes.mean(0)) ** 2).sum(0)
-    gain = (predicted**2).mean(0) / (4.0 * np.maximum(curvature, 1e-6))
+    gain = (2.0 * slopes * predicted - predicted**2).mean(0) / (4.0 * np.maximum(curvature, 1e-6))
     return [
-        Headroom(*(float(value) for value in (100.0 * c, 100.0 * s, max(1.0 - r, 0.0), 100.0 * g * (r < 1.0))))
+        Headroom(*(float(value) for value in (100.0 * c, 100.0 * s, max(1.0 - r, 0.0), max(100.0 * g, 0.0))))
         for c, s, r, g in zip(curvature, slopes.std(0), residual, gain, strict=True)
     ]
 
