@@ -9,8 +9,8 @@ the recorded future. For each of four changes (pace, delay, lateral offset, bulg
 - the share of the slopes' variance that is predicted from the network's features of the finished plan by ridge
   regression, cross-validated: what the network knows of which direction is better. The rest is the future.
 
-With slope s and curvature c a change z gains s z - c z^2. The gain that is within reach is the mean of that for the best
-change by the predicted slope p, z = p / 2c.
+With slope s and curvature c a change z gains s z - c z^2. Within reach is the gain of the change that is best for all
+scenes alike, by the mean slope, and what the predictions add to it by choosing for each scene.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Headroom:
     curvature: float
     slope: float
     predicted: float  # share of the slopes' variance
-    gain: float  # of the best change by predicted slopes
+    alike: float  # gain of the best change that is the same for all scenes
+    by_scene: float  # what predicted slopes add
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,10 +108,17 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     write_numbers(args.json, numbers, weights_sha256=train_state.card_of(args.model)["sha256"])
     console.print(make_table(("plans", "score"), of_plans, f"{len(found.score)} scenes"))
     table = [
-        (name, f"{row.curvature:.2f}", f"{row.slope:.2f}", f"{100 * row.predicted:.0f} %", f"{row.gain:.2f}")
+        (
+            name,
+            f"{row.curvature:.2f}",
+            f"{row.slope:.2f}",
+            f"{100 * row.predicted:.1f} %",
+            f"{row.alike:.2f}",
+            f"{row.by_scene:.2f}",
+        )
         for name, row in rows.items()
     ]
-    head = ("change", "cost of one std", "slope, std over scenes", "predicted", "gain within reach")
+    head = ("change", "cost of one std", "slope, std over scenes", "predicted", "gain, alike", "gain, by scene")
     console.print(make_table(head, table, "Smooth changes of the plan"))
 
 
@@ -149,12 +157,12 @@ def headroom(found: Samples) -> list[Headroom]:
     curvature = -np.linalg.lstsq(squares, bend.reshape(-1), rcond=None)[0]
     slopes = np.einsum("nk,nkm->nm", 0.5 * (found.up - found.down), found.drawn) / found.drawn.shape[1]
     predicted = np.stack([cross_validated(found.features, slope) for slope in slopes.T], axis=1)
-    residual = ((slopes - predicted) ** 2).sum(0) / ((slopes - slopes.mean(0)) ** 2).sum(0)
-    gain = (2.0 * slopes * predicted - predicted**2).mean(0) / (4.0 * np.maximum(curvature, 1e-6))
-    return [
-        Headroom(*(float(value) for value in (100.0 * c, 100.0 * s, max(1.0 - r, 0.0), max(100.0 * g, 0.0))))
-        for c, s, r, g in zip(curvature, slopes.std(0), residual, gain, strict=True)
-    ]
+    variance = slopes.var(0)
+    known = np.maximum(1.0 - ((slopes - predicted) ** 2).mean(0) / variance, 0.0)
+    scale = 100.0 / (4.0 * np.maximum(curvature, 1e-6))
+    alike, by_scene = scale * slopes.mean(0) ** 2, scale * known * variance
+    columns = 100.0 * curvature, 100.0 * np.sqrt(variance), known, alike, by_scene
+    return [Headroom(*map(float, row)) for row in zip(*columns, strict=True)]
 
 
 def cross_validated(features: Array, target: Array) -> Array:
