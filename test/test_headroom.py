@@ -31,14 +31,16 @@ def test_curvature_and_slopes_are_found_and_features_that_know_them_are_within_r
     np.testing.assert_allclose([row.curvature for row in found], 100.0 * CURVATURE, rtol=0.02)
     np.testing.assert_allclose([row.slope for row in found], 100.0 * slopes.std(0), rtol=0.1)
     assert min(row.predicted for row in found) > 0.8
-    np.testing.assert_allclose([row.gain for row in found], 100.0 * (slopes**2).mean(0) / (4.0 * CURVATURE), rtol=0.25)
+    np.testing.assert_allclose(
+        [row.alike + row.by_scene for row in found], 100.0 * (slopes**2).mean(0) / (4.0 * CURVATURE), rtol=0.25
+    )
 
 
 def test_slopes_of_which_features_know_nothing_are_out_of_reach():
     rng = np.random.default_rng(2)
     found = headroom(samples_of(rng.normal(0.0, 0.02, (600, 4)), rng.standard_normal((600, 8))))
     assert max(row.predicted for row in found) < 0.03
-    assert max(row.gain for row in found) < 0.05
+    assert max(row.by_scene for row in found) < 0.05
 
 
 @pytest.mark.usefixtures("sets")
@@ -51,3 +53,10 @@ def test_the_command_prints_and_writes_its_numbers(sets, init, tmp_path, capsys)
     assert set(numbers["changes"]) == set(MODES)
     assert numbers["best_of_changes"] >= numbers["plan"]
     assert "predicted" in capsys.readouterr().out
+
+
+def test_a_bias_is_a_gain_for_all_scenes_alike():
+    rng = np.random.default_rng(3)
+    found = headroom(samples_of(np.full((400, 4), 0.02), rng.standard_normal((400, 8))))
+    np.testing.assert_allclose([row.alike for row in found], 100.0 * 0.02**2 / (4.0 * CURVATURE), rtol=0.05)
+    assert max(row.by_scene for row in found) < 0.05
