@@ -176,11 +176,6 @@ class TokenLayout:
         return tuple(place for place in range(self.length) if place not in self.goal)
 
     @property
-    def editable(self) -> tuple[int, ...]:
-        """Positions that AutoEdit may replace."""
-        return tuple(range(self.length)) if self.edit_goal else self.free
-
-    @property
     def id_ranges(self) -> tuple[tuple[int, int], ...]:
         """First and last id of each axis."""
         return tuple(axis.id_range for axis in self.axes)

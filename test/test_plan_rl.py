@@ -1,8 +1,5 @@
 """Reinforcement learning of whole plans: smooth pairs, their weights, cached prompts, and the command."""
 
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +9,7 @@ import pytest
 import torch
 from test_losses import a_batch
 from test_rl import RULES
-from test_rl_runs import network_to_begin_with, rl_command  # noqa: F401 (a fixture)
+from test_rl_runs import kill_after_two_steps, network_to_begin_with, rl_command  # noqa: F401 (a fixture)
 from tiny_net import POSES, tiny_net
 from tiny_training import command, two_sets, weights  # noqa: F401 (two_sets is a fixture)
 
@@ -230,22 +227,7 @@ checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
 def test_a_run_that_is_killed_ends_with_the_same_weights(sets, init, tmp_path):
     assert rl_command(sets, tmp_path / "whole", init, "--steps", "6", yaml=YAML) == 0
     out = tmp_path / "parts"
-    paths = ", ".join(repr(str(path)) for path in (*sets, out, init))
-    call = f"import test_plan_rl; test_plan_rl.train_slowly({paths})"
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
-    child = subprocess.Popen([sys.executable, "-c", call], env=environment)
-    try:
-        end_s = time.monotonic() + 120.0
-        while (found := train_state.read_progress(out)) is None or found[0].step < 2:
-            assert time.monotonic() < end_s
-            assert child.poll() is None
-            time.sleep(0.02)
-    finally:
-        child.kill()
-        child.wait()
-    begun, _ = train_state.read_progress(out)
-    assert 2 <= begun.step < 6
+    kill_after_two_steps("test_plan_rl", sets, out, init)
     assert rl_command(sets, out, init, "--steps", "6", yaml=YAML) == 0
     whole, parts = weights(tmp_path / "whole"), weights(out)
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())

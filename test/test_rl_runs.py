@@ -65,11 +65,10 @@ def network_to_begin_with(tmp_path_factory):
     return folder
 
 
-def test_a_run_that_is_killed_ends_with_the_same_weights_and_logs_its_panel(sets, init, tmp_path):
-    assert rl_command(sets, tmp_path / "whole", init, "--steps", "6") == 0
-    out = tmp_path / "parts"
+def kill_after_two_steps(module, sets, out, init):
+    """Runs `train_slowly` of a test module in a child, which is killed between its second and its sixth step."""
     paths = ", ".join(repr(str(path)) for path in (*sets, out, init))
-    call = f"import test_rl_runs; test_rl_runs.train_slowly({paths})"
+    call = f"import {module}; {module}.train_slowly({paths})"
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
     child = subprocess.Popen([sys.executable, "-c", call], env=environment)
@@ -84,6 +83,12 @@ def test_a_run_that_is_killed_ends_with_the_same_weights_and_logs_its_panel(sets
         child.wait()
     begun, _ = train_state.read_progress(out)
     assert 2 <= begun.step < 6
+
+
+def test_a_run_that_is_killed_ends_with_the_same_weights_and_logs_its_panel(sets, init, tmp_path):
+    assert rl_command(sets, tmp_path / "whole", init, "--steps", "6") == 0
+    out = tmp_path / "parts"
+    kill_after_two_steps("test_rl_runs", sets, out, init)
     assert rl_command(sets, out, init, "--steps", "6") == 0
     whole, parts = weights(tmp_path / "whole"), weights(out)
     assert whole.keys() == parts.keys()

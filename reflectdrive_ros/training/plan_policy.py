@@ -36,6 +36,7 @@ from ..model.token.ops import EditRules, GoalRules
 from ..tokens import TokenLayout
 from .losses import Batch, Losses, plan_value_loss, prompt_keys_values
 from .plan_changes import change_actions, sample_offsets
+from .rl_losses import credited_rounds
 from .rollouts import draft_rounds_of, rounds_of
 from .settings import LossConfig, PlanRewardConfig, RlConfig
 
@@ -206,8 +207,7 @@ def credited_states(greedy: GreedyPlans, layout: TokenLayout, config: RlConfig) 
     credit: in a draft round those that it wrote, in an edit round all that it may replace."""
     states, drafts = greedy.states[:, :, 0], draft_rounds_of(layout)
     before, after = states[:, :-1], states[:, 1:]
-    editable = torch.zeros(layout.length, dtype=torch.bool, device=states.device)
-    editable[list(layout.editable)] = True
+    editable = ops.editable_positions(layout, states.device)
     credited = torch.cat([(before != after)[:, :drafts], editable.expand_as(before)[:, drafts:]], 1)
-    rounds = {"rollout": slice(None), "drafts": slice(drafts), "edits": slice(drafts, None)}[config.credit]
+    rounds = credited_rounds(before.shape[1], layout, config).to(states.device)
     return before[:, rounds], credited[:, rounds]

@@ -20,11 +20,12 @@ from torch import Tensor
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..tokens import TokenLayout
-from . import plan_policy, train_state, trainer
+from . import plan_policy, trainer
 from .losses import Batch, Losses, prompt_keys_values
 from .plan_policy import ChangedPlans, GreedyPlans, PlanBatch, PlanLosses
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
+from .rl_losses import SAME_REWARD
 from .rollouts import draft_rounds_of
 from .settings import RlTrainConfig
 from .token_job import TokenJob
@@ -33,7 +34,6 @@ from .trainer import Clock, Reporter, Trainer
 
 PANEL = (*(f"reward_{name}" for name in REWARDS), "drafted", "best", "equal_share", "edits_per_plan")
 COLUMNS = ("loss", *plan_policy.METRICS, *PANEL, "norm")  # of the log
-SAME_REWARD = 1e-6  # rewards that differ by less are equal
 
 
 def train(
@@ -53,11 +53,7 @@ def train(
         return PlanLosses(net, config.loss, config.rl, config.plans, rules, generator, config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    reference = None
-    if config.rl.kl > 0.0:
-        assert job.init_from is not None
-        reference = train_state.load_network(job.init_from).to(fabric.device).requires_grad_(False)
-    steps = _Steps(loop, config, rewards, rules, reference)
+    steps = _Steps(loop, config, rewards, rules, job.reference_network(config.rl.kl, fabric.device))
     return loop.run(progress, steps, COLUMNS, stop, clock)
 
 

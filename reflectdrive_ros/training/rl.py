@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
-from . import rl_losses, rollouts, train_state, trainer
+from . import rl_losses, rollouts, trainer
 from .losses import Batch, Losses, prompt_keys_values
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
@@ -56,9 +56,7 @@ def train(
         return RlLosses(net, config.loss, config.rl, rules, generator, config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    reference = None
-    if config.rl.kl > 0.0:
-        reference = train_state.load_network(job.init_from).to(fabric.device).requires_grad_(False)
+    reference = job.reference_network(config.rl.kl, fabric.device)
     steps = _Steps(loop, config, rewards, rules, reference, sample)
     return loop.run(progress, steps, COLUMNS, stop, clock)
 

@@ -150,9 +150,7 @@ def auto_edit(
     confidence, proposed = _proposals(probability, logits, proposed)
     present = _token_probability(probability, ids, layout.mask_id)
     masked = ids == layout.mask_id
-    wanted = ~masked & (proposed != ids)
-    if not layout.edit_goal:
-        wanted = wanted & free_positions(layout, ids.device)
+    wanted = editable_positions(layout, ids.device) & ~masked & (proposed != ids)
     if not sampled:
         wanted = wanted & (confidence > present)
     commit = wanted & (ranks(-present, wanted) < rules.at_most)
@@ -210,6 +208,13 @@ def free_positions(layout: TokenLayout, device: torch.device) -> Tensor:
     """(T,) bool, which positions are no goal."""
     place = torch.arange(layout.length, device=device)
     return (place < layout.goal[0]) | (place > layout.goal[1]) if layout.goal else place >= 0
+
+
+def editable_positions(layout: TokenLayout, device: torch.device) -> Tensor:
+    """(T,) bool, which positions AutoEdit may replace."""
+    if layout.edit_goal:
+        return torch.ones(layout.length, dtype=torch.bool, device=device)
+    return free_positions(layout, device)
 
 
 def mask_free(ids: Tensor, layout: TokenLayout) -> Tensor:
