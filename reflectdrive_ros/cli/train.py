@@ -28,7 +28,7 @@ from ..training import average, denoiser_runs, diffusion, refine, rl, runs, sett
 from ..training.runs import RunSources
 from ..training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
 from ..training.token_job import PretrainedPaths
-from .train_arguments import add_run_arguments, set_weights, tag_weights
+from .train_arguments import add_run_arguments, add_teacher_argument, set_weights, tag_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Qwen3 weights that initialise a new run of base",
     )
     sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 weights that initialise it")
+    add_teacher_argument(sft_parser)
     arguments.add_renamed_options(
         sft_parser, {"begin-with": "--init-from", "language": "--language-weights", "eyes": "--vision-weights"}
     )
@@ -74,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         run_parser = kinds.add_parser(name, help=title, description=description)
         add_run_arguments(run_parser)
         run_parser.add_argument("--init-from", type=Path, metavar="DIR", required=True, help=begun_from)
+        add_teacher_argument(run_parser)
         run_parser.set_defaults(defaults=defaults, language_weights=None, vision_weights=None)
     diffusion_parser = kinds.add_parser(
         "diffusion", help="the denoiser of reflexdiffusion, on lanes and agents", description=diffusion.__doc__
@@ -89,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SITE",
         help="leave out the recordings of a site of real_tracks; may be repeated",
     )
-    diffusion_parser.set_defaults(defaults=DiffusionTrainConfig(), run=run_diffusion)
+    diffusion_parser.set_defaults(defaults=DiffusionTrainConfig(), run=run_diffusion, teacher=None)
     mean_parser = kinds.add_parser("mean", help="averages the weights of runs", description=average.__doc__)
     mean_parser.formatter_class = HelpFormatter
     average.add_arguments(mean_parser)
@@ -119,7 +121,8 @@ def run_diffusion(args: argparse.Namespace, console: Console, errors: Console) -
 
 
 def _sources(args: argparse.Namespace) -> RunSources:
-    return RunSources(args.train, set_weights(args), args.val, args.out, args.init_from, args.workers, args.json)
+    given = args.train, set_weights(args), args.val, args.out, args.init_from, args.workers, args.json
+    return RunSources(*given, args.teacher)
 
 
 def _config(args: argparse.Namespace) -> Any:

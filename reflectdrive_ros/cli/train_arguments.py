@@ -45,6 +45,15 @@ def add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> Non
     )
 
 
+def add_teacher_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--teacher",
+        type=Path,
+        metavar="DIR",
+        help="run, or folder of weights, whose plans are the targets in place of the expert's; needs data.prompt_cache",
+    )
+
+
 def set_weights(args: argparse.Namespace) -> list[float]:
     """The weight of each set of --train."""
     weights = args.weights or [1.0] * len(args.train)

@@ -48,6 +48,7 @@ class Source:
     seed: int
     goal_scores: GoalScores | None = None  # of the same scenes
     prompts: PromptCache | None = None  # likewise; in place of images, with an augmentation of its own
+    targets: Array | None = None  # (N, 8, 3) poses in the augmented scenes of `prompts`; None: the expert's
 
     def rows(self, step: int) -> Array:
         """(batch,) scenes of a step. One set: every scene once per epoch, in a new order each epoch. Several sets:
@@ -64,8 +65,11 @@ class Source:
             mirror = self.prompts.mirrored[rows]
         tables = color_tables(len(rows), config.color_jitter, rng)
         side = np.where(mirror, -1.0, 1.0)[:, None]
-        flipped = scenes.expert[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
-        points = flipped[..., : len(layout.axes)]
+        if self.targets is None:
+            wanted = scenes.expert[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
+        else:
+            wanted = self.targets[rows]
+        points = wanted[..., : len(layout.axes)]
         clean = layout.clip(layout.encode(points))
         mask = augment.masked_actions if config.masking == "kinds" else augment.complementary_actions
         actions = mask(clean, config.masked_actions, layout, rng)

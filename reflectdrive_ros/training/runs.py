@@ -32,6 +32,7 @@ class RunSources:
     out: Path
     init_from: Path | None  # run, or folder of weights, that initialises this one
     workers: Workers  # read scenes and score plans
+    teacher: Path | None = None  # run, or folder of weights, whose plans are the targets in place of the expert's
     json: Path | None = None  # file for the numbers of the whole run
 
 
@@ -51,7 +52,7 @@ def check_same_scenes(out: Path, key: str, folder: Path | str) -> None:
     """Raises StateError if `out` holds a run on other scenes than those of `key`."""
     found = train_state.read_progress(out)
     if found is not None and found[1]["scenes"] != key:
-        raise StateError(f"{out} holds a run on other scenes than {folder}: give another --out")
+        raise StateError(f"{out} holds a run on other scenes than {folder}, or of another teacher: give another --out")
 
 
 def describe_set(folder: Path) -> dict[str, Any]:

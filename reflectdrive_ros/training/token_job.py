@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..data.cache import CachedSet
+from ..domain import Array
 from ..model import pretrained
 from ..model.checkpoint import weight_capabilities
 from ..model.token.net import TokenNet, TokenNetConfig
@@ -58,6 +59,7 @@ class TokenJob:
     pretrained_paths: PretrainedPaths = PretrainedPaths()
     goal_scores: GoalScores | None = None  # of goals of the scenes
     prompts: PromptCache | None = None  # of the scenes
+    targets: Array | None = None  # plans of a teacher in the scenes of `prompts`
 
     @property
     def has_validation(self) -> bool:
@@ -77,9 +79,9 @@ class TokenJob:
         return train_state.load_network(self.init_from).to(device).requires_grad_(False)
 
     def batches(self, first: int, rank: int, ranks: int) -> Generator[Batch]:
-        source = Source(
-            self.scenes, self.config.data, self.network.layout, self.config.seed, self.goal_scores, self.prompts
-        )
+        config = self.config
+        several = self.goal_scores, self.prompts, self.targets
+        source = Source(self.scenes, config.data, self.network.layout, config.seed, *several)
         return data.batches(source, first, rank, ranks)
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from ..cluster import Cluster
 from ..config import ConfigError
 from ..data import cache, shards
 from ..data.cache import CachedSet, Shape, build_cache
+from ..domain import Array
 from ..files import lock_folder
 from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
@@ -23,10 +24,11 @@ from ..provenance import provenance
 from ..stopping import defer_signals
 from ..storage import location
 from . import goal_scores as goal_scores_of
-from . import plan_rl, prompt_cache, refine, rewards, rl, rollouts, runs, sft, train_state, validation
+from . import plan_rl, prompt_cache, refine, rewards, rl, rollouts, runs, sft, teacher, train_state, validation
 from .data import Source, batches, shape_of, unknown_sentences
 from .fabric import launch_fabric
 from .goal_scores import GoalScores
+from .losses import Batch
 from .prompt_cache import PromptCache
 from .rewards import PlanScorer, RewardPool
 from .rollout_pool import RolloutPool
@@ -80,6 +82,11 @@ def train(
         if pretrained_paths.any_given:
             given = {kind: folder for kind, folder in vars(pretrained_paths).items() if folder}
             about["public_weights"] = {kind: str(folder.name) for kind, folder in given.items()}
+        prompts, targets = _prompts(sources, config, network, scenes, fabric, errors)
+        if sources.teacher is not None:
+            sha256 = train_state.card_of(sources.teacher)["sha256"]
+            about["teacher"] = {"folder": sources.teacher.name, "sha256": sha256}
+            scenes = replace(scenes, key=f"{scenes.key} {sha256}")
         job = TokenJob(
             config,
             network,
@@ -91,7 +98,8 @@ def train(
             init_from=init_from,
             pretrained_paths=pretrained_paths,
             goal_scores=_goal_scores(sources, config, shape_of(network), fabric, errors),
-            prompts=_prompts(sources, config, network, scenes, fabric, errors),
+            prompts=prompts,
+            targets=targets,
         )
         runs.check_same_scenes(sources.out, scenes.key, folders[0].name)
         return _train(job, sources, fabric, console)
@@ -238,11 +246,14 @@ def _prompts(
     scenes: CachedSet,
     fabric: Fabric,
     errors: Console,
-) -> PromptCache | None:
-    """The prompts of the scenes, as the network encodes them with which the run begins; None if they are not cached."""
+) -> tuple[PromptCache | None, Array | None]:
+    """The prompts of the scenes, as the network encodes them with which the run begins, None if they are not cached;
+    and the plans of a teacher in them, None without a teacher."""
+    init_from, teacher_folder = sources.init_from, sources.teacher
     if not config.data.prompt_cache:
-        return None
-    init_from = sources.init_from
+        if teacher_folder is not None:
+            raise ConfigError("--teacher needs data.prompt_cache: add --setting data.prompt_cache=true")
+        return None, None
     if init_from is None:
         raise ConfigError("data.prompt_cache needs a network that encodes prompts already: give one with --init-from")
     net = train_state.initial_network(network, init_from, config.seed).to(fabric.device)
@@ -250,11 +261,24 @@ def _prompts(
     source = Source(scenes, once, network.layout, config.seed)
     folder = cache.cache_folder(location(sources.sets[0]), shape_of(network))
     file = prompt_cache.prompt_file(folder, scenes.key, once, net, config.seed)
+    count, targets = len(scenes), None
+
+    def encoded() -> Generator[Batch]:
+        return batches(source, 0, 0, 1)
+
     preparation = runs.show_preparation(errors, "encoding the prompts of scenes")
     with fabric.rank_zero_first(), preparation as progress, fabric.autocast():
-        return prompt_cache.build_prompt_cache(
-            file, len(scenes), lambda: batches(source, 0, 0, 1), net, fabric.device, progress
-        )
+        prompts = prompt_cache.build_prompt_cache(file, count, encoded, net, fabric.device, progress)
+    if teacher_folder is not None:
+        teacher_net = train_state.load_network(teacher_folder).to(fabric.device)
+        teacher.check_teacher(teacher_net.config, network, teacher_folder)
+        plans_file = teacher.plan_file(file, train_state.card_of(teacher_folder)["sha256"])
+        preparation = runs.show_preparation(errors, "decoding the teacher's plans")
+        with fabric.rank_zero_first(), preparation as progress, fabric.autocast():
+            targets = teacher.build_teacher_plans(
+                plans_file, count, encoded, teacher_net, network.layout, fabric.device, progress
+            )
+    return prompts, targets
 
 
 def _reward_pool(sources: RunSources, config: RlTrainConfig | RefineTrainConfig, job: TokenJob) -> RewardPool:

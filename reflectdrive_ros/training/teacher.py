@@ -1,0 +1,112 @@
+"""Plans of a trained network as the targets of another one (distillation).
+
+The expert driver of a scene knows the future, so that its plan is partly arbitrary for a network that does not. A
+teacher's plan is a function of the inputs that the student reads, and can be learnt. The teacher drafts and edits the
+plan to its most probable goal, from the same augmented inputs as the student's cached prompts (`prompt_cache`), and the
+plan is postprocessed as in the car.
+
+Source: sequence-level knowledge distillation (Kim and Rush, 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.cache import read_stored, write_arrays
+from ..domain import Array, EgoState
+from ..features.images import encode_route
+from ..model.token import rollout
+from ..model.token.net import TokenNet, TokenNetConfig
+from ..planning.postprocess.waypoints import postprocess, waypoint_poses
+from ..scoring.frenet import FrenetFrame
+from ..tokens import TokenLayout
+from .losses import Batch
+from .train_state import StateError
+
+
+def plan_file(prompt_file: Path, teacher_sha256: str) -> Path:
+    """The file of a teacher's plans, beside the prompts whose inputs it reads."""
+    return prompt_file.with_suffix(f".teacher-{teacher_sha256[:12]}.npz")
+
+
+def check_teacher(teacher: TokenNetConfig, student: TokenNetConfig, folder: Path) -> None:
+    """Raises StateError for a teacher that reads other inputs than the student, or plans another number of points."""
+    named = ("vision", "text_length", "words", "cameras", "instants", "ego_scale", "route_at_m")
+    other = [name for name in named if getattr(teacher, name) != getattr(student, name)]
+    if teacher.layout.points != student.layout.points:
+        other.append("layout.points")
+    if other:
+        raise StateError(f"--teacher {folder} reads or plans otherwise than the student ({', '.join(other)} differ)")
+
+
+def build_teacher_plans(
+    file: Path,
+    count: int,
+    batches: Callable[[], Iterator[Batch]],
+    teacher: TokenNet,
+    layout: TokenLayout,
+    device: torch.device,
+    progress: Callable[[int, int], None],
+) -> Array:
+    """(N, P, 3) float32 poses of the plans of `count` scenes, ego frame of the augmented scene: read where they are
+    stored, else decoded by `teacher` and stored.
+
+    batches: the set once, as for `prompt_cache.build_prompt_cache`; layout: that of their tokens.
+    Raises OSError naming a file that cannot be written.
+    """
+    if not file.exists():
+        found = np.zeros((count, layout.points, 3), np.float32)
+        done = 0
+        with closing(batches()) as several:  # type: ignore[type-var]
+            for batch in several:
+                new = min(len(batch.rows), count - done)
+                found[batch.rows[:new].numpy()] = plans_of(teacher, batch.to(device), layout)[:new]
+                done += new
+                progress(done, count)
+                if done == count:
+                    break
+        write_arrays(file, {"poses": found})
+    return read_stored(file)["poses"]
+
+
+@torch.no_grad()
+def plans_of(teacher: TokenNet, batch: Batch, layout: TokenLayout) -> Array:
+    """(B, P, 3) float32 poses at 0.5 s steps of the teacher's plans. `layout`: that of the batch's tokens."""
+    images, text, ego, route = batch.inputs
+    config = teacher.config
+    roads = decoded_routes(route.cpu().numpy(), layout)
+    own_route = torch.from_numpy(encode_route(roads, config.layout.codebook)).to(route.device)
+    decoding = rollout.default_decoding(config.layout)
+    known = rollout.prefill_sequences(teacher, images, text, ego, own_route, decoding.goals)
+
+    def logits(actions: Tensor) -> Tensor:
+        return teacher.decode(actions, known.keys_values)
+
+    first = known.actions[:, :1]
+    rounds = rollout.rollout(logits, first, config.layout, decoding.rounds(config.layout), decoding.edits)
+    waypoints = config.layout.decode(rounds[-1].actions[:, 0].cpu().numpy())
+    motion = ego.float().cpu().numpy() * np.array(config.ego_scale)
+    bin_m = config.layout.codebook.bin_m
+    return np.stack([sent_poses(*each, bin_m) for each in zip(waypoints, motion, roads, strict=True)])
+
+
+def decoded_routes(route: Array, layout: TokenLayout) -> Array:
+    """(B, R, 2) points in metres of route ids, NaN where they are masked."""
+    codebook = layout.codebook
+    return np.where(route == codebook.mask_id, np.nan, codebook.to_values(np.minimum(route, codebook.bins - 1)))
+
+
+def sent_poses(waypoints: Array, motion: Array, route: Array, bin_m: float) -> Array:
+    """(P, 3) float32 poses of decoded waypoints (P, 2+) after postprocessing. motion: speed m/s, acceleration m/s2, yaw
+    rate rad/s; route (R, 2), NaN where it is not known."""
+    speed, acceleration, yaw_rate = (float(value) for value in motion)
+    ego = EgoState(0, np.zeros(3), speed, acceleration, yaw_rate)
+    road = FrenetFrame.of(route[np.isfinite(route).all(-1)])
+    points = postprocess(waypoints[..., :2], ego, bin_m, road)
+    return waypoint_poses(points, road).astype(np.float32)
