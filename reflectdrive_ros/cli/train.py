@@ -122,7 +122,7 @@ def run_diffusion(args: argparse.Namespace, console: Console, errors: Console) -
 
 def _sources(args: argparse.Namespace) -> RunSources:
     given = args.train, set_weights(args), args.val, args.out, args.init_from, args.workers, args.json
-    return RunSources(*given, args.teacher)
+    return RunSources(*given, teacher=args.teacher)
 
 
 def _config(args: argparse.Namespace) -> Any:

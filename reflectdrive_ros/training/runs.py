@@ -32,8 +32,8 @@ class RunSources:
     out: Path
     init_from: Path | None  # run, or folder of weights, that initialises this one
     workers: Workers  # read scenes and score plans
-    teacher: Path | None = None  # run, or folder of weights, whose plans are the targets in place of the expert's
     json: Path | None = None  # file for the numbers of the whole run
+    teacher: Path | None = None  # run, or folder of weights, whose plans are the targets in place of the expert's
 
 
 def check_continues(out: Path, config: TrainConfig | DiffusionTrainConfig, columns: Sequence[str]) -> None:
