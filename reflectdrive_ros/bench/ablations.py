@@ -37,7 +37,6 @@ from ..errors import UserError
 from ..model.checkpoint import CARD
 from ..parallel import Workers, map_restartable
 from ..provenance import write_numbers
-from ..runtime import cli_args
 from ..scoring.scorer import SUB_SCORES
 from ..stopping import child_environment
 from ..training import settings, train_state, validation
@@ -139,7 +138,7 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
         words = [*shared, *more, "--out", str(out)]
         for pair in pairs:
             words += ["--setting", pair]
-        return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, init_from)
+        return Run(out, tuple(words), override_dotted(base, arguments.settings_of(pairs)), learnt, init_from)
 
     steps = f"schedule.steps={args.vision_steps}"
     runs = [

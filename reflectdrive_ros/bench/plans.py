@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--count", type=arguments.positive_int(20), default=3, metavar="N", help="scenes, spread evenly"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the image (.png or .jpg)")
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
 
 
 @command()
