@@ -6,6 +6,8 @@ reading it once to downscale it, at the memory-copy rate of this core.
 
 Also what a camera's images cost before a network of NETWORK_SIZE gets them: scaled, as those of its own rig, and
 re-projected from another rig; raw images of SOURCE_SIZE.
+
+No setting (--setting) changes the images: their sizes are those of the table.
 """
 
 from __future__ import annotations

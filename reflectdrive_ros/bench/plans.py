@@ -2,6 +2,8 @@
 
 A row per scene: the three newest images and a view from above, with the driven path (green) and the plan of each
 network in its colour, and a dot at each second. A dot ahead of the driven one is a plan that is too fast.
+
+No JSON file (--json) is written: the result is an image.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A section is written when its files exist. Below each table stand the command, the hash of the network's weights, the
 commit, the date and the device of its numbers.
+
+No setting (--setting) changes the pages, and no JSON file (--json) is written: the pages have the numbers of the files.
 """
 
 from __future__ import annotations
