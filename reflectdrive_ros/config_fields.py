@@ -71,6 +71,7 @@ FORMER_NAMES = {  # settings of earlier versions, and what to do about them
             *("grid_free_below", "route_points_max", "clock_jump_s"),
         ),
         "scoring": ("clearance_max_m",),
+        "decoding": ("goal_floor", "edit_at_most"),
         "reflectdrive2": ("max_jump_m", "max_gap_s"),
         "repair": ("anchors", "stride"),
     }.items()
