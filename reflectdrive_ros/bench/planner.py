@@ -23,10 +23,8 @@ are exported into a temporary folder, where engines are built, or taken from --g
 `reflectdrive engine` has built from them.
 
 Of a denoiser (--kind denoiser, or by the card of --model) the times of encoding, of one evaluation and of a whole plan
-are measured (`bench.denoiser`).
-
-No setting (--setting) changes what is measured: the rounds of a step are fixed, and weights, backend, device and
-threads are options.
+are measured (`bench.denoiser`). No setting (--setting) changes what is measured: the rounds of a step are fixed, and
+weights, backend, device and threads are options.
 """
 
 from __future__ import annotations
