@@ -134,7 +134,7 @@ TOWNS := .venv/judges
 TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-test-reflexdiffusion.json \
 	eval-test-reflexdiffusion-single.json eval-real_tracks.json decoding.json repair.json reflection-val.json \
 	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
-	closed-loop-road-reflexdiffusion.json planner-onnxruntime.json) $(JUDGED)
+	closed-loop-road-reflexdiffusion.json closed-loop-every-full.json planner-onnxruntime.json) $(JUDGED)
 .PHONY: results results-pages judges $(TABLES)
 
 results: $(TABLES) results-pages
@@ -164,6 +164,8 @@ $(NUMBERS)/repair.json: COMMAND = bench repair --planner reflectdrive2 --scenes 
 $(NUMBERS)/reflection-val.json: COMMAND = bench reflection --scenes val --limit 200 --guidance 0.9 1 1.3
 $(NUMBERS)/closed-loop.json: COMMAND = $(CLOSED) --planner route_follower
 $(NUMBERS)/closed-loop-shipped.json: COMMAND = $(CLOSED) --planner reflectdrive2 --random-weights $(ONE_THREAD)
+$(NUMBERS)/closed-loop-every-full.json: COMMAND = $(CLOSED) --planner reflectdrive2 $(ONE_THREAD) \
+	--setting reflectdrive2.lite_steps_per_full=0
 $(NUMBERS)/closed-loop-lights.json: COMMAND = $(FRESH)
 $(NUMBERS)/closed-loop-road.json: COMMAND = $(FRESH) --random-weights --setting inputs.drivable_type=map
 $(NUMBERS)/closed-loop-reflexdiffusion.json: COMMAND = $(DENOISER)

@@ -49,7 +49,7 @@ FIXED = (  # settings that the bench gives to each training
     *("schedule.steps", "seed", "device.threads", "optimizer.vision_pretrain_fraction"),
     *("checkpointing.validations", "checkpointing.validation_scenes"),
 )
-VISION = "eyes"
+VISION = "vision"
 SCENES = 500  # of --val
 COMPARED = ("pdms", "dac", "pdms_drafted")
 TRAIN = (sys.executable, "-m", "reflectdrive_ros", "train", "sft")

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when the scenes cannot be read."""
     scene = median_scene(args.golden or default_scenes_file())
     with one_core():
-        numbers = figures(scene, max(1, args.runs), errors)
+        numbers = figures(scene, args.runs, errors)
     write_numbers(args.json, numbers)
     console.print(table(numbers))
 
