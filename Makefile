@@ -24,7 +24,7 @@ help:
 	@echo "make test-cluster  two nodes of Ray on this machine, one killed, and shared storage"
 	@echo "make test-faults, make fuzz, make soak   faults, a million odd inputs, an hour of driving"
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
-	@echo "make results    the measurements behind docs/results.md and results_settings.md, an hour"
+	@echo "make results    every table of docs/results.md and results_settings.md, hours; make docs/bench/eval-test.json: one"
 	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
 	@echo "make clean      remove .venv and everything built"
 	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
@@ -119,29 +119,63 @@ recording: setup
 	@cd "$(ROOT)" && $(RUN) bench plans --scenes $(REAL)/held_out --privilege words \
 		--model $(SMALL)/weights.safetensors $(REAL)/run/weights.safetensors --out docs/recording.jpg
 
-# --- docs/results.md, docs/results_settings.md: one command a table, an hour in all on two cores ------------------------
-.PHONY: results
+# --- docs/results.md, docs/results_settings.md: hours in all on two cores, and one command for each table --------------
+#     make docs/bench/eval-test.json && make results-pages
 RUN := $(BIN)/reflectdrive
 SMALL := models/reflectdrive2_small
 NUMBERS := docs/bench
-CLOSED := eval --closed-loop --seeds 5 --duration 60 --setting model.threads=1
+ONE_THREAD := --setting model.threads=1
+CLOSED := eval --closed-loop --seeds 5 --duration 60
 FRESH := eval --closed-loop --planner reflectdrive2 --first-seed 720 --seeds 20 --duration 30
+DENOISER := eval --closed-loop --planner reflexdiffusion --first-seed 740 --seeds 20 --duration 30 $(ONE_THREAD)
+JUDGE := eval --closed-loop --judge carla --seeds 21 $(ONE_THREAD)
+JUDGED := $(addprefix $(NUMBERS)/closed-loop-judge-carla,.json -reflexdiffusion.json -road-reflexdiffusion.json)
+TOWNS := .venv/judges
+TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-test-reflexdiffusion.json \
+	eval-test-reflexdiffusion-single.json eval-real_tracks.json decoding.json repair.json reflection-val.json \
+	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
+	closed-loop-road-reflexdiffusion.json closed-loop-every-full.json planner-onnxruntime.json) $(JUDGED)
+.PHONY: results results-pages judges $(TABLES)
 
-results: setup
-	@cd "$(ROOT)" && $(RUN) eval --scenes test --planner constant_velocity route_follower --json $(NUMBERS)/eval-test.json
-	@cd "$(ROOT)" && $(RUN) eval --scenes test --planner reflectdrive2 --privilege words route objects logged \
-		--random-weights --workers 2 --json $(NUMBERS)/eval-test-shipped.json
-	@cd "$(ROOT)" && $(RUN) bench decoding --scenes val --limit 150 --setting model.threads=1 --model $(SMALL)/weights.safetensors \
-		--json $(NUMBERS)/decoding.json
-	@cd "$(ROOT)" && $(RUN) bench repair --planner reflectdrive2 --scenes val --random-weights --limit 100 --setting model.threads=1 \
-		--json $(NUMBERS)/repair.json
-	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner route_follower --json $(NUMBERS)/closed-loop.json
-	@cd "$(ROOT)" && $(RUN) $(CLOSED) --planner reflectdrive2 --random-weights --json $(NUMBERS)/closed-loop-shipped.json
-	@cd "$(ROOT)" && $(RUN) $(FRESH) --json $(NUMBERS)/closed-loop-lights.json
-	@cd "$(ROOT)" && $(RUN) $(FRESH) --random-weights --setting inputs.drivable_type=map --json $(NUMBERS)/closed-loop-road.json
-	@cd "$(ROOT)" && OMP_WAIT_POLICY=PASSIVE $(RUN) bench planner --model $(SMALL)/weights.safetensors \
-		--graphs $(SMALL)/onnx/card.json --json $(NUMBERS)/planner-onnxruntime.json
+results: $(TABLES) results-pages
+
+results-pages: setup
 	@cd "$(ROOT)" && $(RUN) bench results
+
+$(TABLES): setup
+	@cd "$(ROOT)" && $(RUN) $(COMMAND) --json $@
+
+# beside the virtual environment's packages, of which it would replace one
+judges: setup
+	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --no-deps --target $(TOWNS) py123d==0.7.0
+
+$(JUDGED): judges
+$(JUDGED): export PYTHONPATH = $(TOWNS)
+$(NUMBERS)/eval-test.json: COMMAND = eval --scenes test --planner constant_velocity route_follower
+$(NUMBERS)/eval-test-shipped.json: COMMAND = eval --scenes test --planner reflectdrive2 --privilege words route objects \
+	logged --random-weights
+$(NUMBERS)/eval-test-reflexdiffusion.json: COMMAND = eval --scenes test --planner reflexdiffusion --privilege objects \
+	--random-weights
+$(NUMBERS)/eval-test-reflexdiffusion-single.json: COMMAND = eval --scenes test --planner reflexdiffusion \
+	--privilege objects --setting reflexdiffusion.repair=false
+$(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
+$(NUMBERS)/decoding.json: COMMAND = bench decoding --scenes val --limit 150 $(ONE_THREAD) --model $(SMALL)/weights.safetensors
+$(NUMBERS)/repair.json: COMMAND = bench repair --planner reflectdrive2 --scenes val --random-weights --limit 100 $(ONE_THREAD)
+$(NUMBERS)/reflection-val.json: COMMAND = bench reflection --scenes val --limit 200 --guidance 0.9 1 1.3
+$(NUMBERS)/closed-loop.json: COMMAND = $(CLOSED) --planner route_follower
+$(NUMBERS)/closed-loop-shipped.json: COMMAND = $(CLOSED) --planner reflectdrive2 --random-weights $(ONE_THREAD)
+$(NUMBERS)/closed-loop-every-full.json: COMMAND = $(CLOSED) --planner reflectdrive2 $(ONE_THREAD) \
+	--setting reflectdrive2.lite_steps_per_full=0
+$(NUMBERS)/closed-loop-lights.json: COMMAND = $(FRESH)
+$(NUMBERS)/closed-loop-road.json: COMMAND = $(FRESH) --random-weights --setting inputs.drivable_type=map
+$(NUMBERS)/closed-loop-reflexdiffusion.json: COMMAND = $(DENOISER)
+$(NUMBERS)/closed-loop-road-reflexdiffusion.json: COMMAND = $(DENOISER) --setting inputs.drivable_type=map
+$(NUMBERS)/closed-loop-judge-carla.json: COMMAND = $(JUDGE) --planner reflectdrive2 route_follower
+$(NUMBERS)/closed-loop-judge-carla-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion
+$(NUMBERS)/closed-loop-judge-carla-road-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion \
+	--setting inputs.drivable_type=map
+$(NUMBERS)/planner-onnxruntime.json: COMMAND = bench planner --model $(SMALL)/weights.safetensors --graphs $(SMALL)/onnx/card.json
+$(NUMBERS)/planner-onnxruntime.json: export OMP_WAIT_POLICY = PASSIVE
 
 # --- fit for a vehicle: faults, fuzz, soak; each takes from minutes to an hour ----------------------------------------
 .PHONY: test-faults fuzz soak generated

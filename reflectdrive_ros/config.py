@@ -152,14 +152,8 @@ class InputsConfig:
         0.01,
         1000.0,
     )
-    obstacle_points_min: int = setting(3, "cells of the point cloud with fewer points are empty", 1, 1000)
-    obstacles_max: int = setting(200, "obstacle boxes kept, nearest first; the rest is counted", 1, 10_000)
 
     # Constants, not settings: without an annotation they are no fields.
-    obstacle_low_m = 0.3  # points of a cloud below this height over base_link are ignored ..
-    obstacle_high_m = 2.5  # .. and points above this
-    obstacle_range_m = 60.0  # points further ahead, behind or aside are ignored
-    obstacle_cell_m = 0.4  # edge of the cells that the points are sorted into
     grid_free_below = 50  # cells of a grid below this value are drivable; unknown ones are not
     route_points_max = 2000  # longer routes are thinned
     clock_jump_s = 1.0  # stamps that go back by more are a restart: buffers are cleared

@@ -67,9 +67,11 @@ FORMER_NAMES = {  # settings of earlier versions, and what to do about them
     for section, names in {
         "inputs": (
             *("obstacle_low_m", "obstacle_high_m", "obstacle_range_m", "obstacle_cell_m"),
+            *("obstacle_points_min", "obstacles_max"),
             *("grid_free_below", "route_points_max", "clock_jump_s"),
         ),
         "scoring": ("clearance_max_m",),
+        "decoding": ("goal_floor", "edit_at_most"),
         "reflectdrive2": ("max_jump_m", "max_gap_s"),
         "repair": ("anchors", "stride"),
     }.items()

@@ -15,14 +15,10 @@ class DecodingConfig:
     goal_spacing_m: float = setting(
         1.2, "non-maximum suppression: of goals closer than this the more probable one is kept", 0.0, 20.0
     )
-    goal_floor: float = setting(
-        0.01, "goals with a probability below this fraction of the largest are dropped", 0.0, 1.0
-    )
     rescore_goals: int = setting(8, "number of most probable goals that the value head scores", 1, 32)
     goal_value_power: float = setting(
         3.0, "power of the goal value in the product with the goal probability; 0 ignores the value", 0.0, 10.0
     )
-    edit_at_most: int = setting(5, "largest number of tokens that AutoEdit replaces per round, of 14", 0, 14)
 
 
 @dataclass(frozen=True)

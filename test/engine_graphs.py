@@ -23,7 +23,7 @@ from reflectdrive_ros.runtime.network import golden, load_network, synthetic_inp
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 RULES = Decoding(GoalRules(4, floor=0.0), EditRules())  # every slot has a goal of its own
-BUILT_IN = DecodingConfig(4, goal_floor=0.0)
+BUILT_IN = DecodingConfig(4)
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True))
 
 

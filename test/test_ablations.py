@@ -37,7 +37,7 @@ with out.with_name("called").open("a") as file:
     file.write(f"{out.name}\\n")
 if out.with_name(f"{out.name}.fails").exists():
     sys.exit("no memory left")
-if out.with_name("waits").exists() and out.name != "eyes":
+if out.with_name("waits").exists() and out.name != "vision":
     out.with_name(f"{out.name}.pid").write_text(str(os.getpid()))
     time.sleep(60.0)
 for name, value in zip(words[1::2], words[2::2]):
@@ -93,14 +93,15 @@ def pair(seed):
 def test_a_card_is_expected_to_tell_what_train_makes_of_the_same_words(place):
     parser = argparse.ArgumentParser()
     ablations.add_arguments(parser)
-    runs = ablations.plan_runs(parser.parse_args(command(place)[2:]))
+    runs = ablations.plan_runs(parser.parse_args(command(place, "--setting", "optimizer.weight_decay=0.5")[2:]))
     training = argparse.ArgumentParser()
     train.add_arguments(training)
     for run in runs:
         assert train._config(training.parse_args(["sft", *run.words])) == run.config
+        assert run.config.optimizer.weight_decay == 0.5
     by_name = {run.name: run.config for run in runs}
-    assert list(by_name) == ["eyes", *pair(0), *pair(1), *pair(2)]
-    assert by_name["eyes"].optimizer.vision_pretrain_fraction == 0.99
+    assert list(by_name) == ["vision", *pair(0), *pair(1), *pair(2)]
+    assert by_name["vision"].optimizer.vision_pretrain_fraction == 0.99
     full = by_name["full-1"]
     assert (full.optimizer.vision_pretrain_fraction, full.schedule.steps, full.seed) == (0.0, 500, 1)
     for name, section, value in (
@@ -118,7 +119,7 @@ def test_trainings_that_are_done_are_only_read(place, capsys):
     assert sum("min" in line for line in told.err.splitlines()) == 7  # a line for each that was done
     assert "no-field" in told.out
     names = called(place)
-    assert names[0] == "eyes"
+    assert names[0] == "vision"
     assert sorted(names[1:]) == sorted([*pair(0), *pair(1)])
     assert main(command(place, "--seeds", "2", "--json", str(again))) == 0
     assert called(place) == []
@@ -144,7 +145,7 @@ def test_a_training_that_was_stopped_goes_on(place):
     ("more", "named"),
     [
         (("--steps", "600"), "full-0 holds another training (schedule.steps differ)"),
-        (("--vision-steps", "900"), "eyes holds another training (schedule.steps differ)"),
+        (("--vision-steps", "900"), "vision holds another training (schedule.steps differ)"),
     ],
 )
 def test_another_budget_is_refused_before_anything_begins(place, capsys, more, named):
@@ -159,7 +160,7 @@ def test_another_budget_is_refused_before_anything_begins(place, capsys, more, n
     assert called(place) == []
 
 
-def test_another_set_or_other_eyes_are_refused(place, capsys):
+def test_another_set_or_another_vision_pretraining_is_refused(place, capsys):
     assert main(command(place, "--seeds", "1")) == 0
     card = place / "out/full-0/card.json"
     whole = json.loads(card.read_text())
@@ -184,7 +185,7 @@ def test_a_failed_training_is_one_sentence_with_its_log_and_the_others_stay(plac
     log = place / "out/no-field-0.log"
     assert str(log) in told[0]
     assert "no memory left" in log.read_text()
-    assert called(place) == ["eyes", "full-0", "no-field-0"]
+    assert called(place) == ["vision", "full-0", "no-field-0"]
     fails.unlink()
     assert main(command(place, "--seeds", "1")) == 0
     assert sorted(called(place)) == ["no-field-0", "no-sap-0"]

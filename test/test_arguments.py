@@ -103,7 +103,26 @@ def test_no_option_takes_a_number_without_a_range(monkeypatch):
         assert not isinstance(action.default, (int, float)) or isinstance(action.default, bool), f"{command} {name}"
 
 
-WITHOUT_SETTINGS = ("scenes", "compare", "import diffusion-planner", "train mean")  # their help says why
+WITHOUT_SETTINGS = (  # their help says why
+    *("scenes", "compare", "import diffusion-planner", "train mean"),
+    *("bench planner", "bench scoring", "bench camera", "bench forecast", "bench compare", "bench results"),
+    *("bench ego-mlp", "bench rollouts", "bench headroom"),
+)
+WITHOUT_JSON = ("bench plans", "bench results")  # likewise
+
+
+def all_commands(monkeypatch):
+    """Name and parser of every command, bench and module with a parser of its own."""
+    for words in [*([name] for name in COMMANDS), *(["bench", name] for name in BENCHES)]:
+        parser = parser_of(monkeypatch, main, words)
+        for word in words:
+            (choices,) = (each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+            parser = choices[word]
+        yield from commands_of(" ".join(words), parser)
+    for module in MODULES:
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"reflectdrive_ros.{module}").add_arguments(parser)
+        yield module, parser
 
 
 def commands_of(name, parser):
@@ -118,17 +137,19 @@ def commands_of(name, parser):
 
 def test_every_command_takes_settings_and_writes_json_or_says_why_not(monkeypatch):
     tried = set()
-    for command in COMMANDS:
-        parser = parser_of(monkeypatch, main, [command])
-        (choices,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-        for name, one in commands_of(command, choices[command]):
-            options = {option for action in one._actions for option in action.option_strings}
-            tried.add(name)
-            assert "--json" in options, name
-            assert ("--setting" in options) == (name not in WITHOUT_SETTINGS), name
-            if name in WITHOUT_SETTINGS:
-                assert "o setting (--setting) changes" in " ".join(one.description.split()), name
-    assert {*WITHOUT_SETTINGS} <= tried
+    for name, one in all_commands(monkeypatch):
+        options = {option for action in one._actions for option in action.option_strings}
+        text = " ".join((one.description or "").split())
+        tried.add(name)
+        assert ("--json" in options) == (name not in WITHOUT_JSON), name
+        assert ("o JSON file (--json) is written" in text) == (name in WITHOUT_JSON), name
+        assert ("--setting" in options) == (name not in WITHOUT_SETTINGS), name
+        assert ("o setting (--setting) changes" in text) == (name in WITHOUT_SETTINGS), name
+    assert {*WITHOUT_SETTINGS, *WITHOUT_JSON} <= tried
+
+
+PARITY = ["bench", "parity", "--model", "weights", "--graphs", "card"]
+ABLATIONS = ["bench", "ablations", "config.yaml", "--train", "train", "--val", "val", "--out", "{out}"]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +164,12 @@ def test_every_command_takes_settings_and_writes_json_or_says_why_not(monkeypatc
         (["make-bag", "world", "{out}", "--setting", "cameras.widht=320"], "cameras.widht"),
         (["export", "weights", "--out", "{out}", "--setting", "guard.clearance_m=1"], "the command reads decoding"),
         (["doctor", "--setting", "planner"], "planner: expected NAME=VALUE"),
+        (
+            ["bench", "node", "--setting", "planner=route_follower"],
+            "--setting planner has no effect here: use --planner",
+        ),
+        ([*PARITY, "--setting", "decoding.goals=4"], "--setting decoding.goals has no effect here: the command reads"),
+        ([*ABLATIONS, "--setting", "seed=3"], "--setting seed has no effect here: the bench sets it for each training"),
     ],
 )
 def test_a_setting_without_effect_is_refused(words, said, tmp_path, capsys):

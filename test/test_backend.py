@@ -15,6 +15,8 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.config import ConfigError, ModelConfig, load
 from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.model.token.ops import EditRules
+from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import Prefilled
 from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime import model_file
@@ -51,31 +53,33 @@ def test_no_model_is_no_network():
 def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
     network = opened(tiny_model)
     assert len(network.prefill_goal(synthetic_inputs(network)).actions) == DecodingConfig().goals
-    one = load_network(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(goals=2, goal_floor=0.0))
-    known = one.prefill_goal(synthetic_inputs(one))
-    assert known.valid.tolist() == [True, True]
-    apart = load_network(
-        ModelConfig(str(tiny_model.file), tiny_model.sha256),
-        DecodingConfig(goals=4, goal_floor=0.0, goal_spacing_m=9.0),
+    network = load_network(
+        ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(goals=4, goal_spacing_m=9.0)
     )
-    goals = apart.layout.decode_goal(apart.prefill_goal(synthetic_inputs(apart)).actions)
+    rules = network.decoding
+    network.set_decoding(replace(rules, goals=replace(rules.goals, floor=0.0)))  # every slot has a goal of its own
+    known = network.prefill_goal(synthetic_inputs(network))
+    assert known.valid.tolist() == 4 * [True]
+    goals = network.layout.decode_goal(known.actions)
     gaps = np.linalg.norm(goals[:, None] - goals[None], axis=-1)[np.triu_indices(4, 1)]
     assert gaps.min() >= 9.0 - 1e-3
 
 
-def test_edits_follow_their_settings(tiny_model):  # noqa: F811
+def test_edits_follow_their_rules(tiny_model):  # noqa: F811
     """A way of nonsense is replaced token by token, at most so many in a round."""
 
-    def changed(**rules):
-        network = load_network(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(**rules))
+    def changed(rules=None):
+        network = load_network(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig())
+        if rules is not None:
+            network.set_decoding(Decoding(edits=rules))
         known = network.prefill_goal(synthetic_inputs(network))
         nonsense = known.actions[:1].copy()
         nonsense[:, :14] = 333 + np.arange(14) % 3
         return int((network.step(known.context, nonsense, 0, True)[0] != nonsense).sum())
 
-    assert changed() == 5
-    assert changed(edit_at_most=2) == 2
-    assert changed(edit_at_most=0) == 0
+    assert changed() == EditRules().at_most == 5
+    assert changed(EditRules(2)) == 2
+    assert changed(EditRules(0)) == 0
 
 
 @pytest.mark.parametrize("place", ["config", "here", "checkout", "share"])

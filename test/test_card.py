@@ -31,7 +31,7 @@ from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.tokens import TokenLayout
 
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
-SETTINGS = DecodingConfig(4, goal_floor=0.0)
+SETTINGS = DecodingConfig(4)
 SHIPPED = Path(__file__).parents[1] / "models" / "reflectdrive2_small"
 
 
@@ -228,14 +228,14 @@ def test_number_and_spacing_of_goals_are_the_planners_and_equal_to_torch(plain, 
 
 
 def test_settings_choose_goals_up_to_the_graphs_maximum(plain):
-    few = loaded(plain, DecodingConfig(2, goal_spacing_m=3.0, goal_floor=0.0))
+    few = loaded(plain, DecodingConfig(2, goal_spacing_m=3.0))
     assert len(few.prefill_goal(synthetic_inputs(few)).actions) == 2
     goals = few.layout.decode_goal(few.prefill_goal(synthetic_inputs(few)).actions)
     assert np.hypot(*(goals[0] - goals[1])) >= 3.0 - 1e-3
     with pytest.raises(ModelFileError, match=r"9 goals are set, but the graphs of .* give at most 8: set fewer"):
-        loaded(plain, DecodingConfig(9, goal_floor=0.0))
-    with pytest.raises(ModelFileError, match=r"decoding.goal_floor is 0.5, but the graphs of .* have 0.0 built in"):
-        loaded(plain, DecodingConfig(4, goal_floor=0.5))
+        loaded(plain, DecodingConfig(9))
+    with pytest.raises(ModelFileError, match=r"goal_value_power is 0.5, but the graphs of .* have 3.0 built in"):
+        loaded(plain, DecodingConfig(4, goal_value_power=0.5))
 
 
 # --- guidance --------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_guided_graphs_write_what_torch_writes(guided):
 
 
 def guidance(weight):
-    return ReflectDriveDecoding(4, goal_floor=0.0, guidance=weight)
+    return ReflectDriveDecoding(4, guidance=weight)
 
 
 def test_guidance_drives_where_the_graphs_have_it_and_is_refused_where_they_do_not(plain, guided):

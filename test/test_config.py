@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from reflectdrive_ros import arguments
 from reflectdrive_ros.config import Config, ConfigError, as_yaml, load, override, override_dotted, settings
+from reflectdrive_ros.config_fields import FORMER_NAMES
 
 ROOT = Path(__file__).parents[1]
 LEAVES = list(settings(Config()))
@@ -50,6 +51,14 @@ def test_every_setting_is_described_and_numbers_have_a_range():
         if leaf.kind in (int, float):
             assert leaf.low is not None, leaf.name
             assert leaf.low <= leaf.value <= leaf.high, leaf.name
+
+
+@pytest.mark.parametrize("name", FORMER_NAMES)
+def test_a_former_setting_is_refused_with_what_to_do(name):
+    assert name not in {leaf.name for leaf in LEAVES}
+    with pytest.raises(ConfigError) as fault:
+        override_dotted(Config(), {name: 1})
+    assert one_sentence(fault) == f"setting {name} {FORMER_NAMES[name]}"
 
 
 def test_every_section_has_a_summary():

@@ -24,6 +24,7 @@ from reflectdrive_ros.data.scene import Tracks
 from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.evaluation import closed_loop, driving_scores, open_loop, scene_sets
 from reflectdrive_ros.planning.planner import PlanningError
+from reflectdrive_ros.runtime import network
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import sumo
 
@@ -324,16 +325,28 @@ def test_a_model_scores_the_same_whoever_does_the_work(seen, tiny_model):  # noq
     assert alone.best == together.best
 
 
+@pytest.fixture
+def every_goal(monkeypatch):
+    """Networks draft their goals however improbable these are, as those of an untrained one."""
+    configured = network.torch_decoding
+
+    def without_floor(decoding):
+        rules = configured(decoding)
+        return replace(rules, goals=replace(rules.goals, floor=0.0))
+
+    monkeypatch.setattr(network, "torch_decoding", without_floor)
+
+
+@pytest.mark.usefixtures("every_goal")
 def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_model):  # noqa: F811
     """Without choosing, the plan is that of the likeliest goal; the best of K tells of all goals, unrepaired."""
-    everyone = {"decoding__goal_floor": 0.0, "decoding__goal_spacing_m": 3.0}
     one, all_of_them = (
         open_loop.evaluate(
             seen,
             ["reflectdrive2"],
             scenes_config(
                 **tiny_model.settings,
-                **everyone,
+                decoding__goal_spacing_m=3.0,
                 reflectdrive2__score_goals=score_goals,
                 reflectdrive2__repair=score_goals,
             ),
@@ -349,10 +362,11 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
     assert (np.array(one.best["reflectdrive2 (objects)"]) >= np.array(driven) - 1e-9).all()
 
 
+@pytest.mark.usefixtures("every_goal")
 @pytest.mark.parametrize("planner", ["reflectdrive", "reflectdrive2"])
 def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_model, monkeypatch):  # noqa: F811
     """Who is not told the route plans the same on another; who is told of no objects plans the same without them."""
-    settings = scenes_config(**tiny_model.settings, decoding__goal_floor=0.0, decoding__goal_spacing_m=3.0)
+    settings = scenes_config(**tiny_model.settings, decoding__goal_spacing_m=3.0)
     drivers = {name: driving_scores.Driver(planner, name) for name in ("words", "route", "objects")}
     judged = []
     monkeypatch.setattr(driving_scores, "best_score", lambda scene, plans, config: judged.append(plans) or 0.0)

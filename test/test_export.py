@@ -265,7 +265,11 @@ def test_a_card_opens_the_best_backend_that_reads_it_which_says_what_it_is(folde
         ({"backend": "torch"}, BUILT_IN, r"model.backend is torch, but .*card\.json is read by tensorrt, onnxruntime"),
         ({"device": "cuda:3"}, BUILT_IN, "model.device is cuda:3, but this ONNX Runtime has no CUDA"),
         ({}, replace(BUILT_IN, goals=9), r"9 goals are set, but the graphs of .*card\.json give at most 8: set fewer"),
-        ({}, replace(BUILT_IN, edit_at_most=3), "decoding.edit_at_most is 3, but the graphs of .* have 5 built in"),
+        (
+            {},
+            replace(BUILT_IN, goal_value_power=1.0),
+            "decoding.goal_value_power is 1.0, but the graphs of .* have 3.0 built in",
+        ),
     ],
 )
 def test_what_the_graphs_cannot_do_is_refused(folder, changes, decoding, complaint):
@@ -285,7 +289,7 @@ def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sente
         "from reflectdrive_ros.config import ModelConfig\n"
         "from reflectdrive_ros.recipe_config import DecodingConfig\n"
         "from reflectdrive_ros.runtime.network import load_network\n"
-        "print(load_network(ModelConfig(*sys.argv[1:]), DecodingConfig(4, goal_floor=0.0)).backend_description)"
+        "print(load_network(ModelConfig(*sys.argv[1:]), DecodingConfig(4)).backend_description)"
     )
     model = as_set(folder)
     without = {}

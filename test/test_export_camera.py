@@ -36,12 +36,12 @@ def larger(count):
 
 
 def test_an_engine_drives_by_graphs_that_take_the_cameras_images(tiny_model, tmp_path):  # noqa: F811
-    words = ["--camera", "160x100", "--setting", "decoding.goal_floor=0.001"]
+    words = ["--camera", "160x100", "--setting", "decoding.goal_value_power=2"]
     assert main(["export", str(tiny_model.file), "--out", str(tmp_path), *words]) == 0
     card = tmp_path / "card.json"
-    assert GraphCard.read(card).decoding()["goal_floor"] == 0.001
+    assert GraphCard.read(card).decoding()["goal_value_power"] == 2.0
     asked = replace(config(planner="reflectdrive2"), model=ModelConfig(str(card), sha256_of(card)))
-    asked = replace(asked, decoding=replace(asked.decoding, goal_floor=0.001))
+    asked = replace(asked, decoding=replace(asked.decoding, goal_value_power=2.0))
     opened = load_network(asked.model, asked.decoding)  # its self-check holds it against the card's golden answer
     assert (opened.inputs.width, opened.inputs.height) == (160, 100)
     frames = [

@@ -8,6 +8,7 @@ module at fault.
 import os
 from array import array
 from pathlib import Path
+from unittest import mock
 
 import cv2
 import numpy as np
@@ -317,12 +318,13 @@ def test_objects(message, count_max):
 @fuzzed(2)
 @given(st.one_of(clouds, fitting_clouds), st.integers(1, 3))
 def test_clouds(message, least):
-    limits, ego = InputsConfig(obstacle_points_min=least, obstacles_max=5), convert.ego_state(odometry(1.0), "map")
-    made = named(obstacles.obstacle_boxes, message, {}, ego, None, limits, Config().vehicle)
+    ego = convert.ego_state(odometry(1.0), "map")
+    with mock.patch.multiple(obstacles, CELL_POINTS_MIN=least, BOXES_MAX=5):
+        made = named(obstacles.obstacle_boxes, message, {}, ego, None, Config().vehicle)
     if made is not None:
         assert len(made.boxes) <= 5
         assert np.isfinite(made.boxes.poses).all()
-        assert np.abs(made.boxes.poses[:, :2]).max(initial=0.0) < limits.obstacle_range_m + 1.0
+        assert np.abs(made.boxes.poses[:, :2]).max(initial=0.0) < obstacles.RANGE_M + 1.0
 
 
 # --- all of it together: what the node does with a stream -------------------------------------------------------------

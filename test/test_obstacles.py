@@ -20,7 +20,7 @@ from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check, unsafe_reason
 
 CONFIG = override_dotted(Config(), {"inputs.obstacles_type": "cloud", "planner": "route_follower"})
-LIMITS, VEHICLE = CONFIG.inputs, CONFIG.vehicle
+VEHICLE = CONFIG.vehicle
 NOW_NS = 100_000_000_000
 HERE = np.array([500.0, -200.0, 0.7])
 STANDING = EgoState(NOW_NS, HERE, 0.0)
@@ -55,8 +55,8 @@ def block(x, y, length=1.0, width=1.0, height=1.0):
     return points.reshape(-1, 3)
 
 
-def boxes(points, ego=STANDING, users=None, limits=LIMITS, transforms=None, **how):
-    return obstacles.obstacle_boxes(cloud(points, **how), transforms or {}, ego, users, limits, VEHICLE)
+def boxes(points, ego=STANDING, users=None, transforms=None, **how):
+    return obstacles.obstacle_boxes(cloud(points, **how), transforms or {}, ego, users, VEHICLE)
 
 
 def covered(agents, points):
@@ -109,7 +109,7 @@ def test_a_cloud_that_cannot_be_read_is_one_sentence(change, complaint):
     message = cloud([[1, 2, 3], [4, 5, 6]], intensity=False)
     change(message)
     with pytest.raises(BadMessage, match=complaint) as fault:
-        obstacles.obstacle_boxes(message, {}, STANDING, None, LIMITS, VEHICLE)
+        obstacles.obstacle_boxes(message, {}, STANDING, None, VEHICLE)
     assert "\n" not in str(fault.value)
 
 
@@ -120,7 +120,7 @@ def test_a_block_is_covered_and_what_is_a_cell_away_is_free():
     found = boxes(block(20.0, 3.0, 2.0, 1.2)).boxes
     assert len(found) >= 1
     assert covered(found, block(20.0, 3.0, 2.0, 1.2)).all()
-    apart = 0.5 + LIMITS.obstacle_cell_m
+    apart = 0.5 + obstacles.CELL_M
     assert not covered(found, [[20, 3 + 0.6 + apart], [20, 3 - 0.6 - apart], [21 + apart, 3], [19 - apart, 3]]).any()
     assert (found.kinds == AgentKind.STATIC).all()
     assert not found.velocities_mps.any()
@@ -147,12 +147,12 @@ def test_boxes_cover_the_occupied_cells_each_once_and_nothing_else(places):
 
 
 def test_the_road_bridges_far_things_single_points_and_the_car_itself_are_no_obstacles():
-    low, high = LIMITS.obstacle_low_m - 0.1, LIMITS.obstacle_high_m + 0.1
+    low, high = obstacles.LOW_M - 0.1, obstacles.HIGH_M + 0.1
     points = np.concatenate(
         [
             block(20.0, 0.0) * [1, 1, 0] + [0, 0, low],
             block(30.0, 0.0) * [1, 1, 0] + [0, 0, high],
-            block(LIMITS.obstacle_range_m + 5.0, 0.0),
+            block(obstacles.RANGE_M + 5.0, 0.0),
             np.array([[15.0, 4.0, 1.0], [np.nan, 4.0, 1.0]]),
             block(VEHICLE.rear_axle_to_center_m, 0.0, VEHICLE.length_m, VEHICLE.width_m),
         ]
@@ -198,13 +198,14 @@ def test_a_sensor_elsewhere_on_the_car_sees_the_same_boxes():
     assert len(there) == len(boxes(points).boxes)
 
 
-def test_the_nearest_boxes_are_kept_and_the_rest_counted():
+def test_the_nearest_boxes_are_kept_and_the_rest_counted(monkeypatch):
     points = np.concatenate([block(x, 8.0, 0.3, 0.3) for x in range(5, 55, 2)])
-    limits = replace(LIMITS, obstacles_max=4)
-    found = boxes(points, limits=limits)
+    count = len(boxes(points).boxes)
+    monkeypatch.setattr(obstacles, "BOXES_MAX", 4)
+    found = boxes(points)
     assert len(found.boxes) == 4
     assert found.boxes.poses[:, 0].max() < 15.0
-    assert found.ignored["boxes beyond the nearest 4"] == len(boxes(points).boxes) - 4
+    assert found.ignored["boxes beyond the nearest 4"] == count - 4
 
 
 # --- on the car ------------------------------------------------------------------------------------------------------

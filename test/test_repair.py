@@ -31,8 +31,13 @@ def known_of(scene, **changes):
     return SafetyContext(scene, config(**changes))
 
 
+def run_plain(ids, known, *others, **more):
+    """`run_repair` of plans whose points are not post-processed."""
+    return run_repair(ids, plain(ids[None])[0], known, LAYOUT, plain, *others, **more)
+
+
 def repaired(ids, known, network=redraw, **changes):
-    return run_repair(ids, known, LAYOUT, plain, network, RepairConfig(**changes))
+    return run_plain(ids, known, network, RepairConfig(**changes))
 
 
 def safety_of(known, points):
@@ -365,9 +370,9 @@ def test_iterations_and_the_ball_are_what_is_asked_for():
 def test_in_a_hurry_one_iteration_is_made_and_no_other_begun():
     known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     settings = RepairConfig(delta=0, max_stalled_iterations=5, iterations=9)
-    patient = run_repair(straight(8.0), known, LAYOUT, plain, redraw, settings)
+    patient = run_plain(straight(8.0), known, redraw, settings)
     gone = iter((0.3, 0.55))  # when it begins the first, and when it might begin the second
-    hurried = run_repair(straight(8.0), known, LAYOUT, plain, redraw, settings, lambda: next(gone))
+    hurried = run_plain(straight(8.0), known, redraw, settings, lambda: next(gone))
     assert (patient.iterations, hurried.iterations) == (4, 1)
     np.testing.assert_array_equal(hurried.seen, patient.seen[:2])
     assert key_of(known, hurried.points) >= key_of(known, plain(straight(8.0)))
@@ -378,7 +383,7 @@ def test_where_hardly_any_time_is_left_nothing_is_searched_and_nothing_written_a
     known = known_of(observation(8.0, agents=cars((30, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     ids = straight(8.0)
     assert safety_of(known, plain(ids)).worst[0] == 0.0
-    pressed = run_repair(ids, known, LAYOUT, plain, pytest.fail, RepairConfig(iterations=9), lambda: 0.7)
+    pressed = run_plain(ids, known, pytest.fail, RepairConfig(iterations=9), lambda: 0.7)
     assert pressed.safe
     assert pressed.iterations == 1
 
@@ -443,16 +448,14 @@ def test_the_plan_that_is_driven_now_is_continued_where_it_is_safe():
     assert safety_of(known, aside).worst[0] == SAFE
     into_it = straight(6.0)
     assert safety_of(known, plain(into_it)).worst[0] < SAFE
-    held = run_repair(into_it, known, LAYOUT, plain, pytest.fail, RepairConfig(), last=driven_now(scene, aside))
+    held = run_plain(into_it, known, pytest.fail, RepairConfig(), last=driven_now(scene, aside))
     assert np.allclose(held.points, aside, atol=1e-6)
     assert (held.safe, held.iterations) == (True, 1)
-    switched_off = run_repair(
-        into_it, known, LAYOUT, plain, pytest.fail, RepairConfig(iterations=0), last=driven_now(scene, aside)
-    )
+    switched_off = run_plain(into_it, known, pytest.fail, RepairConfig(iterations=0), last=driven_now(scene, aside))
     assert np.array_equal(switched_off.points, plain(into_it))
     old = replace(driven_now(scene, aside), stamp_ns=scene.stamp_ns - 10 * SECOND_NS)
     for other in (driven_now(scene, plain(into_it)), old):  # unsafe itself, or of another time
-        found = run_repair(into_it, known, LAYOUT, plain, redraw, RepairConfig(), last=other)
+        found = run_plain(into_it, known, redraw, RepairConfig(), last=other)
         assert not np.allclose(found.points, aside, atol=1e-6)
 
 
@@ -462,5 +465,5 @@ def test_a_stop_is_not_continued_where_the_new_plan_goes_on():
     known = known_of(scene)
     stop = np.stack([np.minimum(EVEN[:, 0], 2.0), np.zeros(8)], axis=1)
     assert safety_of(known, stop).worst[0] == SAFE
-    found = run_repair(straight(6.0), known, LAYOUT, plain, redraw, RepairConfig(), last=driven_now(scene, stop))
+    found = run_plain(straight(6.0), known, redraw, RepairConfig(), last=driven_now(scene, stop))
     assert found.points[-1, 0] > stop[-1, 0]

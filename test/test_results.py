@@ -5,6 +5,7 @@ import importlib
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.bench import results
 from reflectdrive_ros.data import sets
+from reflectdrive_ros.evaluation import worlds
 
 ROOT = Path(__file__).parents[1]
 
@@ -136,6 +138,32 @@ def parser_of(command, bench):
     parser = argparse.ArgumentParser(prog=f"reflectdrive {command} {bench}".strip())
     importlib.import_module(f"reflectdrive_ros.{module}").add_arguments(parser)
     return parser
+
+
+OTHER_WAYS = {"json", "workers", "worst", "out"}  # options that change no number of a table
+
+
+def made_by(words):
+    """Command, bench and options of a command line."""
+    command, *rest = words
+    bench = rest.pop(0) if command == "bench" else ""
+    options = vars(parser_of(command, bench).parse_args(rest))
+    return command, bench, {name: value for name, value in options.items() if name not in OTHER_WAYS}
+
+
+@pytest.mark.parametrize("stem", re.findall(r"^- `(.*)\.json`: ", text_of(results.read(ROOT / "docs/bench")), re.M))
+def test_make_has_the_recorded_command_of_every_table(stem):
+    target = f"docs/bench/{stem}.json"
+    told = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in told.splitlines() if f"--json {target}" in line]
+    recorded = json.loads((ROOT / target).read_text(encoding="utf-8"))["command"]
+    program, *words = shlex.split(recorded)
+    assert program == "reflectdrive"
+    assert made_by(shlex.split(line.partition("/reflectdrive ")[2])) == made_by(words)
+
+
+def test_make_fetches_the_towns_of_the_judge():
+    assert f"{worlds.PACKAGE}=={worlds.PACKAGE_VERSION}" in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

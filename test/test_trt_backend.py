@@ -195,7 +195,7 @@ def test_without_a_driver_tensorrt_is_never_imported(cards, tmp_path):
         "cuda_device.LIBRARY = 'libcuda-that-is-not-there.so.1'\n"
         "model = ModelConfig(sys.argv[1], sys.argv[2], 'tensorrt', engines=sys.argv[3])\n"
         "try:\n"
-        "    backend.load_network(model, DecodingConfig(4, goal_floor=0.0))\n"
+        "    backend.load_network(model, DecodingConfig(4))\n"
         "except backend.ModelFileError as fault:\n"
         "    print(fault)\n"
     )

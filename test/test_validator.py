@@ -6,6 +6,7 @@ from own_bags import short_bag
 from rich.console import Console
 from scenes import config, ego
 
+from reflectdrive_ros.config import Config
 from reflectdrive_ros.domain import PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.replay import conformance
@@ -124,7 +125,7 @@ def test_what_is_published_is_in_form(speed):
 @pytest.mark.parametrize("planner", ["route_follower", "constant_velocity"])
 def test_the_recordings_plans_stay_within_every_limit(planner, tmp_path):
     bag = short_bag(tmp_path / "pandaset", "pandaset_002", seconds=100.0, objects=20)
-    count, found = conformance.measure(bag, planner, Console(stderr=True))
+    count, found = conformance.measure(bag, Config(planner=planner), Console(stderr=True))
     assert count > 50
     exceeded = {name: margin for name, margin in found.items() if name != RAW_FORWARD_SHIFT and not margin.met}
     assert exceeded == {}

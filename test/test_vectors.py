@@ -129,6 +129,9 @@ def test_a_ring_of_a_scene_tells_its_lane_and_which_way_it_is_driven(driven):
     assert recovered > 0.98 * len(lanes)
     square = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 20.0], [0.0, 20.0]])
     assert scene_lanes.centerline_of(square) is None  # counter-clockwise: no lane of the proving ground
+    pointed = np.array([[10.0, 1.0], [10.0, 1.0], [10.0, -1.0], [0.0, 0.0], [0.0, 0.0]])
+    with np.errstate(all="raise"):
+        assert scene_lanes.centerline_of(pointed) is None  # it starts in a point
 
 
 def test_lanes_of_stored_scenes_hold_the_experts_way_and_route_lanes_the_route(stored):

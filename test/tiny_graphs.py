@@ -72,7 +72,7 @@ def as_set(folder, **changes):
     return ModelConfig(str(card), sha256_of(card), **changes)
 
 
-BUILT_IN = DecodingConfig(goals=4, goal_floor=0.0)
+BUILT_IN = DecodingConfig(goals=4)
 
 
 def rewrite(folder, change):

@@ -37,7 +37,6 @@ from ..errors import UserError
 from ..model.checkpoint import CARD
 from ..parallel import Workers, map_restartable
 from ..provenance import write_numbers
-from ..runtime import cli_args
 from ..scoring.scorer import SUB_SCORES
 from ..stopping import child_environment
 from ..training import settings, train_state, validation
@@ -46,7 +45,11 @@ from .results import format_paired
 
 FULL = "full"
 VARIANTS = {FULL: (), "no-field": ("loss.field=0",), "no-sap": ("data.perturbed_actions=0",)}  # name -> settings
-VISION = "eyes"
+FIXED = (  # settings that the bench gives to each training
+    *("schedule.steps", "seed", "device.threads", "optimizer.vision_pretrain_fraction"),
+    *("checkpointing.validations", "checkpointing.validation_scenes"),
+)
+VISION = "vision"
 SCENES = 500  # of --val
 COMPARED = ("pdms", "dac", "pdms_drafted")
 TRAIN = (sys.executable, "-m", "reflectdrive_ros", "train", "sft")
@@ -97,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=arguments.positive_int(100), default=3, metavar="N", help="trainings of each variant"
     )
     arguments.add_workers_arguments(parser, "--jobs", 2, "parallel trainings, one thread each")
+    arguments.add_settings_argument(parser, "one setting of CONFIG, may be repeated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
@@ -127,9 +131,12 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
     """The vision pretraining, then the variants seed by seed, so that pairs are complete early. Raises ConfigError,
     SetError.
     """
-    base = settings.read(args.config, TrainConfig())
+    given = arguments.settings_of(args.settings)
+    if fixed := [name for name in given if name in FIXED]:
+        raise ConfigError(f"--setting {fixed[0]} has no effect here: the bench sets it for each training")
+    base = override_dotted(settings.read(args.config, TrainConfig()), given)
     if base.schedule.minutes > 0.0:
-        raise ConfigError(f"{args.config} gives schedule.minutes, but steps are the budget here: set it to 0")
+        raise ConfigError(f"schedule.minutes is {base.schedule.minutes:g}, but steps are the budget here: set it to 0")
     index = shards.index_of(args.train)
     learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
     shared = [str(args.config), "--train", str(args.train)]
@@ -137,9 +144,9 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
     def training(name: str, init_from: int | None, more: Sequence[str], pairs: Sequence[str]) -> Run:
         out = args.out / name
         words = [*shared, *more, "--out", str(out)]
-        for pair in pairs:
+        for pair in (*args.settings, *pairs):
             words += ["--setting", pair]
-        return Run(out, tuple(words), override_dotted(base, cli_args.settings_of(pairs)), learnt, init_from)
+        return Run(out, tuple(words), override_dotted(base, arguments.settings_of(pairs)), learnt, init_from)
 
     steps = f"schedule.steps={args.vision_steps}"
     runs = [

@@ -6,6 +6,8 @@ reading it once to downscale it, at the memory-copy rate of this core.
 
 Also what a camera's images cost before a network of NETWORK_SIZE gets them: scaled, as those of its own rig, and
 re-projected from another rig; raw images of SOURCE_SIZE.
+
+No setting (--setting) changes the images: their sizes are those of the table.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     cv2.setNumThreads(1)
     try:
         with one_core(), tempfile.TemporaryDirectory() as folder:
-            numbers = figures(towns.make(TOWN, SEED, Path(folder)), max(1, args.runs), errors)
+            numbers = figures(towns.make(TOWN, SEED, Path(folder)), args.runs, errors)
     finally:
         cv2.setNumThreads(threads)
     write_numbers(args.json, numbers)
@@ -120,8 +122,8 @@ def figures(road_map: RoadMap, runs: int, console: Console) -> dict[str, Any]:
             start = time.perf_counter()
             view = visible_scene.gather_visible(town, snapshot, ego, light)
             gathered = time.perf_counter()
-            for eye in rig:
-                camera.render_image(view, eye)
+            for each in rig:
+                camera.render_image(view, each)
             spent.append((gathered - start, time.perf_counter() - gathered))
         views, images = zip(*spent[2:], strict=True)  # the first two include cached preparation
         size = f"{width}x{height}"
@@ -166,7 +168,7 @@ def input_ms(runs: int) -> dict[str, float]:
 
 
 def copy_ms() -> float:
-    """Milliseconds to copy COPIED_BYTES, which is one reading and one writing of each."""
+    """Milliseconds to copy COPY_BYTES: each byte is read once and written once."""
     source = np.ones(COPY_BYTES, np.uint8)
     target = np.full_like(source, 2)
     spent = []

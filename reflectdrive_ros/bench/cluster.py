@@ -22,7 +22,7 @@ from rich.table import Table
 from .. import arguments, cluster
 from ..cluster import LOCAL, Cluster
 from ..command import command, make_table, track_progress
-from ..config import Config
+from ..config import Config, override_dotted
 from ..errors import UserError
 from ..evaluation import closed_loop
 from ..parallel import Workers
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeats", type=arguments.positive_int(100), default=3, metavar="N", help="runs of each of the two, in turn"
     )
+    arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
@@ -50,9 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 if results differ; 2 with one sentence where Ray or SUMO is missing."""
     quiet = Console(quiet=True)
+    config = override_dotted(Config(), arguments.settings_of(args.settings))
 
     def drive(workers: Workers) -> dict[int, Any]:
-        driven = closed_loop.run_drives([PLANNER], range(args.seeds), Config(), args.duration, quiet, workers=workers)
+        driven = closed_loop.run_drives([PLANNER], range(args.seeds), config, args.duration, quiet, workers=workers)
         if driven.failures:
             raise UserError(f"a drive failed: {next(iter(driven.failures.values()))}")
         return {one.seed: (one.log, one.scores.tolist()) for one in driven.results}

@@ -3,6 +3,8 @@
 Machines differ, and one machine differs from minute to minute. A time whose bound was measured in the same run is
 therefore compared as a multiple of it. Noise is the spread between the quartiles of both measurements, relative to
 their medians and added as independent errors; where a file has no quartiles ASSUMED_NOISE stands for it.
+
+No setting (--setting) changes the comparison.
 """
 
 from __future__ import annotations

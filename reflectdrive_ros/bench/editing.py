@@ -73,14 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
     parser.add_argument("--privilege", default="route", choices=("words", "route"), help="inputs of the planner")
     arguments.add_workers_arguments(parser, "--workers", 2, "processes")
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if there is nothing to plan for."""
-    config = override_dotted(Config(planner=args.planner), cli_args.settings_of(args.settings))
+    config = override_dotted(Config(planner=args.planner), arguments.settings_of(args.settings))
     models = {str(folder): _model(folder, config) for folder in args.model}
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     rows = measure(folder, models, config, args.privilege, args.limit, args.workers, errors)

@@ -9,6 +9,8 @@ both, as the planners have it. What an agent does now is taken from its logged s
 The scenes are a set, or recorded traffic (`real_tracks`, or `real_tracks:DIR`): one moment per second from 2 s on, so
 that the history is whole. Agents of recordings of one site are not independent. The time is that of a forecast of 60
 agents (those of the scene with the most, repeated), accelerations included, on one core.
+
+No setting (--setting) changes a forecast: its parameters are constants.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from ..model.token.net import TokenNet
 from ..runtime.torch_backend import TorchNetwork
 from .parity import full_rounds, run_step
 
-COUNTS = (1, 6)  # blocks of a step: of a lite one, and of all goals
+COUNTS = (1, 6)  # action sequences of a step: of a lite one, and of all goals
 NO_GPU = "not run: no CUDA device"
 NOT_REQUESTED = "not run: --device is cpu"
 CLOCKS = ("clocks.sm", "clocks.max.sm", "clocks.mem", "clocks.max.mem")  # MHz, as nvidia-smi names them

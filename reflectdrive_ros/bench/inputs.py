@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--privilege", default="route", choices=privilege.PRIVILEGES, help="inputs of the planner")
     parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
     arguments.add_workers_arguments(parser, "--workers", 2, "processes")
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     parser.add_argument(
         "--card", action="store_true", help="also write them into the card beside the weights of --model"

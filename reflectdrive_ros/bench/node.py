@@ -24,7 +24,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_list, track_progress
-from ..config import Config, override_dotted
+from ..config import Config, ConfigError, override_dotted
 from ..demo.recordings import RECORDING, open_recording
 from ..provenance import write_numbers
 from ..replay.node import Harness
@@ -54,16 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--objects", action="store_true", help="also send the recording's road users")
     parser.add_argument("--raw", action="store_true", help="three raw 1920x1080 streams instead of 640x360 JPEG")
     parser.add_argument("--recording", type=Path, default=RECORDING, help="images to send")
+    arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
+    config = node_config(args)
     messages = messages_by_key(args.recording, args.raw)
-    runs = [one_run(args, messages, errors, number) for number in range(args.runs)]
+    runs = [one_run(args, config, messages, errors, number) for number in range(args.runs)]
     sent = {key: messages[key] for key in inputs_sent(messages, args)}
-    waits_ms = [] if args.raw else lock_waits_ms(node_config(args), sent, PROBED_S)
-    numbers = figures(runs, messages, args, waits_ms)
+    waits_ms = [] if args.raw else lock_waits_ms(config, sent, PROBED_S)
+    numbers = figures(runs, messages, args, config, waits_ms)
     write_numbers(args.json, numbers)
     console.print(table(numbers))
 
@@ -95,13 +97,16 @@ def upscale_to_full_hd(message: Any) -> Any:
 
 
 def node_config(args: argparse.Namespace) -> Config:
-    settings = {
+    """The node's settings. Raises ConfigError, also for a setting that an option of this bench determines."""
+    by_option = {
         "planner": args.planner,
         "cameras.compressed": not args.raw,
         "inputs.objects_type": "predicted" if args.objects else "none",
-        "speed_limit_mps": 13.9,
     }
-    config: Config = override_dotted(Config(), settings)
+    values = arguments.settings_of(args.settings)
+    if clash := [name for name in by_option if name in values]:
+        raise ConfigError(f"--setting {clash[0]} has no effect here: use --planner, --raw and --objects")
+    config: Config = override_dotted(Config(), {**values, **by_option})
     return config
 
 
@@ -109,9 +114,11 @@ def inputs_sent(messages: dict[str, list[Any]], args: argparse.Namespace) -> lis
     return [key for key in messages if key != "objects" or args.objects]
 
 
-def one_run(args: argparse.Namespace, messages: dict[str, list[Any]], errors: Console, number: int) -> dict[str, Any]:
+def one_run(
+    args: argparse.Namespace, config: Config, messages: dict[str, list[Any]], errors: Console, number: int
+) -> dict[str, Any]:
     """One run of the node: overheads, frames sent and answered, memory."""
-    config, keys = node_config(args), inputs_sent(messages, args)
+    keys = inputs_sent(messages, args)
     with TemporaryDirectory() as folder:
         log = Path(folder) / "node.log"
         harness = Harness(config, keys, heard=("trajectory", "status", "diagnostics"))
@@ -196,7 +203,11 @@ def processor_s(pid: int) -> float:
 
 
 def figures(
-    runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: argparse.Namespace, waits_ms: list[float]
+    runs: list[dict[str, Any]],
+    messages: dict[str, list[Any]],
+    args: argparse.Namespace,
+    config: Config,
+    waits_ms: list[float],
 ) -> dict[str, Any]:
     """Medians over the runs, and the bounds."""
     p50 = [float(np.percentile(r["overhead_ms"], 50)) for r in runs]
@@ -208,7 +219,7 @@ def figures(
         "overhead_ms_p99": median(p99),
         "overhead_ms_p50_runs": p50,
         "overhead_ms_p99_runs": p99,
-        "bound_decode_ms": decode_ms(images),
+        "bound_decode_ms": decode_ms(images, config),
         "cpu_ms_per_plan": median(r["cpu_ms_per_plan"] for r in runs),
         **{f"lock_wait_ms_p{p}": float(np.percentile(waits_ms, p)) for p in (50, 99, 100) if waits_ms},
         "bytes_per_instant": sum(len(image.data) for image in images),
@@ -232,9 +243,9 @@ def growth_percent(memory_mb: list[float]) -> float:
     return 100.0 * (float(np.mean(memory_mb[-tenth:])) - early) / early
 
 
-def decode_ms(images: list[Any]) -> float:
-    """Decoding and resizing one instant on one thread, median of 50."""
-    config, times = Config(), []
+def decode_ms(images: list[Any], config: Config) -> float:
+    """Milliseconds to decode and resize the images of one instant on one thread, median of 50."""
+    times = []
     for _ in range(50):
         begun = time.perf_counter()
         for image in images:

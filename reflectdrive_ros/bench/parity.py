@@ -23,7 +23,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_table, track_progress
-from ..config import Config, ModelConfig, load, override
+from ..config import Config, ModelConfig, load, override, override_dotted
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
@@ -52,6 +52,10 @@ from ..tokens import Round, TokenLayout, decoding_rounds
 from . import denoiser
 
 PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
+SETTINGS = (  # those of decoding are built into the graphs, those of the model are options
+    *("planner", "vehicle", "engine", "guard", "lights", "output", "scoring", "repair"),
+    *("reflectdrive2", "reflectdrive", "drivefine"),
+)
 Pair = tuple[Array, Array]  # what two networks wrote
 
 
@@ -67,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_scenes_argument(parser, "test")
     parser.add_argument("--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planner and score (YAML)")
+    arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
@@ -74,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a network or the set cannot be used."""
     config = load(args.config) if args.config else Config()
+    config = override_dotted(config, arguments.settings_of(args.settings, SETTINGS))
     network, eager, config = both_networks(args, config)
     folder = open_loop.resolve_scene_set(args.scenes, 1, errors)
     numbers = {
@@ -168,7 +174,7 @@ def _pdms(scene: Scene, plan: Plan, config: Config) -> float:
 
 
 def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pair:
-    """Blocks (G + 1, T) of each: full frames on all goals, and the lite frame on the first plan of `reference`."""
+    """Ids (G + 1, T) of each: full frames on all goals, and the lite frame on the first plan of `reference`."""
     full = [run_step(of, inputs, full_rounds(of.layout))[0] for of in (network, reference)]
     last = full[1][:1].copy()
     layout = reference.layout
@@ -198,7 +204,7 @@ def run_step(
     actions: Array | None = None,
     edited: int | None = None,
 ) -> tuple[Array, tuple[float, float, float]]:
-    """Blocks (M, T) of a frame on `count` goals, all by default, or from `blocks`; ms in prefill, drafts and edits.
+    """Ids (M, T) of a frame on `count` goals, all by default, or from `actions`; ms in prefill, drafts and edits.
 
     Edits are made on the first `edited` of them, which are what is returned; None: on all. A refinement expert counts
     as an edit.

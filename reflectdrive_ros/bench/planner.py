@@ -23,7 +23,8 @@ are exported into a temporary folder, where engines are built, or taken from --g
 `reflectdrive engine` has built from them.
 
 Of a denoiser (--kind denoiser, or by the card of --model) the times of encoding, of one evaluation and of a whole plan
-are measured (`bench.denoiser`).
+are measured (`bench.denoiser`). No setting (--setting) changes what is measured: the rounds of a step are fixed, and
+weights, backend, device and threads are options.
 """
 
 from __future__ import annotations
@@ -52,10 +53,9 @@ from ..domain import Array
 from ..features.images import WORDS, ModelInputs
 from ..files import sha256_of
 from ..model import checkpoint
-from ..model.card import CARD, KINDS, RENDERED, GraphCard, GraphError
+from ..model.card import KINDS, GraphCard
 from ..model.curve import checkpoint as curve_checkpoint
 from ..model.curve.checkpoint import initialised_net
-from ..model.curve.net import CurveNet
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
@@ -68,6 +68,7 @@ from ..runtime.torch_backend import TorchNetwork
 from ..runtime.torch_denoiser import TorchDenoiser
 from . import denoiser
 from . import gpu as bench_gpu
+from .graphs import denoiser_graphs, token_graphs
 from .parity import full_rounds, lite_rounds, run_step
 from .planner_tables import tables
 from .roofline import Cost, bound_ms, costs
@@ -127,7 +128,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         eager = TorchNetwork(net, places.eager, torch_decoding(Config().decoding), mode=CudaMode())
         card = None
         if args.backend != "torch":
-            card = load_or_export_graphs(args, net, model, places.device, folder, errors)
+            card = token_graphs(args, net, model, MAX_GOALS, places.device, folder, errors)
         numbers = figures(args, places, net, eager, card, folder, errors)
     gpu = "" if isinstance(numbers["gpu"], str) else numbers["gpu"]["name"]
     write_numbers(args.json, numbers, gpu, model)
@@ -171,25 +172,6 @@ def denoiser_figures(
     return numbers, sha256
 
 
-def denoiser_graphs(
-    args: argparse.Namespace,
-    net: CurveNet,
-    sha256: str,
-    capabilities: list[str],
-    device: str,
-    folder: Path,
-    errors: Console,
-) -> GraphCard:
-    """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
-    if args.graphs is None:
-        from ..deploy.export_denoiser import LARGEST_BATCH, export_denoiser
-
-        batch = LARGEST_BATCH if args.backend == "tensorrt" else None
-        with errors.status("exporting"):
-            export_denoiser(net, sha256, folder, {}, capabilities, RENDERED, batch)
-    return built_card(args, sha256, device, folder, errors)
-
-
 @dataclass(frozen=True)
 class Devices:
     """Devices of the benchmarked backend and of eager torch."""
@@ -230,38 +212,6 @@ def load_weights(args: argparse.Namespace) -> tuple[TokenNet, str]:
         return torch_bench.random_net(args.config, WORDS), ""
     model = model_config(args.model, args.sha256)
     return checkpoint.load(model.file, model.sha256), model.sha256
-
-
-def load_or_export_graphs(
-    args: argparse.Namespace, net: TokenNet, sha256: str, device: str, folder: Path, errors: Console
-) -> GraphCard:
-    """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
-    if args.graphs is None:
-        from ..deploy.export import export
-
-        sequences = MAX_GOALS if args.backend == "tensorrt" else None
-        with errors.status("exporting"):
-            export(net, sha256, folder, {}, torch_decoding(Config().decoding), sequences)
-    return built_card(args, sha256, device, folder, errors)
-
-
-def built_card(args: argparse.Namespace, sha256: str, device: str, folder: Path, errors: Console) -> GraphCard:
-    """The card of --graphs, or of the graphs in a folder, whose engines are built for TensorRT.
-
-    Raises GraphError, CudaError, EngineError.
-    """
-    if args.graphs is not None:
-        card = GraphCard.read(args.graphs)
-        if card.model["weights_sha256"] != sha256:
-            raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
-        return card
-    card = GraphCard.read(folder / CARD)
-    if args.backend == "tensorrt":
-        from ..deploy.engines import build
-
-        with errors.status("building engines; this takes minutes"):
-            list(build(card, device, None, time.perf_counter))
-    return card
 
 
 def figures(

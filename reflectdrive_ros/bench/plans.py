@@ -2,6 +2,8 @@
 
 A row per scene: the three newest images and a view from above, with the driven path (green) and the plan of each
 network in its colour, and a dot at each second. A dot ahead of the driven one is a plan that is too fast.
+
+No JSON file (--json) is written: the result is an image.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--count", type=arguments.positive_int(20), default=3, metavar="N", help="scenes, spread evenly"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the image (.png or .jpg)")
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
 
 
 @command()

@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_workers_arguments(parser, "--workers", 2, "processes")
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     cli_args.add_model_arguments(parser)
-    cli_args.add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     parser.set_defaults(planner=PLANNER)
 

@@ -2,6 +2,8 @@
 
 A section is written when its files exist. Below each table stand the command, the hash of the network's weights, the
 commit, the date and the device of its numbers.
+
+No setting (--setting) changes the pages, and no JSON file (--json) is written: the pages have the numbers of the files.
 """
 
 from __future__ import annotations
@@ -26,15 +28,19 @@ Numbers = Mapping[str, Any]
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
 HEAD = """# Results
 
-Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. Scores are the PDM score of
-NAVSIM v1.1 and its sub-scores in percent, on scenes of the [proving ground](proving_ground.md): rendered images of
-generated towns, not the NAVSIM benchmark. They compare planners with each other, not with published results. What
-decoding, repair and guidance contribute: [results_settings.md](results_settings.md).
+Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
+`make docs/bench/NAME.json` measures the numbers of one table and `make results` those of all.
+
+Scores are the PDM score of NAVSIM v1.1 and its sub-scores in percent, on scenes of the
+[proving ground](proving_ground.md): rendered images of generated towns, not the NAVSIM benchmark. They compare planners
+with each other, not with published results. What decoding, repair and guidance contribute:
+[results_settings.md](results_settings.md).
 """
 HEAD_SETTINGS = """# Results by setting
 
-Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. The effect of decoding, repair,
-guidance and losses on the scores of [results.md](results.md).
+Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
+`make docs/bench/NAME.json` measures the numbers of one table. The effect of decoding, repair, guidance and losses on
+the scores of [results.md](results.md).
 """
 
 
@@ -101,8 +107,9 @@ def _score_table(title: str, rows: Sequence[Sequence[str]], source: Mapping[str,
 
 
 def _row_name(stem: str, scenes: str, driver: str) -> str:
-    """A driver's row name: with the VARIANT of `eval-SET-VARIANT.json` appended, except for the expert."""
-    way = stem.removeprefix(f"eval-{scenes}").removeprefix("-")
+    """A driver's row name: with the VARIANT of `eval-SET-VARIANT.json` or `eval-SET-PLANNER-VARIANT.json` appended,
+    except for the expert."""
+    way = stem.removeprefix(f"eval-{scenes}").removeprefix("-").removeprefix(driver.partition(" ")[0]).removeprefix("-")
     return driver if not way or driver == "expert" else f"{driver}, {way}"
 
 
@@ -255,18 +262,22 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
             for planner, row in numbers["planners"].items()
         ]
         table = _table(("planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-        parts.append(f"{_judge(numbers)}{table}\n{_sources({stem: numbers})}")
+        parts.append(f"### {_worlds(numbers)}, `{stem}.json`\n\n{_judge(numbers)}{table}\n{_sources({stem: numbers})}")
     return "## Closed loop\n\n" + "\n".join(parts) if len(parts) > 1 else ""
 
 
+def _worlds(numbers: Numbers) -> str:
+    return f"Judge `{numbers['judge']}`" if "judge" in numbers else "Generated towns"
+
+
 def _judge(numbers: Numbers) -> str:
-    """A heading where the drives were in the towns of a judge: none was drawn by the generator or chose a setting."""
+    """What the drives in the towns of a judge are given; empty for generated towns."""
     if "judge" not in numbers:
         return ""
     maps = ", ".join(f"`{name}`" for name in numbers["map_sha256"])
     row = next(iter(numbers["planners"].values()))
     return (
-        f"### Judge `{numbers['judge']}`\n\n{maps}; objects given, limits of at most "
+        f"{maps}; objects given, limits of at most "
         f"{3.6 * numbers['max_limit_mps']:.0f} km/h; {row['drives']} drives a planner, {row['seconds']:.0f} s in all."
         "\n\n"
     )

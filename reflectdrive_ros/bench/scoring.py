@@ -5,6 +5,8 @@ moved by up to 10 bins of 0.3 m, as in local search. Times are CPU time, which e
 machine and excludes other processes on a busy one. The bound is the arithmetic alone: the array elements that every
 candidate must touch before any agent is tested, at the rate at which this core multiplies arrays in its cache. The
 official times are those of NAVSIM's code on another machine (two shared cores): read the ratios as orders of magnitude.
+
+No setting (--setting) changes what is measured: the rules are NAVSIM's, and for one row the defaults of the driving.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when the scenes cannot be read."""
     scene = median_scene(args.golden or default_scenes_file())
     with one_core():
-        numbers = figures(scene, max(1, args.runs), errors)
+        numbers = figures(scene, args.runs, errors)
     write_numbers(args.json, numbers)
     console.print(table(numbers))
 

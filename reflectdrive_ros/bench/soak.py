@@ -52,20 +52,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of our time",
     )
     parser.add_argument("--planner", default=Config().planner, help="recipe")
+    arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
-    numbers = run_soak(args, errors)
-    write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(Config(), [args.planner]))
+    config = override_dotted(Config(), {**arguments.settings_of(args.settings), "planner": args.planner})
+    numbers = run_soak(args, config, errors)
+    write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(config, [args.planner]))
     console.print(table(numbers))
     return 0 if numbers["met"] else 1
 
 
-def run_soak(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
-    """Drive for so many minutes; the numbers."""
-    config: Config = override_dotted(Config(), {"planner": args.planner})
+def run_soak(args: argparse.Namespace, config: Config, errors: Console) -> dict[str, Any]:
+    """Drives for `args.minutes`; returns the numbers."""
     os.environ.update(isolated_environment())
     watch = ProcessMonitor()
     moments = fresh = 0

@@ -31,6 +31,8 @@ def centerline_of(ring: Array) -> Array | None:
         return None
     start_left, start_right, sides = ring[-1], ring[-2], ring[:-2]
     width_m = float(np.hypot(*(start_left - start_right)))
+    if width_m == 0.0:  # the lane starts in a point
+        return None
     found: list[tuple[float, Array]] = []
     for end in np.flatnonzero(np.abs(np.hypot(*np.diff(sides, axis=0).T) - width_m) < SAME_WIDTH_M):
         left = np.concatenate([start_left[None], sides[: end + 1]])

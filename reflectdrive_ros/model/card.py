@@ -276,14 +276,12 @@ class GraphCard:
 
     def decoding(self) -> dict[str, float]:
         """The settings `decoding` of the export, by their names there; with `max_goals` two of them are defaults."""
-        goals, edits = self.model["decoding"]["goals"], self.model["decoding"]["edits"]
+        goals = self.model["decoding"]["goals"]
         return {
             "goals": goals["count"],
             "goal_spacing_m": goals["spacing_m"],
-            "goal_floor": goals["floor"],
             "rescore_goals": goals["rescored"],
             "goal_value_power": goals["value_power"],
-            "edit_at_most": edits["at_most"],
         }
 
     def check_gate(self) -> None:

@@ -17,7 +17,6 @@ from ..config import ScoringConfig
 from ..domain import Array
 from ..scoring import metrics
 from ..scoring.contacts import AgentTracks
-from ..scoring.frenet import poses_on_road
 from ..scoring.safety import (
     SAFE,
     Safety,
@@ -29,7 +28,7 @@ from ..scoring.safety import (
 )
 from ..scoring.scorer import Scene, ScoreCard, concat_cards, judge_alone, score, score_states, total, weighted_mean
 from ..scoring.simulate import DT_S, simulate
-from .postprocess.waypoints import POINT_DT_S, interpolate
+from .postprocess.waypoints import POINT_DT_S, interpolate, waypoint_poses
 
 FORECAST_S = 5.0  # horizon of the agents in the score: 4 s and 1 s for the time to collision
 OFF_ROUTE_M = 2.5  # a point is on the route up to this lateral distance ..
@@ -124,7 +123,7 @@ def evaluate(known: SafetyContext, points: Array, states: Array | None = None) -
 
     `states` (N, 41, 11) are the simulated states, if they are known.
     """
-    poses = poses_on_road(points, known.road)
+    poses = waypoint_poses(points, known.road)
     if states is None:
         states = simulate(poses, known.scene.motion, known.config.vehicle)
     states.flags.writeable = False  # read-only, so that the scorer keeps no copy
@@ -135,13 +134,13 @@ def evaluate(known: SafetyContext, points: Array, states: Array | None = None) -
 
 def simulated_states(known: SafetyContext, points: Array) -> Array:
     """(N, 41, 11) states of the simulation of plans through points (N, 8, 2) at 0.5 .. 4 s."""
-    return simulate(poses_on_road(points, known.road), known.scene.motion, known.config.vehicle)
+    return simulate(waypoint_poses(points, known.road), known.scene.motion, known.config.vehicle)
 
 
 def comfortable(known: SafetyContext, points: Array) -> Array:
     """(N,) bool, whether the simulation of plans through points (N, 8, 2), interpolated, meets the comfort limits."""
     vehicle = known.config.vehicle
-    poses = interpolate(poses_on_road(points, known.road), known.observation.ego.speed_mps)
+    poses = interpolate(waypoint_poses(points, known.road), known.observation.ego.speed_mps)
     states = simulate(poses, known.scene.motion, vehicle)
     return np.asarray(metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=-1))
 
@@ -153,23 +152,20 @@ class CandidateScores:
     scene: Scene
     card: ScoreCard
     config: ScoringConfig
+    scores: Array  # (N,) with progress relative to the best of the plans
+    scores_without_progress: Array  # (N,)
 
-    @property
-    def scores(self) -> Array:
-        """(N,) with progress relative to the best of the plans."""
-        farthest = float((self.card.progress_m * self.card.multiplier).max())
-        ep = metrics.ego_progress(self.card.progress_m, self.card.multiplier, farthest, masked=True)
-        return np.asarray(total(replace(self.card, ep=ep), self.config))
-
-    @cached_property
-    def scores_without_progress(self) -> Array:
-        """(N,)"""
-        return np.asarray(total(replace(self.card, ep=np.ones(len(self.card))), self.config))
+    @staticmethod
+    def of(scene: Scene, card: ScoreCard, config: ScoringConfig) -> CandidateScores:
+        farthest = float((card.progress_m * card.multiplier).max())
+        ep = metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True)
+        scores, without_progress = (total(replace(card, ep=each), config) for each in (ep, np.ones(len(card))))
+        return CandidateScores(scene, card, config, np.asarray(scores), np.asarray(without_progress))
 
     def with_first(self, states: Array, others: Array) -> CandidateScores:
         """Scores of a plan with simulated states (41, 11) and of the plans `others` (M,) of these, in this order."""
         first = score_states(self.scene, states[None])
-        return CandidateScores(self.scene, concat_cards([first, self.card.of(others)]), self.config)
+        return CandidateScores.of(self.scene, concat_cards([first, self.card.of(others)]), self.config)
 
 
 def score_candidates(known: SafetyContext, points: Array) -> CandidateScores:
@@ -179,13 +175,13 @@ def score_candidates(known: SafetyContext, points: Array) -> CandidateScores:
     if forecast is not None and known.others is not None:
         agents = AgentTracks.of_forecast(forecast, known.others.kinds)
     scene = replace(known.scene, agents=agents, grid=known.grid)
-    return CandidateScores(scene, score(scene, poses_on_road(points, known.road)), known.config.scoring)
+    return CandidateScores.of(scene, score(scene, waypoint_poses(points, known.road)), known.config.scoring)
 
 
 def rank_as_planned(known: SafetyContext, points: Array, allowed_violation: float) -> Array:
     """(N,) indices of plans through points (N, 8, 2), best first: least violation of the vehicle limits beyond the
     allowed, safety of the planned poses, roughness. A sixth of the cost of `evaluate`."""
-    poses = poses_on_road(points, known.road)
+    poses = waypoint_poses(points, known.road)
     safety = planned_safety(known, poses)
     keys = (
         roughness(known, points).round(6),

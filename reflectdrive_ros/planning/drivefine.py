@@ -73,7 +73,9 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     best = order[0]
     ids, way, repairs = made.ids[best], points[best], 0
     if settings.repair and known.can_check:
-        repaired = repair_plan(ids, waypoints[best, :, :2], made.context, planner_context, known, last=state.previous)
+        repaired = repair_plan(
+            ids, waypoints[best, :, :2], way, network, made.context, planner_context, known, last=state.previous
+        )
         ids, way, repairs = repaired.ids, repaired.points, repaired.iterations
     points[best] = relax_profile(way, known)
     waypoints[best] = layout.decode(ids)

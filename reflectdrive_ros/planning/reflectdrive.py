@@ -70,7 +70,9 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     best = order[0]
     ids, sent, repairs = actions[best], smooth[best], 0
     if settings.repair and safety_context.can_check:
-        repaired = repair_plan(ids, points[best], scene.context, planner_context, safety_context, last=state.previous)
+        repaired = repair_plan(
+            ids, points[best], sent, network, scene.context, planner_context, safety_context, last=state.previous
+        )
         ids, sent, repairs = repaired.ids, repaired.points, repaired.iterations
         if repairs and scores:
             again = assess(safety_context, evaluate(safety_context, sent[None]))

@@ -103,14 +103,15 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         rounds = edit_actions(network, context, actions[[best]], confidence[[best]], edit_rounds, deadline_used)
     (ids,), (confidence_of_ids,) = rounds[-1]
     edited = edited_points(points[best], actions[best], ids, network.layout)
+    unchanged = np.array_equal(ids, actions[best])
+    way = ways[best] if unchanged else postprocess(edited, observation.ego, bin_m, road, limits)
+    states, repairs = None, 0
     if settings.repair and safety_context.can_check:
-        best_states = choice.states(best) if np.array_equal(ids, actions[best]) else None
-        found = repair_plan(ids, edited, context, planner_context, safety_context, best_states, state.previous)
+        simulated = choice.states(best) if unchanged else None
+        found = repair_plan(
+            ids, edited, way, network, context, planner_context, safety_context, simulated, state.previous
+        )
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
-    else:
-        same = np.array_equal(ids, actions[best])
-        way = ways[best] if same else postprocess(edited, observation.ego, bin_m, road, limits)
-        states, repairs = None, 0
     sent = relax_profile(way, safety_context)
     if sent is not way and choice.scored is not None:
         (states,) = simulated_states(safety_context, sent[None])

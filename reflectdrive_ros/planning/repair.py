@@ -37,7 +37,7 @@ from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
 from ..tokens import TokenLayout
 from .assessment import Assessment, assess, evaluate, rank_as_planned
-from .planner import PlannerContext, no_deadline, token_network
+from .planner import Network, PlannerContext, no_deadline
 from .postprocess.route_limits import slow_points
 from .postprocess.waypoints import POINT_DT_S, carried_points, postprocess, waypoint_poses
 
@@ -68,19 +68,20 @@ class RepairResult:
 def repair_plan(
     ids: Array,
     points: Array,
+    driven: Array,
+    network: Network,
     context: Any,
     planner_context: PlannerContext,
     known: SafetyContext,
     states: Array | None = None,
     last: Plan | None = None,
 ) -> RepairResult:
-    """Post-process a plan of ids (T,) and points (P, 2) and repair it if it is unsafe.
+    """A plan of ids (T,) and points (P, 2), post-processed to `driven` (P, 2), repaired if it is unsafe.
 
     Points may be finer than the codebook: they are kept where an id is unchanged. `context` is that of the network for
     this scene; `states` (1, 41, 11) are the simulated states of the input, if they are known. `last` is the plan that
     is driven now, which is continued if it is safe.
     """
-    network = token_network("repair", planner_context)
     layout = network.layout
 
     def points_of(many: Array) -> Array:
@@ -91,10 +92,9 @@ def repair_plan(
     def redraft(actions: Array) -> Array:
         return network.step(context, actions, layout.length, False)[0]
 
-    if not known.can_check:
-        return RepairResult(ids, points_of(ids[None])[0], True, 0, ())
     return run_repair(
         ids,
+        driven,
         known,
         layout,
         points_of,
@@ -140,6 +140,7 @@ def repair_points(points: Array, known: SafetyContext, last: Plan | None = None)
 
 def run_repair(
     ids: Array,
+    driven: Array,
     known: SafetyContext,
     layout: TokenLayout,
     points_of: PointsOf,
@@ -149,12 +150,13 @@ def run_repair(
     states: Array | None = None,
     last: Plan | None = None,
 ) -> RepairResult:
-    """The plan of ids (T,), or a better one if it is unsafe. `deadline_used` is the elapsed share of the deadline.
+    """The plan of ids (T,) and post-processed points `driven` (P, 2), or a better one if it is unsafe. `deadline_used`
+    is the elapsed share of the deadline.
 
     `last` is the plan that is driven now. If `continue_last` accepts it, its continuation is the result.
     """
     ids = np.asarray(ids, np.int32)
-    evaluation = evaluate(known, points_of(ids[None]), states)
+    evaluation = evaluate(known, driven[None], states)
     if evaluation.safe[0]:
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
     start = assess(known, evaluation)

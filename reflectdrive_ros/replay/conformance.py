@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
+from .. import arguments
 from ..command import command, make_table, run_program
 from ..config import Config, override_dotted
 from ..planning import get_planner
@@ -26,15 +27,19 @@ from .validator import RAW_FORWARD_SHIFT, Margin, margins
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bags", nargs="+", type=Path, metavar="BAG")
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
+    arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
+    planner = {"planner": args.planner} if args.planner else {}
+    config = override_dotted(Config(), {**arguments.settings_of(args.settings), **planner})
+    get_planner(config)
     worst: dict[str, Margin] = {}
     plans = 0
     for bag in args.bags:
-        count, found = measure(bag, args.planner, errors)
+        count, found = measure(bag, config, errors)
         plans += count
         for name, margin in found.items():
             worst[name] = max(worst.get(name, margin), margin, key=lambda one: one.worst)
@@ -44,11 +49,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     return 0 if all(margin.met for name, margin in worst.items() if name != RAW_FORWARD_SHIFT) else 1
 
 
-def measure(bag: Path, planner: str | None, errors: Console) -> tuple[int, dict[str, Margin]]:
-    """The plans of a bag, and their margins. Raises BagError or ConfigError."""
+def measure(bag: Path, config: Config, errors: Console) -> tuple[int, dict[str, Margin]]:
+    """The number of plans for a bag, and their margins. Raises BagError."""
     with TemporaryDirectory() as folder:
-        config = override_dotted(Config(), {"planner": planner} if planner else {})
-        get_planner(config)
         record = engine.replay_bag(bag, Path(folder), engine.ReplayOptions(), config, errors, lambda share: None)
     return len(record.frames), margins(record.frames, config.vehicle.wheel_base_m)
 

@@ -16,11 +16,16 @@ from typing import Any
 import numpy as np
 
 from .. import geometry
-from ..config import InputsConfig, VehicleConfig
+from ..config import VehicleConfig
 from ..domain import AgentKind, Agents, Array, EgoState
 from . import convert
 from .convert import BadMessage
 
+LOW_M, HIGH_M = 0.3, 2.5  # height over base_link of the points that are used
+RANGE_M = 60.0  # points further ahead, behind or aside are ignored
+CELL_M = 0.4  # edge of the cells that the points are sorted into
+CELL_POINTS_MIN = 3  # cells with fewer points are empty
+BOXES_MAX = 200  # the nearest boxes are kept, the rest is counted
 FLOATS = {7: "f4", 8: "f8"}  # sensor_msgs/PointField datatypes that a coordinate may have
 BOX_MARGIN_M = 0.2  # points this near to a box that is known are that box's
 TIME_MARGIN_S = 0.2  # cloud and objects are of different moments: a box in motion is this much longer
@@ -69,7 +74,6 @@ def obstacle_boxes(
     transforms: dict[str, tuple[str, Array]],
     ego: EgoState,
     users: Agents | None,
-    limits: InputsConfig,
     vehicle: VehicleConfig,
 ) -> Obstacles:
     """Boxes of a PointCloud2 in base_link or in a frame of /tf_static, without points of `users`, which have boxes.
@@ -80,9 +84,8 @@ def obstacle_boxes(
     ego_from_sensor = convert.ego_from_frame(transforms, "obstacles", message.header.frame_id)
     points = points @ ego_from_sensor[:3, :3].T + ego_from_sensor[:3, 3]
     finite = np.isfinite(points).all(axis=1)
-    reach_m = limits.obstacle_range_m
-    wanted = (points[:, 2] > limits.obstacle_low_m) & (points[:, 2] < limits.obstacle_high_m)
-    wanted &= (np.abs(points[:, :2]) < reach_m).all(axis=1)
+    wanted = (points[:, 2] > LOW_M) & (points[:, 2] < HIGH_M)
+    wanted &= (np.abs(points[:, :2]) < RANGE_M).all(axis=1)
     now_from_then = geometry.invert(convert.displacement_since(ego, convert.stamp_ns(message.header)))
     places = geometry.transform_points(now_from_then, points[finite & wanted, :2])
     ignored = {"points not finite": int((~finite).sum())}
@@ -91,13 +94,13 @@ def obstacle_boxes(
     if users is not None:
         smear = np.column_stack([2.0 * TIME_MARGIN_S * np.hypot(*users.velocities_mps.T), np.zeros(len(users))])
         taken |= points_in_boxes(places, users.poses, users.sizes + smear)
-    cells = occupied_cells(places[~taken], limits.obstacle_cell_m, reach_m, limits.obstacle_points_min)
-    longest = int(Agents.MAX_EXTENT_M / limits.obstacle_cell_m)
-    corners = split_boxes(cover_cells(cells), longest) * limits.obstacle_cell_m - reach_m
+    cells = occupied_cells(places[~taken], CELL_M, RANGE_M, CELL_POINTS_MIN)
+    longest = int(Agents.MAX_EXTENT_M / CELL_M)
+    corners = split_boxes(cover_cells(cells), longest) * CELL_M - RANGE_M
     centres, sizes = 0.5 * (corners[:, 0] + corners[:, 1]), corners[:, 1] - corners[:, 0]
     nearest = np.argsort(np.hypot(*np.maximum(np.abs(centres) - 0.5 * sizes, 0.0).T), kind="stable")
-    ignored[f"boxes beyond the nearest {limits.obstacles_max}"] = max(len(centres) - limits.obstacles_max, 0)
-    kept = nearest[: limits.obstacles_max]
+    ignored[f"boxes beyond the nearest {BOXES_MAX}"] = max(len(centres) - BOXES_MAX, 0)
+    kept = nearest[:BOXES_MAX]
     count = len(kept)
     boxes = Agents(
         np.column_stack([centres[kept], np.zeros(count)]),
@@ -115,7 +118,7 @@ def boxes_to_ego_frame(found: Obstacles, ego: EgoState) -> Agents:
 
 
 def points_in_boxes(points: Array, poses: Array, sizes: Array) -> Array:
-    """(N,) whether points (N, 2) are in or within OWN_M of any of the boxes at poses (A, 3) of sizes (A, 2)."""
+    """(N,) whether points (N, 2) are in or within BOX_MARGIN_M of any of the boxes at poses (A, 3) of sizes (A, 2)."""
     found = np.zeros(len(points), bool)
     for pose, size in zip(poses, sizes, strict=True):
         half = 0.5 * size + BOX_MARGIN_M

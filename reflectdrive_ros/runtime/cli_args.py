@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import arguments
-from ..arguments import add_settings_argument as add_settings_argument
-from ..arguments import settings_of as settings_of
 from ..config import Config, ConfigError, load, override_dotted
 from ..planning import LEARNED, decoding_config, get_planner
 from ..planning.planner import AnyNetwork, Network
@@ -58,7 +56,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)
-    add_settings_argument(parser)
+    arguments.add_settings_argument(parser)
 
 
 def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
@@ -92,7 +90,7 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
     --planner may have several values; then each is configured in turn. Raises ConfigError, ModelFileError.
     """
     config = load(args.config) if getattr(args, "config", None) else Config()
-    values = {**(patience or {}), **settings_of(args.settings)}
+    values = {**(patience or {}), **arguments.settings_of(args.settings)}
     if isinstance(args.planner, str):
         values["planner"] = args.planner
     config = override_dotted(config, values) if values else config

@@ -215,13 +215,17 @@ def _let_threads_sleep() -> None:
 
 
 def torch_decoding(decoding: DecodingConfig) -> Decoding:
-    from ..model.token.ops import EditRules, GoalRules
+    from ..model.token.ops import GoalRules
     from ..model.token.rollout import Decoding
 
-    goals = GoalRules(
-        decoding.goals, decoding.goal_spacing_m, decoding.goal_floor, decoding.rescore_goals, decoding.goal_value_power
+    return Decoding(
+        GoalRules(
+            decoding.goals,
+            decoding.goal_spacing_m,
+            rescored=decoding.rescore_goals,
+            value_power=decoding.goal_value_power,
+        )
     )
-    return Decoding(goals, EditRules(decoding.edit_at_most))
 
 
 def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:

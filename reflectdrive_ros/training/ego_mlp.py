@@ -2,6 +2,8 @@
 
 It is trained on the expert's waypoints of one set and scored on another like every planner. Its score shows how much of
 a set can be solved without images. (As NAVSIM's ego-status MLP.)
+
+No setting (--setting) changes the network or its training: both are constants.
 """
 
 from __future__ import annotations

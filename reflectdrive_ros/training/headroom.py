@@ -11,6 +11,8 @@ the recorded future. For each of four changes (pace, delay, lateral offset, bulg
 
 With slope s and curvature c a change z gains s z - c z^2. Within reach is the gain of the change that is best for all
 scenes alike, by the mean slope, and what the predictions add to it by choosing for each scene.
+
+No setting (--setting) changes the samples: rewards are those of the defaults of `train rl`.
 """
 
 from __future__ import annotations

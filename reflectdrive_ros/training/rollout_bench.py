@@ -3,6 +3,8 @@
 Parts: sample rollouts, score their plans, the gradient of the policy loss, the optimizer. Below them stands the cost of
 exact log-probabilities: one packed pass over all states of the rollouts, beside one forward pass of the network per
 transition, which is what a policy gradient needs if nothing is shared. Times are medians over batches.
+
+No setting (--setting) changes the step: it is that of the defaults of `train rl`.
 """
 
 from __future__ import annotations

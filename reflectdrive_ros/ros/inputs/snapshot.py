@@ -335,9 +335,7 @@ class Inputs(CameraPairs):
         def boxes(message: Any) -> clouds.Obstacles:
             if self._cache.boxes is not None and self._cache.boxes[0] is message:
                 return self._cache.boxes[1]
-            return clouds.obstacle_boxes(
-                message, self._transforms, ego, agents, self._config.inputs, self._config.vehicle
-            )
+            return clouds.obstacle_boxes(message, self._transforms, ego, agents, self._config.vehicle)
 
         if self._config.inputs.obstacles_type == "none":
             return None

@@ -1,0 +1,66 @@
+"""The graphs that `bench planner` measures: those of --graphs, or exported now, with their TensorRT engines."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from ..config import Config
+from ..model.card import CARD, RENDERED, GraphCard, GraphError
+from ..model.curve.net import CurveNet
+from ..model.token.net import TokenNet
+from ..runtime.network import torch_decoding
+
+
+def token_graphs(
+    args: argparse.Namespace, net: TokenNet, sha256: str, max_goals: int, device: str, folder: Path, errors: Console
+) -> GraphCard:
+    """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
+    if args.graphs is None:
+        from ..deploy.export import export
+
+        sequences = max_goals if args.backend == "tensorrt" else None
+        with errors.status("exporting"):
+            export(net, sha256, folder, {}, torch_decoding(Config().decoding), sequences)
+    return built_card(args, sha256, device, folder, errors)
+
+
+def denoiser_graphs(
+    args: argparse.Namespace,
+    net: CurveNet,
+    sha256: str,
+    capabilities: list[str],
+    device: str,
+    folder: Path,
+    errors: Console,
+) -> GraphCard:
+    """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
+    if args.graphs is None:
+        from ..deploy.export_denoiser import LARGEST_BATCH, export_denoiser
+
+        batch = LARGEST_BATCH if args.backend == "tensorrt" else None
+        with errors.status("exporting"):
+            export_denoiser(net, sha256, folder, {}, capabilities, RENDERED, batch)
+    return built_card(args, sha256, device, folder, errors)
+
+
+def built_card(args: argparse.Namespace, sha256: str, device: str, folder: Path, errors: Console) -> GraphCard:
+    """The card of --graphs, or of the graphs in a folder, whose engines are built for TensorRT.
+
+    Raises GraphError, CudaError, EngineError.
+    """
+    if args.graphs is not None:
+        card = GraphCard.read(args.graphs)
+        if card.model["weights_sha256"] != sha256:
+            raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
+        return card
+    card = GraphCard.read(folder / CARD)
+    if args.backend == "tensorrt":
+        from ..deploy.engines import build
+
+        with errors.status("building engines; this takes minutes"):
+            list(build(card, device, None, time.perf_counter))
+    return card
