@@ -128,6 +128,8 @@ class TokenLayout:
     goal: tuple[int, ...] = (14, 15)  # positions of x and y of one waypoint; empty: the layout has no goal
     order: str = "waypoints"  # all axes of the first waypoint, then of the second ..
     edit_goal: bool = False  # whether AutoEdit may replace the goal too; in the paper it is kept
+    last_waypoint_first: bool = False  # drafts begin with the tokens of the last waypoint, whatever their confidence
+    interval_bins: int = 0  # half width of the interval whose probability counts where no token is drawn; 0: of the bin
 
     def __post_init__(self) -> None:
         if not isinstance(self.points, int) or self.points < 2:
@@ -145,6 +147,8 @@ class TokenLayout:
             raise ValueError(f"TokenLayout.goal is {self.goal}, expected {expected}")
         if self.edit_goal and not self.goal:
             raise ValueError("TokenLayout.edit_goal is true, but there is no goal")
+        if not 0 <= self.interval_bins < self.bins // 2:
+            raise ValueError(f"TokenLayout.interval_bins is {self.interval_bins}, expected 0 to {self.bins // 2 - 1}")
 
     @property
     def length(self) -> int:
@@ -174,6 +178,11 @@ class TokenLayout:
     def free(self) -> tuple[int, ...]:
         """Positions that are not part of the goal."""
         return tuple(place for place in range(self.length) if place not in self.goal)
+
+    @property
+    def written_first(self) -> tuple[int, ...]:
+        """Positions that a draft writes before all others."""
+        return tuple(range(self.length - len(self.axes), self.length)) if self.last_waypoint_first else ()
 
     @property
     def id_ranges(self) -> tuple[tuple[int, int], ...]:
@@ -224,6 +233,8 @@ DRIVEFINE = TokenLayout(  # DriveFine, section 4: 0.05 m and 0.1 degrees; no goa
         Axis("heading", math.radians(0.1), 1801, -0.5 * math.pi, 0.5 * math.pi),
     ),
     goal=(),
+    last_waypoint_first=True,
+    interval_bins=15,
 )
 
 

@@ -74,7 +74,7 @@ def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():
         expected = (
             ops.auto_edit(actions, afresh, LAYOUT, RULES.edits)
             if edit
-            else ops.unmask(actions, afresh, net.config.layout.mask_id, limit)
+            else ops.unmask(actions, afresh, net.config.layout, limit)
         )
         actions, confidence = rollout.step(net, actions, known.keys_values, limit, edit, RULES.edits)
         assert actions.equal(expected[0])
@@ -224,7 +224,7 @@ def test_tokens_are_drawn_from_the_distribution_of_each_round_and_committed_by_i
         logits = net.decode(actions, keys_values)
         share = torch.rand(logits.shape[:-1], generator=noise_generator)[..., None]
         drawn = ((logits / 0.7).softmax(-1).cumsum(-1) <= share).sum(-1)
-        actions, confidence = ops.unmask(actions, logits, net.config.layout.mask_id, limit, drawn)
+        actions, confidence = ops.unmask(actions, logits, net.config.layout, limit, drawn)
         assert output.actions.equal(actions)
         assert output.confidence.equal(confidence)
     assert (found[-1].actions < net.config.layout.bins).all()

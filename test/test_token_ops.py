@@ -47,7 +47,7 @@ def test_ranks_are_places_in_a_sorted_list_and_ties_go_left():
 def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(seed):
     ids, logits = random_ids(seed, 0.6), random_logits(seed)
     confidence = logits.softmax(-1).amax(-1)
-    written, told = unmask(ids, logits, MASK, 4)
+    written, told = unmask(ids, logits, LAYOUT, 4)
     masked, left = ids == MASK, written == MASK
     assert written[~masked].equal(ids[~masked])
     assert (masked.sum(-1) - left.sum(-1)).equal(masked.sum(-1).clamp(max=4))
@@ -65,7 +65,7 @@ def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
     ids = random_ids(0, 1.0)
     ids[..., -2:] = torch.tensor([7, 9])
     for turn, share in enumerate(draft_schedule(14, 3)):
-        written, _ = unmask(ids, random_logits(turn), MASK, torch.tensor(share))
+        written, _ = unmask(ids, random_logits(turn), LAYOUT, torch.tensor(share))
         assert written[ids != MASK].equal(ids[ids != MASK])
         ids = written
     assert (ids < BINS).all()

@@ -98,4 +98,4 @@ class GuidedStep(NetworkGraph):
         unconditional: tuple[KeysValues, ...],
     ) -> tuple[Tensor, Tensor]:
         logits = rollout.guided_logits(self.net, actions, keys_values, unconditional, weight)
-        return ops.unmask(actions, logits, self.net.config.layout.mask_id, limit)
+        return ops.unmask(actions, logits, self.net.config.layout, limit)

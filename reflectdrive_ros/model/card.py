@@ -88,8 +88,10 @@ LAYOUT = {  # of tokens.TokenLayout
     "axes": array(LAYOUT_AXIS, 1, 16),
     "goal": array(whole(0, 4096), 0, 2),
     "order": text(most=100),
-    "edit_goal": maybe(flag),  # former cards have none
+    **dict.fromkeys(("edit_goal", "last_waypoint_first"), maybe(flag)),  # former cards have none
+    "interval_bins": maybe(whole(0, 50_000)),
 }
+ADDED_LAYOUT = ("edit_goal", "last_waypoint_first", "interval_bins")  # absent from former cards
 SCALE_COLUMNS = {"ego": 10, "agent": 11, "static": 10, "lane": 12, "limit": 1, "route": 12}  # of vector_spec
 FUTURE_COLUMNS = {"ego_future": 4, "agent_future": 4}
 VECTOR_SPEC = {  # of vector_spec.VectorSpec
@@ -399,14 +401,15 @@ def _former_layout(codebook: Mapping[str, Any], ranges: Any, of_ids: bool = Fals
         "axes": axes,
         "goal": list(layout.goal),
         "order": layout.order,
-        "edit_goal": layout.edit_goal,
+        **{name: getattr(layout, name) for name in ADDED_LAYOUT},
     }
 
 
 def token_layout(values: Mapping[str, Any]) -> TokenLayout:
     """The layout of a card. Raises ValueError for an invalid one."""
     axes = tuple(Axis(**{field: axis[field] for field in LAYOUT_AXIS}) for axis in values["axes"])
-    return TokenLayout(values["points"], axes, tuple(values["goal"]), values["order"], bool(values.get("edit_goal")))
+    added = {name: values[name] for name in ADDED_LAYOUT if values.get(name) is not None}
+    return TokenLayout(values["points"], axes, tuple(values["goal"]), values["order"], **added)
 
 
 def vector_spec(values: Mapping[str, Any]) -> VectorSpec:

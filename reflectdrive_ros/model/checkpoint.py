@@ -81,7 +81,7 @@ ADDED = {  # entries that weights of earlier versions lack, and what they mean t
     "table_stride": 1,
     "refine": dataclasses.asdict(RefineConfig()),
 }
-ADDED_TO_LAYOUT = {"edit_goal": False}
+ADDED_TO_LAYOUT = {"edit_goal": False, "last_waypoint_first": False, "interval_bins": 0}
 
 
 class CheckpointError(UserError):

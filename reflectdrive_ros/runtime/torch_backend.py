@@ -145,7 +145,7 @@ class TorchNetwork:
     ) -> tuple[Array, Array]:
         ids = self._batch(actions.astype(np.int64))
         logits = rollout.guided_logits(self._net, ids, context, unconditional, weight)
-        written, confidence = ops.unmask(ids, logits, self.layout.mask_id, limit)
+        written, confidence = ops.unmask(ids, logits, self.layout, limit)
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:

@@ -151,7 +151,7 @@ def sample_drafts(
         plans.append(rollout.rollout(logits, several, layout, rounds, EditRules(), sampling)[-1].actions)
     drafted = torch.cat(plans, 1)
     of_drafts = net.refine(drafted, keys_values)
-    refined, _ = ops.replace_all(of_drafts)
+    refined, _ = ops.replace_all(of_drafts, layout)
     samples = None
     if config.online:
         share = torch.rand((config.samples, *drafted.shape), generator=generator).to(drafted.device)

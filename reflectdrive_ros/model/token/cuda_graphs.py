@@ -76,9 +76,10 @@ def cuda_step(
 
 
 def build_step(net: TokenNet, rules: EditRules, mode: CudaMode) -> Step:
-    """A step that reads limit and edit on the device. Raises ModuleNotFoundError if `fused` lacks triton."""
+    """A step that reads limit and edit on the device; `fused` applies to layouts that it can decode. Raises
+    ModuleNotFoundError if it lacks triton."""
     update = ops.update
-    if mode.fused:
+    if mode.fused and ops.decodes_plainly(net.config.layout):
         from . import fused_update
 
         update = fused_update.update  # type: ignore[assignment]

@@ -119,19 +119,24 @@ def ranks(values: Tensor, among: Tensor) -> Tensor:
 
 
 def unmask(
-    ids: Tensor, logits: Tensor, mask_id: int, limit: Tensor | int, proposed: Tensor | None = None
+    ids: Tensor, logits: Tensor, layout: TokenLayout, limit: Tensor | int, proposed: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Writes the `limit` most confident masked positions of each sequence; written tokens are kept.
+    """Writes the `limit` most confident masked positions of each sequence, those of `layout.written_first` before all
+    others; written tokens are kept.
 
     proposed: (B, M, T) ids to be written, such as samples; the most probable ones by default. The confidence of a
     position is the probability of its proposed id. Returns ids (B, M, T) and the probability of each position's token,
     0 for a mask.
     """
-    probability = logits.float().softmax(-1)
-    confidence, proposed = _proposals(probability, logits, proposed)
-    masked = ids == mask_id
-    commit = masked & (ranks(confidence, masked) < limit)
-    token_probability = torch.where(masked, confidence, _token_probability(probability, ids, mask_id))
+    probability = probabilities(logits, layout)
+    confidence, proposed = _proposals(probability, logits, layout, proposed)
+    masked = ids == layout.mask_id
+    order = confidence
+    if layout.written_first:
+        place = torch.arange(layout.length, device=ids.device)
+        order = confidence + (place >= layout.written_first[0])
+    commit = masked & (ranks(order, masked) < limit)
+    token_probability = torch.where(masked, confidence, _token_probability(probability, ids, layout.mask_id))
     return torch.where(commit, proposed, ids), torch.where(masked & ~commit, 0.0, token_probability)
 
 
@@ -145,9 +150,9 @@ def auto_edit(
     present ones; the most probable ones by default. Returns ids (B, M, T) and the probability of each position's token,
     0 for a mask.
     """
-    probability = logits.float().softmax(-1)
+    probability = probabilities(logits, layout)
     sampled = proposed is not None
-    confidence, proposed = _proposals(probability, logits, proposed)
+    confidence, proposed = _proposals(probability, logits, layout, proposed)
     present = _token_probability(probability, ids, layout.mask_id)
     masked = ids == layout.mask_id
     wanted = editable_positions(layout, ids.device) & ~masked & (proposed != ids)
@@ -158,10 +163,10 @@ def auto_edit(
     return torch.where(commit, proposed, ids), torch.where(masked, 0.0, token_probability)
 
 
-def replace_all(logits: Tensor) -> tuple[Tensor, Tensor]:
+def replace_all(logits: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
     """The most probable id of every token of logits (B, M, T, bins), and its probability, (B, M, T) each. The
     refinement of DriveFine (section 3.2)."""
-    confidence, ids = _proposals(logits.float().softmax(-1), logits, None)
+    confidence, ids = _proposals(probabilities(logits, layout), logits, layout, None)
     return ids, confidence
 
 
@@ -191,16 +196,40 @@ def update(
     if isinstance(edit, bool):
         if edit:
             return auto_edit(ids, logits, layout, rules, proposed)
-        return unmask(ids, logits, layout.mask_id, limit, proposed)
-    drafted, of_draft = unmask(ids, logits, layout.mask_id, limit, proposed)
+        return unmask(ids, logits, layout, limit, proposed)
+    drafted, of_draft = unmask(ids, logits, layout, limit, proposed)
     edited, of_edit = auto_edit(ids, logits, layout, rules, proposed)
     return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
 
 
-def _proposals(probability: Tensor, logits: Tensor, proposed: Tensor | None) -> tuple[Tensor, Tensor]:
+def probabilities(logits: Tensor, layout: TokenLayout) -> Tensor:
+    """(B, M, T, bins) probability of each bin or, of a layout with `interval_bins` n, of the interval around it: the
+    sum over 2 n + 1 bins with weights that fall from 1 in the middle to 0 beyond the ends.
+
+    Bins of 0.05 m are finer than what a network knows of a far waypoint, and the most probable single bin is then a
+    chance peak of a wide distribution.
+    """
+    probability = logits.float().softmax(-1)
+    if not layout.interval_bins:
+        return probability
+    width = layout.interval_bins + 1
+    flat = probability.flatten(0, -2)[:, None]
+    for before, after in ((width // 2, (width - 1) // 2), ((width - 1) // 2, width // 2)):
+        flat = F.avg_pool1d(F.pad(flat, (before, after)), width, 1)
+    return width * flat[:, 0].unflatten(0, logits.shape[:-1])
+
+
+def decodes_plainly(layout: TokenLayout) -> bool:
+    """Whether drafts go by the probability of single bins alone, as `fused_update` does."""
+    return not layout.interval_bins and not layout.written_first
+
+
+def _proposals(
+    probability: Tensor, logits: Tensor, layout: TokenLayout, proposed: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """(B, M, T) probabilities and ids of the proposed tokens, by default the most probable ones."""
     if proposed is None:
-        return probability.amax(-1), logits.argmax(-1)
+        return probability.amax(-1), (probability if layout.interval_bins else logits).argmax(-1)
     return probability.gather(-1, proposed[..., None])[..., 0], proposed
 
 

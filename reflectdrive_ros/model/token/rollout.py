@@ -179,7 +179,7 @@ def refine(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) 
 
     Raises ValueError without an expert.
     """
-    return ops.replace_all(net.refine(actions, keys_values))
+    return ops.replace_all(net.refine(actions, keys_values), net.config.layout)
 
 
 def sampled_step(
@@ -193,7 +193,7 @@ def sampled_step(
     """As `step` drafting, with tokens drawn at a temperature (B, M, 1) by uniform numbers `share` (B, M, T)."""
     logits = net.decode(actions, keys_values)
     proposed = ops.draw(logits, temperature[..., None], share)
-    return ops.unmask(actions, logits, net.config.layout.mask_id, limit, proposed)
+    return ops.unmask(actions, logits, net.config.layout, limit, proposed)
 
 
 def plan_values(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:

@@ -143,7 +143,8 @@ def updates_ms(net: TokenNet, device: str, rules: EditRules, actions: int, runs:
     logits = torch.randn(1, actions, layout.length, layout.bins, generator=generator).to(device)
     limit, edit = (torch.zeros((), dtype=kind, device=device) for kind in (torch.int64, torch.bool))
     updates: dict[str, Callable[..., object]] = {"token_ops": ops.update}
-    if torch.device(device).type == "cuda" and find_spec("triton") is not None:
+    on_gpu = torch.device(device).type == "cuda" and find_spec("triton") is not None
+    if on_gpu and ops.decodes_plainly(layout):
         from . import fused_update
 
         updates["fused"] = fused_update.update
