@@ -1,4 +1,5 @@
-"""Graphs in 8 bits: what is quantised and what is not, that blocks stay strangers, and that nobody drives ungated."""
+"""Graphs in 8 bits: what is quantised and what is not, that action sequences do not depend on each other, and that no
+ungated graph drives."""
 
 import json
 import shutil
@@ -50,7 +51,7 @@ def products_of_tiny_networks_are_worth_it():
 
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
-    """The tiny network's graphs in float32, for steps of four blocks."""
+    """The tiny network's graphs in float32, for steps of four action sequences."""
     folder = tmp_path_factory.mktemp("exact")
     export(network(), "0" * 64, folder, {"weights": "made here"}, RULES, 4)
     return GraphCard.read(folder / CARD)

@@ -21,7 +21,7 @@ from ..model.token.net import TokenNet
 from ..runtime.torch_backend import TorchNetwork
 from .parity import full_rounds, run_step
 
-COUNTS = (1, 6)  # blocks of a step: of a lite one, and of all goals
+COUNTS = (1, 6)  # action sequences of a step: of a lite one, and of all goals
 NO_GPU = "not run: no CUDA device"
 NOT_REQUESTED = "not run: --device is cpu"
 CLOCKS = ("clocks.sm", "clocks.max.sm", "clocks.mem", "clocks.max.mem")  # MHz, as nvidia-smi names them
@@ -99,5 +99,5 @@ def table(gpu: Mapping[str, Any]) -> Table:
         f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['memory_gb']:.0f} GB, "
         f"CUDA {gpu['cuda']}; clocks: {ticks}"
     )
-    counts = (f"{count} block{'s' * (count > 1)}" for count in COUNTS)
+    counts = (f"{count} sequence{'s' * (count > 1)}" for count in COUNTS)
     return make_table(("ms p50", *counts, "same ids"), rows, title)

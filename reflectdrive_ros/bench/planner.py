@@ -52,7 +52,7 @@ from ..domain import Array
 from ..features.images import WORDS, ModelInputs
 from ..files import sha256_of
 from ..model import checkpoint
-from ..model.card import CARD, KINDS, RENDERED, GraphCard, GraphError
+from ..model.card import CARD, KINDS, LARGEST_BATCH, RENDERED, GraphCard, GraphError
 from ..model.curve import checkpoint as curve_checkpoint
 from ..model.curve.checkpoint import initialised_net
 from ..model.curve.net import CurveNet
@@ -182,7 +182,7 @@ def denoiser_graphs(
 ) -> GraphCard:
     """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
     if args.graphs is None:
-        from ..deploy.export_denoiser import LARGEST_BATCH, export_denoiser
+        from ..deploy.export_denoiser import export_denoiser
 
         batch = LARGEST_BATCH if args.backend == "tensorrt" else None
         with errors.status("exporting"):
