@@ -33,7 +33,7 @@ UNKNOWN_LIGHT_POLICIES = ("stop", "caution", "pass")
 MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
 TOKEN_MODEL = (
     "models/reflectdrive2_small/onnx/card.json",
-    "92e97495b022b4a578d0acb250ea17f3dc4cab4dae4e44e1dc61b89fbaaddf52",
+    "65a14e5d3829928a0d0074d6729255d8dc8d375512a2d7c0f1f81ea75669a49b",
 )
 SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with the package
     "reflectdrive2": TOKEN_MODEL,

@@ -291,6 +291,34 @@ class ParserError(Noted):
         return "node 7 is of no kind\nthat is known"
 
 
+class ITensor(Noted):
+    """An input of a network; the sizes that its file leaves free are -1."""
+
+    def __init__(self, value):
+        self._value = value
+
+    @property
+    def shape(self):
+        return tuple(size.dim_value or -1 for size in self._value.type.tensor_type.shape.dim)
+
+    @shape.setter
+    def shape(self, sizes):
+        for size, length in zip(self._value.type.tensor_type.shape.dim, sizes, strict=True):
+            size.dim_value = length
+
+
+class INetworkDefinition(Noted):
+    def __init__(self):
+        self._model = onnx.ModelProto()
+
+    @property
+    def num_inputs(self):
+        return len(self._model.graph.input)
+
+    def get_input(self, index):
+        return ITensor(self._model.graph.input[index])
+
+
 class OnnxParser(Noted):
     def __init__(self, network, sink):
         assert sink._begun
@@ -298,8 +326,8 @@ class OnnxParser(Noted):
         self.num_errors = 0
 
     def parse_from_file(self, file):
-        self._network["onnx"] = Path(file).read_bytes()
-        self.num_errors = int(not self._network["onnx"])
+        self._network._model.ParseFromString(content := Path(file).read_bytes())
+        self.num_errors = int(not content)
         return not self.num_errors
 
     def get_error(self, index):
@@ -312,7 +340,7 @@ class Builder(Noted):
 
     def create_network(self, flags):
         assert flags == 2, "the network is not strongly typed"
-        return {}
+        return INetworkDefinition()
 
     def create_builder_config(self):
         return IBuilderConfig(self._trt)
@@ -322,7 +350,7 @@ class Builder(Noted):
         if self._trt.build_fault:
             self._sink.log(ILogger.ERROR, self._trt.build_fault)
             return None
-        return IHostMemory(HEAD + network["onnx"])
+        return IHostMemory(HEAD + onnx.shape_inference.infer_shapes(network._model).SerializeToString())
 
 
 class IExecutionContext(Noted):
@@ -330,8 +358,9 @@ class IExecutionContext(Noted):
         self._model, self._trt, self._bound, self._computer = model, trt, {}, computer(model)
 
     def set_tensor_address(self, name, address):
+        graph = self._model.graph
         self._bound[name] = address
-        return address % ALIGNED == 0
+        return address % ALIGNED == 0 and name in {value.name for value in (*graph.input, *graph.output)}
 
     def infer_shapes(self):
         return []

@@ -10,7 +10,7 @@ BOOK = LAYOUT.codebook
 
 
 def redraw(actions):
-    """Blocks (M, 16), partly masked -> written full: straight between kept points, on at the last pace after them."""
+    """Actions (M, 16), partly masked -> written full: straight between kept points, on at the last pace after them."""
     written = np.array(actions)
     for block in written:
         pairs = block.reshape(8, 2)

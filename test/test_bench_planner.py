@@ -78,7 +78,7 @@ def test_frames_that_read_the_scene_in_every_pass_write_the_same_tokens(goals, e
         np.testing.assert_array_equal(again, run_step(network, inputs, FULL, goals, edited=edited)[0])
 
 
-def test_a_frame_may_edit_some_of_its_blocks():
+def test_a_frame_may_edit_some_of_its_action_sequences():
     network = TorchNetwork(tiny_net(words=WORDS))
     for inputs in scenes():
         np.testing.assert_array_equal(

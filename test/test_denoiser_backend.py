@@ -38,7 +38,6 @@ from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.ort_backend import OrtDenoiser
 from reflectdrive_ros.runtime.torch_denoiser import TorchDenoiser
 from reflectdrive_ros.runtime.trt.backend import TrtDenoiser
-from reflectdrive_ros.runtime.trt.engine_cache import EngineError
 
 GUIDED = {"capabilities": ["guidance"], "training_domain": "recorded traffic"}
 INPUTS = network.synthetic_vectors(SPEC)
@@ -188,9 +187,11 @@ def test_graphs_predict_the_futures_of_torch(card, eager, guided):
         assert_same_futures(found, expected)
 
 
-def test_engines_of_a_fixed_batch_predict_the_same_with_and_without_guidance(trt, pair, eager, tmp_path):  # noqa: F811
-    list(engines.build(pair, "cuda", tmp_path, Clock()))
-    on_gpu = opened(pair.path, backend="tensorrt", engines=str(tmp_path))
+@pytest.mark.parametrize("batch", ["card", "pair"], ids=["free", "fixed"])
+def test_engines_predict_the_same_with_and_without_guidance(trt, batch, eager, tmp_path, request):  # noqa: F811
+    card = request.getfixturevalue(batch)
+    list(engines.build(card, "cuda", tmp_path, Clock()))
+    on_gpu = opened(card.path, backend="tensorrt", engines=str(tmp_path))
     assert isinstance(on_gpu, TrtDenoiser)
     assert "fp32, CUDA graphs" in on_gpu.backend_description
     for guided in (False, True):
@@ -202,11 +203,9 @@ def test_engines_of_a_fixed_batch_predict_the_same_with_and_without_guidance(trt
         on_gpu.denoise(former, noise(), 0.5)
 
 
-def test_tensorrt_has_all_operators_and_needs_a_fixed_batch(trt, card, pair, tmp_path):  # noqa: F811
+def test_tensorrt_has_all_operators(card, pair):
     for graphs in (card, pair):
         assert [unknown_to_tensorrt(file) for file in graphs.files.values()] == [[], []]
-    with pytest.raises(EngineError, match="export with --batch 2"):
-        list(engines.build(card, "cuda", tmp_path, Clock()))
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def valued():
 
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
-    """Its graphs for steps of four blocks."""
+    """Its graphs for steps of four action sequences."""
     place = tmp_path_factory.mktemp("exact")
     export(valued(), "0" * 64, place, {}, RULES, sequences=4)
     return place
@@ -96,7 +96,7 @@ def test_predicted_scores_are_those_of_eager_torch(exact, tmp_path):
     expected = eager.plan_values(eager.prefill(inputs), actions)
     assert expected.shape == (5,)
     assert np.ptp(expected) > 1e-3
-    for folder in (tmp_path, exact):  # steps of any number of blocks, and of four
+    for folder in (tmp_path, exact):  # steps of any number of action sequences, and of four
         graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
         assert "plan_value" in graphs.capabilities & eager.capabilities
         np.testing.assert_allclose(graphs.plan_values(graphs.prefill(inputs), actions), expected, atol=1e-5)
@@ -130,7 +130,7 @@ def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
 
 
 def test_more_blocks_than_a_graph_takes_are_several_calls(exact):
-    """A repair redraws more blocks than there are goals."""
+    """A repair redrafts more action sequences than there are goals."""
     graphs = OrtNetwork.from_file(exact / "card.json", threads=1)
     eager = TorchNetwork(valued(), decoding=RULES)
     actions = random_actions(network(), 1, 9)[0].numpy()
@@ -363,7 +363,7 @@ def test_graphs_in_each_others_place_are_noticed(copy):
     [
         ("{", "is not JSON"),
         ("[]", "is no card"),
-        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.5\)"),
+        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.6\)"),
         ('{"format": "reflectdrive.graphs.5"}', "has no model: export the checkpoint again"),
         ("[" * 100_000, "nests deeper than 64 levels"),
         ("\0", "is not JSON"),

@@ -120,5 +120,5 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):  # noqa: F81
     known = graphs.prefill_goal(good)
     with pytest.raises(PlanningError, match="graph step: tensor values_1 was not given"):
         graphs.step({k: v for k, v in known.context.items() if k != "values_1"}, known.actions, 1, False)
-    with pytest.raises(PlanningError, match=r"tensor blocks is int64 \(1, 4, 15\), expected int64 \(1, \w+, 16\)"):
+    with pytest.raises(PlanningError, match=r"tensor actions is int64 \(1, 4, 15\), expected int64 \(1, \w+, 16\)"):
         graphs.step(known.context, known.actions[:, :15], 1, False)

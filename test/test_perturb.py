@@ -1,4 +1,4 @@
-"""Blocks to learn from: every state that decoding visits is met, and wrong plans are wrong as plans are."""
+"""Action sequences to learn from: every state that decoding visits is met, and wrong plans are wrong as plans are."""
 
 import numpy as np
 import pytest

@@ -5,6 +5,7 @@ runs nowhere here: this says nothing about numbers or speed.
 """
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -35,6 +36,7 @@ NETWORKS = {  # planners -> their tiny network; ReflectDrive and ReflectDrive-2 
 }
 PRECISIONS = ("fp32", "bf16", *QUANTISED)
 SEQUENCES = 4
+MODELS = Path(__file__).parents[1] / "models"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,7 +89,7 @@ def test_graphs_of_token_networks_are_built(folders, precision):
     assert_built(GraphCard.read(folders[precision] / CARD))
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [1, 2, None])
 def test_graphs_of_a_denoiser_are_built(tmp_path, batch):
     export_denoiser(tiny_denoiser(), "0" * 64, tmp_path, {}, ["guidance"], "recorded traffic", batch)
     assert_built(GraphCard.read(tmp_path / CARD))
@@ -114,6 +116,14 @@ def test_the_command_says_what_was_built_and_that_nothing_ran(folders, tmp_path,
     told = json.loads((tmp_path / "told.json").read_text())
     assert [row["graph"] for row in told["engines"]] == list(GraphCard.read(card).files)
     assert not (card.parent / "engines").exists()
+
+
+@pytest.mark.parametrize(
+    "folder", ["reflectdrive2_small/onnx", "reflectdrive2_small/int8", "reflexdiffusion_small/onnx"]
+)
+def test_the_shipped_graphs_are_built_as_they_are(folder):
+    """The files that ONNX Runtime runs: the builder fixes the number of action sequences that they leave free."""
+    assert_built(GraphCard.read(MODELS / folder / CARD))
 
 
 @pytest.mark.long

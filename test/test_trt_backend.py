@@ -78,8 +78,8 @@ def test_engines_of_bfloat16_hand_on_keys_and_values_as_they_are(trt, cards, net
     assert (actions[0] == actions[1]).mean() > 0.9  # sums of bfloat16 in another order are other sums
 
 
-def test_more_blocks_than_an_engine_takes_are_several_calls(built, cards, driver):  # noqa: F811
-    """A repair redraws more blocks than there are goals."""
+def test_more_actions_than_an_engine_takes_are_several_calls(built, cards, driver):  # noqa: F811
+    """A repair redrafts more action sequences than there are goals."""
     network, expected = TrtNetwork(cards["fp32"], "cuda", built), OrtNetwork(cards["fp32"])
     actions = np.tile(expected.prefill_goal(scene(network, 0)).actions, (4, 1))[:13]
     context, launches = network.prefill_goal(scene(network, 0)).context, driver.launches
@@ -161,7 +161,7 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(built, cards):
         with pytest.raises(PlanningError, match=complaint):
             network.prefill_goal(changed)
     known = network.prefill_goal(good)
-    with pytest.raises(PlanningError, match=r"blocks is int64 \(1, 6, 15\), expected int64 \(1, 6, 16\)"):
+    with pytest.raises(PlanningError, match=r"actions is int64 \(1, 6, 15\), expected int64 \(1, 6, 16\)"):
         network.step(known.context, known.actions[:, :15], 1, False)
 
 
@@ -275,15 +275,14 @@ def test_a_gpu_without_room_is_named(built, cards, driver):  # noqa: F811
     assert sentence == "the GPU is out of memory (cuMemAlloc_v2): close other programs that use it"
 
 
-def test_graphs_for_any_number_of_blocks_are_no_engines(trt, cards, tmp_path):  # noqa: F811
-    for asked in (
-        lambda: list(engines.build(cards["free"], "cuda", tmp_path, Clock())),
-        lambda: TrtNetwork(cards["free"], "cuda", tmp_path),
-    ):
-        assert "takes any number of action sequences, an engine a fixed one: export with --batch 6" in refused(
-            asked, EngineError
-        )
-    assert trt.builds == 0
+def test_engines_of_graphs_for_any_number_of_actions_take_as_many_as_there_are_goals(trt, cards, driver, tmp_path):  # noqa: F811
+    list(engines.build(cards["free"], "cuda", tmp_path, Clock()))
+    network, expected = opened(cards["free"], tmp_path, backend="tensorrt"), OrtNetwork(cards["free"])
+    for mine, other in zip(decoded(network, scene(network, 0)), decoded(expected, scene(network, 0)), strict=True):
+        assert_same_answer(mine, other)
+    context, launches = network.prefill_goal(scene(network, 1)).context, driver.launches
+    network.step(context, np.zeros((RULES.goals.count + 1, 16), np.int32), 0, True)
+    assert driver.launches - launches == 2
 
 
 # --- which backend drives --------------------------------------------------------------------------------------------
@@ -413,7 +412,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(trt, cards, tmp_path):  
 def test_a_graph_that_tensorrt_cannot_read_is_named_with_its_own_words(trt, tmp_path):  # noqa: F811
     empty = tmp_path / "step.onnx"
     empty.write_bytes(b"")
-    complaint = refused(lambda: engines._plan(trt, empty, b""), EngineError)
+    complaint = refused(lambda: engines._plan(trt, empty, 6, b""), EngineError)
     assert complaint == f"TensorRT 10.13.3.9 cannot read {empty}: node 7 is of no kind that is known"
 
 
@@ -430,12 +429,11 @@ def test_the_command_builds_checks_and_tells_by_its_exit_code(trt, cards, tmp_pa
     assert main([*words, "--check"]) == 0
     assert trt.builds == len(GRAPHS)
     assert main(["engine", str(tmp_path / "card.json")]) == 2
-    assert main(["engine", str(cards["free"].path)]) == 2
 
 
 @pytest.fixture
 def exporting(cards, nets, tmp_path, monkeypatch):
-    """The words of a command that exports, and what it exports in which precision and for how many blocks."""
+    """The words of a command that exports, and what it exports in which precision and for how many action sequences."""
     weights, exported = tmp_path / "weights.safetensors", []
 
     def stand_in(net, _sha256, folder, _about, _decoding, actions, _golden, _gate, _camera, _guidance):

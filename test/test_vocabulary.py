@@ -27,6 +27,7 @@ RETIRED = {
     "straightened": "in the Frenet frame",
     "begin[_-]with": "init_from",
     "mirror[ _-]share": "flip_prob",
+    '"(blocks|real|seen)"': "actions, valid, features: tensors of a graph",
     # sentences
     "told": "given, reported",
     "looked[ _-]at|looks[ _-]at": "evaluated, read, used",
@@ -55,8 +56,10 @@ WORD = re.compile("|".join(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])" for word in R
 FORMER = {
     "reflectdrive_ros/config_fields.py": {"looked_at"},
     "reflectdrive_ros/training/settings.py": {"blank", "eyes", "mirror_share", "odds", "worth"},
-    "reflectdrive_ros/training/run_log.py": {"odds", "worth"},
+    "reflectdrive_ros/training/run_log.py": {"odds", "worth", '"seen"'},
     "reflectdrive_ros/model/checkpoint.py": {"odds"},
+    "reflectdrive_ros/model/card.py": {'"blocks"', '"real"', '"seen"'},
+    "reflectdrive_ros/cli/export.py": {'"blocks"'},
     "reflectdrive_ros/cli/eval.py": {"oracle"},
     "reflectdrive_ros/cli/scenes.py": {"pictures"},
     "reflectdrive_ros/cli/train.py": {"begin-with", "eyes"},

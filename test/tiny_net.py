@@ -75,7 +75,7 @@ def tiny_inputs(net, scenes=2, seed=1):
 
 
 def random_actions(net, scenes=2, count=3, seed=2, masked=0.4):
-    """Blocks (B, R, 16) of reachable ids, part of them masked."""
+    """Action sequences (B, R, 16) of reachable ids, part of them masked."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, net.config.layout.bins, (scenes, count, net.config.layout.length), generator=generator)
     hidden = torch.rand(ids.shape, generator=generator) < masked

@@ -99,5 +99,5 @@ def table(gpu: Mapping[str, Any]) -> Table:
         f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['memory_gb']:.0f} GB, "
         f"CUDA {gpu['cuda']}; clocks: {ticks}"
     )
-    counts = (f"{count} block{'s' * (count > 1)}" for count in COUNTS)
+    counts = (f"{count} sequence{'s' * (count > 1)}" for count in COUNTS)
     return make_table(("ms p50", *counts, "same ids"), rows, title)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..config import Config
-from ..model.card import CARD, RENDERED, GraphCard, GraphError
+from ..model.card import CARD, LARGEST_BATCH, RENDERED, GraphCard, GraphError
 from ..model.curve.net import CurveNet
 from ..model.token.net import TokenNet
 from ..runtime.network import torch_decoding
@@ -39,7 +39,7 @@ def denoiser_graphs(
 ) -> GraphCard:
     """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
     if args.graphs is None:
-        from ..deploy.export_denoiser import LARGEST_BATCH, export_denoiser
+        from ..deploy.export_denoiser import export_denoiser
 
         batch = LARGEST_BATCH if args.backend == "tensorrt" else None
         with errors.status("exporting"):

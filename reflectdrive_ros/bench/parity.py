@@ -174,7 +174,7 @@ def _pdms(scene: Scene, plan: Plan, config: Config) -> float:
 
 
 def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pair:
-    """Ids (G + 1, T) of each: full frames on all goals, and the lite frame on the first plan of `reference`."""
+    """Actions (G + 1, T) of each: full frames on all goals, and the lite frame on the first plan of `reference`."""
     full = [run_step(of, inputs, full_rounds(of.layout))[0] for of in (network, reference)]
     last = full[1][:1].copy()
     layout = reference.layout
@@ -204,7 +204,7 @@ def run_step(
     actions: Array | None = None,
     edited: int | None = None,
 ) -> tuple[Array, tuple[float, float, float]]:
-    """Ids (M, T) of a frame on `count` goals, all by default, or from `actions`; ms in prefill, drafts and edits.
+    """Action sequences (M, T) of a frame on `count` goals, or from `actions`; ms in prefill, drafts and edits.
 
     Edits are made on the first `edited` of them, which are what is returned; None: on all. A refinement expert counts
     as an edit.

@@ -1,9 +1,10 @@
 """`reflectdrive engine CARD`: builds TensorRT engines of exported graphs, on the machine that will run them.
 
-CARD is the card.json of `reflectdrive export --batch 6`. An engine is bound to one TensorRT version on one GPU: copy
-the graphs to the vehicle and build there, which takes minutes and the whole GPU; never while it drives. Existing
-engines that fit are kept. Then both are loaded and must pass the card's self-check. The precision is that of the
-graphs: `reflectdrive export --precision bf16`, or fp8.
+CARD is the card.json of `reflectdrive export`. An engine has one shape: where the graphs leave the number of action
+sequences free, their card's number of goals is built in. It is bound to one TensorRT version on one GPU: copy the
+graphs to the vehicle and build there, which takes minutes and the whole GPU; never while it drives. Existing engines
+that fit are kept. Then both are loaded and must pass the card's self-check. The precision is that of the graphs:
+`reflectdrive export --precision bf16`, int8 or fp8.
 
 Exit code 0: the engines exist and pass the self-check. 2: they do not, with one sentence that gives the reason.
 """

@@ -30,10 +30,10 @@ from ..command import command, make_table
 from ..config import Config, ConfigError, load, override_dotted
 from ..data import shards
 from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
-from ..deploy.export_denoiser import LARGEST_BATCH, export_denoiser
+from ..deploy.export_denoiser import export_denoiser
 from ..files import atomic_folder
 from ..model import checkpoint
-from ..model.card import CARD, QUANTISED, RENDERED, GraphCard
+from ..model.card import CARD, LARGEST_BATCH, QUANTISED, RENDERED, GraphCard
 from ..model.checkpoint import CheckpointError
 from ..model.curve import checkpoint as curve_checkpoint
 from ..model.token.net import TokenNet
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive_int(MAX_SEQUENCES),
         metavar="M",
         help="action sequences per step, or of a denoiser 1 or 2 scenes per call (2 for guidance); default: any number "
-        "(for CPUs; TensorRT needs a fixed number)",
+        "(the best for CPUs; engines of TensorRT then take as many as the card has goals)",
     )
     arguments.add_renamed_options(parser, {"blocks": "--batch"})
     parser.add_argument(

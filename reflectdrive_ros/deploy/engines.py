@@ -26,7 +26,7 @@ from ..runtime.trt.backend import (
     engine_folder,
     engine_graphs,
     engine_key,
-    fixed_size,
+    free_size,
     import_library,
     import_tensorrt,
     machine_of,
@@ -52,7 +52,6 @@ class BuiltEngine:
 
 def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
     """One row per finished engine. Raises CudaError, EngineError, OSError; engines built before are kept."""
-    fixed_size(card)
     gpu = open_device(device)
     trt = import_tensorrt(gpu)
     place, machine = engine_folder(card, folder), machine_of(trt, gpu)
@@ -64,7 +63,7 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
         except EngineError:
             begun = clock()
             timing = engine_cache.timing_file(place, machine)
-            plan, timed = _plan(trt, card.files[name], engine_cache.load_timing(timing))
+            plan, timed = _plan(trt, card.files[name], free_size(card, name), engine_cache.load_timing(timing))
             engine_cache.store(place, key, plan)
             engine_cache.store_timing(timing, timed)
             yield BuiltEngine(name, file, clock() - begun, len(plan))
@@ -74,18 +73,18 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
 
 def try_build(card: GraphCard, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
     """One row per graph that TensorRT for RTX parses and builds; nothing is kept. Raises EngineError."""
-    fixed_size(card)
     trt = import_library(RTX_MODULE)
     for name in engine_graphs(card):
         begun = clock()
-        plan, _ = _plan(trt, card.files[name], b"", getattr(trt.ComputeCapability, TARGET))
+        plan, _ = _plan(trt, card.files[name], free_size(card, name), b"", getattr(trt.ComputeCapability, TARGET))
         yield BuiltEngine(name, card.files[name], clock() - begun, len(plan))
 
 
-def _plan(trt: Any, file: Path, timing: bytes, target: Any = None) -> tuple[bytes, bytes]:
+def _plan(trt: Any, file: Path, size: int, timing: bytes, target: Any = None) -> tuple[bytes, bytes]:
     """An engine of one graph, and what has been timed by now. Raises EngineError.
 
-    target: compute capability that TensorRT for RTX builds for; None: this machine's GPU.
+    size: of a dimension that the graph leaves free. target: compute capability that TensorRT for RTX builds for; None:
+    this machine's GPU.
     """
     logger = TrtLogger.of(trt)
     builder = logger.create(lambda: trt.Builder(logger.sink), "builder")
@@ -95,6 +94,8 @@ def _plan(trt: Any, file: Path, timing: bytes, target: Any = None) -> tuple[byte
     if not parser.parse_from_file(str(file)):
         why = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors)) or logger.take_errors()
         raise EngineError(f"TensorRT {version_of(trt)} cannot read {file}: {' '.join(why.split())}")
+    for given in map(network.get_input, range(network.num_inputs)):
+        given.shape = tuple(size if length < 0 else length for length in given.shape)  # the outputs' follow from them
     config = builder.create_builder_config()
     if target is not None:
         config.num_compute_capabilities = 1

@@ -3,17 +3,17 @@
     card_sha256 = export(net, weights_sha256, "models/mine/onnx", {"from": "weights.safetensors"})
 
     vision_encoder views (V, F, H, W, 3) uint8, each the F images of one camera, oldest first
-                   -> seen (V, P, width), image features
-    prefill_goal   seen (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
+                   -> features (V, P, width) of the images
+    prefill_goal   features (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
                    route (1, R, 2) int64, goal_spacing_m float32, the least distance of two goals
-                   -> blocks (1, K, T) int64, goal_log_probs (1, K), real (1, K) bool, keys_l, values_l of each layer
+                   -> actions (1, K, T) int64, goal_log_probs (1, K), valid (1, K) bool, keys_l, values_l of each layer
     prefill        the same -> keys_l, values_l
-    step           blocks (1, M, T) int64, limit int64, edit bool, keys_l, values_l
+    step           actions (1, M, T) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, T) int64, confidence (1, M, T) float32
-    sampled_step   blocks, limit, temperature (1, M, 1) float32 above 0, share (1, M, T) float32 uniform numbers,
+    sampled_step   actions, limit, temperature (1, M, 1) float32 above 0, share (1, M, T) float32 uniform numbers,
                    keys_l, values_l -> as step; only of a layout without a goal
-    refine         blocks without masks, keys_l, values_l -> as step; only with a refinement expert
-    guided_step    blocks, limit, weight float32, keys_l, values_l, unconditional_keys_l, unconditional_values_l
+    refine         actions without masks, keys_l, values_l -> as step; only with a refinement expert
+    guided_step    actions, limit, weight float32, keys_l, values_l, unconditional_keys_l, unconditional_values_l
                    -> as step; only with `guidance`
 
 K is the most goals that a planner may ask for (`decoding.goals`, or `decoding.rescore_goals` where that is more). A
@@ -29,7 +29,7 @@ bfloat16 behind a Cast, which runtimes fold when they load the graph: half the f
 converted by `to_bfloat16` gives graphs for TensorRT that compute in bfloat16, and in float32 where sums are long:
 softmax, norms, everything after the logits. The KV cache is then bfloat16 too.
 
-`blocks`, K or M of them, are action sequences; `real` marks goals that are not padding.
+`actions` are K or M action sequences; `valid` marks goals that are not padding.
 
 Each graph contains all its weights, so that its hash covers what runs; the graphs share most weights, which costs 16 MB
 of the shipped files. Only graphs near protobuf's limit of 2 GB store their weights in a separate file.
@@ -108,7 +108,7 @@ def export(
         "step": _trace_step(net, decoding, sequences),
     }
     if net.config.layout.goal:
-        decided = ["blocks", "goal_log_probs", "real"]
+        decided = ["actions", "goal_log_probs", "valid"]
         traced["prefill_goal"] = _trace_prefill(net, PrefillGoal(net, decoding), decided, goals=True)
     else:
         traced["sampled_step"] = _trace_sampled_step(net, decoding, sequences)
@@ -249,12 +249,12 @@ def _trace_vision_encoder(net: TokenNet, camera: Size | None, sequences: int | N
     count = config.cameras if sequences else config.cameras + 2
     views = torch.zeros(count, config.vision.frames, height, width, 3, dtype=torch.uint8)
     shapes = None if sequences else {"views": {0: Dim("count", min=1, max=MAX_VIEWS)}}
-    return trace(EncodeViews(net), (views,), ["views"], ["seen"], shapes)
+    return trace(EncodeViews(net), (views,), ["views"], ["features"], shapes)
 
 
 def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], goals: bool = False) -> ir.Model:
     """A graph that encodes the scene and returns `decided`, then keys and values; with `goals` it takes a spacing."""
-    inputs, tensors = ["seen", "text", "ego", "route"], example_inputs(net)
+    inputs, tensors = ["features", "text", "ego", "route"], example_inputs(net)
     more = (["goal_spacing_m"], (torch.tensor(1.2),)) if goals else ([], ())
     outputs = [*decided, *_keys_values_names(net)]
     return trace(module, (*tensors, *more[1]), [*inputs, *more[0]], outputs, None)
@@ -264,7 +264,7 @@ def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.
     masked, keys_values = _example_sequences(net, decoding, sequences)
     tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
     shapes = _free_count(sequences, ("actions",), limit=None, edit=None, keys_values=_static(keys_values))
-    names = ["blocks", "limit", "edit", *_keys_values_names(net)[: 2 * len(keys_values)]]
+    names = ["actions", "limit", "edit", *_keys_values_names(net)[: 2 * len(keys_values)]]
     outputs = ["written", "confidence", *["plan_value"] * net.config.plan_value]
     return trace(Step(net, decoding), tensors, names, outputs, shapes)
 
@@ -275,7 +275,7 @@ def _trace_sampled_step(net: TokenNet, decoding: Decoding, sequences: int | None
     tensors = masked, torch.tensor(1), ones[..., :1], 0.5 * ones, keys_values
     drawn = ("actions", "temperature", "share")
     shapes = _free_count(sequences, drawn, limit=None, keys_values=_static(keys_values))
-    names = ["blocks", "limit", "temperature", "share", *_keys_values_names(net)[: 2 * len(keys_values)]]
+    names = ["actions", "limit", "temperature", "share", *_keys_values_names(net)[: 2 * len(keys_values)]]
     return trace(SampledStep(net), tensors, names, ["written", "confidence"], shapes)
 
 
@@ -283,7 +283,7 @@ def _trace_refine(net: TokenNet, decoding: Decoding, sequences: int | None) -> i
     masked, keys_values = _example_sequences(net, decoding, sequences, net.config.cached_layers)
     tensors = torch.zeros_like(masked), keys_values
     shapes = _free_count(sequences, ("actions",), keys_values=_static(keys_values))
-    names = ["blocks", *_keys_values_names(net)]
+    names = ["actions", *_keys_values_names(net)]
     return trace(Refine(net), tensors, names, ["written", "confidence"], shapes)
 
 
@@ -293,7 +293,7 @@ def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None)
     static = _static(keys_values)
     shapes = _free_count(sequences, ("actions",), limit=None, weight=None, keys_values=static, unconditional=static)
     names = _keys_values_names(net)[: 2 * len(keys_values)]
-    inputs = ["blocks", "limit", "weight", *names, *(f"{UNCONDITIONAL}{name}" for name in names)]
+    inputs = ["actions", "limit", "weight", *names, *(f"{UNCONDITIONAL}{name}" for name in names)]
     tensors = masked, torch.tensor(1), torch.tensor(1.0), *prompts
     return trace(GuidedStep(net), tensors, inputs, ["written", "confidence"], shapes)
 

@@ -27,10 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from ..model.card import LARGEST_BATCH
 from ..model.curve.net import Context, CurveNet, CurveNetConfig, VectorTensors
 from .export import trace, write_graphs
-
-LARGEST_BATCH = 2
 
 
 class EncodeVectors(nn.Module):

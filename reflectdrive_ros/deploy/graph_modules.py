@@ -34,9 +34,9 @@ class PrefillGoal(nn.Module):
         self.net, self.rules = net, decoding.goals.for_search  # the most goals that a planner may ask for
 
     def forward(
-        self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor, goal_spacing_m: Tensor
+        self, features: Tensor, text: Tensor, ego: Tensor, route: Tensor, goal_spacing_m: Tensor
     ) -> tuple[Tensor, ...]:
-        prompt = self.net.build_prompt(seen, text, ego, route)
+        prompt = self.net.build_prompt(features, text, ego, route)
         known = rollout.prefill_goal_from_prompt(self.net, prompt, self.rules, goal_spacing_m)
         flat = (part for layer in known.keys_values for part in layer)
         return known.actions, known.goal_log_probs, known.valid, *flat
@@ -45,8 +45,8 @@ class PrefillGoal(nn.Module):
 class Prefill(NetworkGraph):
     """`rollout.prefill` from image features on, with tensors only."""
 
-    def forward(self, seen: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
-        layers = self.net.encode(self.net.build_prompt(seen, text, ego, route))
+    def forward(self, features: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[Tensor, ...]:
+        layers = self.net.encode(self.net.build_prompt(features, text, ego, route))
         return tuple(part for layer in layers for part in layer)
 
 

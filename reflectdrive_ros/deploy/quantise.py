@@ -13,7 +13,7 @@ calibration: with dynamic scales the result of an action sequence would depend o
 distributed over threads.
 
 int8 runs in ONNX Runtime, whose optimiser makes one integer product of the four nodes, and in TensorRT. Activations
-have 127 steps on each side of zero. A product whose range is 24 or more times the root mean square stays in float32,
+have 127 steps on each side of zero. A product whose range is more than 32 times the root mean square stays in float32,
 because typical values would have a few steps only. Weights have a scale per column and 7 bits: a processor without VNNI
 adds two products of 8 bits in 16 bits, which overflow.
 
@@ -40,7 +40,7 @@ from ..model.card import CALIBRATION_PREFIX, GraphCard, required_graphs
 from .export import write_card, write_graph
 
 MIN_SIDE = 64  # minimum rows and columns of a quantised weight matrix
-MAX_RANGE_TO_RMS = 24.0  # of int8: range over root mean square; where it is more, typical values have under 11 steps
+MAX_RANGE_TO_RMS = 32.0  # of int8: range over root mean square; where it is more, typical values have under 8 steps
 ACTIVATION_STEPS = 127  # of int8 activations on each side of zero; ONNX Runtime computes them as bytes from 0 to 255
 WEIGHT_STEPS = 63  # likewise of weights: 255 * 63 * 2 fits into 16 bits
 FP8_MAX = 448.0

@@ -43,12 +43,13 @@ from ..tokens import Axis, TokenLayout
 from ..vector_spec import Normalization, VectorSpec
 from .external_data import OnnxError, external_files
 
-FORMAT = "reflectdrive.graphs.5"
-FORMER_FORMATS = ("reflectdrive.graphs.4", "reflectdrive.graphs.3")  # the same content, see `upgrade_model`
+FORMAT = "reflectdrive.graphs.6"
+FORMER_FORMATS = tuple(f"reflectdrive.graphs.{number}" for number in (5, 4, 3))  # the same content, see `upgrade_model`
 FORMER_GRAPHS = {"see": "vision_encoder"}
 FORMER_MODEL = {"blocks": "action_sequences"}
 FORMER_GOALS = {"looked": "rescored", "trust": "value_power"}
 FORMER_CONFIG = {"blocks": "transformer"}
+FORMER_TENSORS = {"blocks": "actions", "real": "valid", "seen": "features"}  # see `graphs.file_names`
 CARD = "card.json"
 KINDS = {  # kind of network -> its required graphs
     "token": ("vision_encoder", "prefill", "step"),
@@ -67,6 +68,7 @@ ORDER = (
     *("vision_encoder", "encoder", "prefill_goal", "prefill"),
     *("step", "sampled_step", "guided_step", "denoiser", "refine"),
 )
+LARGEST_BATCH = 2  # scenes and conditions that a denoiser takes in one call: two for guidance
 UNCONDITIONAL = "unconditional_"  # prefix of inputs of guided_step: keys and values of the prompt without text
 RENDERED = "rendered images"  # training domain of networks trained on the proving ground alone
 QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
@@ -143,7 +145,7 @@ DENOISER_FIELDS = {
         "weights_sha256": WEIGHTS_SHA256,
         "precision": choice("fp32"),
         "inputs": VECTOR_SPEC,
-        "batch": maybe(whole(1, 2)),
+        "batch": maybe(whole(1, LARGEST_BATCH)),
         "config": CURVE_CONFIG,
     },
     **ABOUT,

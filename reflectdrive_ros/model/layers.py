@@ -16,7 +16,7 @@ Tables = tuple[Tensor, Tensor]  # cosines, sines of positions, each (N, head_dim
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Measures of the language model's blocks."""
+    """Measures of the language model's layers."""
 
     width: int = 256
     layers: int = 6
@@ -75,8 +75,8 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)
     if mask is not None:
         scores = scores + mask
-    seen: Tensor = scores.softmax(-1).to(values.dtype) @ values
-    return seen
+    attended: Tensor = scores.softmax(-1).to(values.dtype) @ values
+    return attended
 
 
 class Attention(nn.Module):
@@ -125,10 +125,10 @@ class Attention(nn.Module):
         queries = apply_rotary(self.q_norm(self._heads(self.q_proj(x))).transpose(-3, -2), cos, sin)
         return torch.unflatten(queries, -3, (self.config.kv_heads, -1)).flatten(-3, -2)
 
-    def _project_output(self, seen: Tensor) -> Tensor:
+    def _project_output(self, attended: Tensor) -> Tensor:
         """(.., N, width) from the attention output of each row of `_grouped_queries`."""
         shared = self.config.heads // self.config.kv_heads
-        by_head = torch.unflatten(seen, -2, (shared, -1)).flatten(-4, -3)
+        by_head = torch.unflatten(attended, -2, (shared, -1)).flatten(-4, -3)
         return self.o_proj(by_head.transpose(-3, -2).flatten(-2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -29,8 +29,6 @@ from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import postprocess, token_headings, trajectories
 from .repair import repair_plan
 
-GREEDY = 1e-3  # temperature at which the most probable token is drawn
-
 
 @dataclass(frozen=True, eq=False)
 class Memory:
@@ -115,15 +113,14 @@ def candidates(network: Network, context: Any, count: int, settings: DriveFineCo
     """`count` finished plans: the first of the most probable tokens, the others sampled."""
     layout = network.layout
     limits = cosine_schedule(layout.length, settings.draft_rounds)
-    drafts = np.full((count, layout.length), layout.mask_id, np.int32)
-    if count == 1:
-        drafts, of_drafts = network.draft(context, drafts, limits)
-    else:
-        rng = np.random.default_rng(seed)
-        temperature = np.array([GREEDY, *[settings.temperature] * (count - 1)])
+    masked = np.full((count, layout.length), layout.mask_id, np.int32)
+    drafts, of_drafts = network.draft(context, masked[:1], limits)
+    if count > 1:
+        rng, temperature, sampled = np.random.default_rng(seed), np.full(count - 1, settings.temperature), masked[1:]
         for limit in limits:
-            share = rng.random(drafts.shape)
-            drafts, of_drafts = network.sampled_step(context, drafts, limit, temperature, share)
+            share = rng.random(sampled.shape)
+            sampled, of_sampled = network.sampled_step(context, sampled, limit, temperature, share)
+        drafts, of_drafts = np.concatenate([drafts, sampled]), np.concatenate([of_drafts, of_sampled])
     refined = network.refine(context, drafts) if settings.refine else (drafts, of_drafts)
     return Candidates(context, drafts, of_drafts, *refined)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..domain import Array
 from ..features.cameras import Camera
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
-from ..model.card import GraphCard, GraphError
+from ..model.card import FORMER_TENSORS, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
 from .feature_cache import FeatureCache
 
@@ -76,7 +76,7 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
 
 
 def make_feature_cache(card: GraphCard, encode: Callable[[Array], Array]) -> FeatureCache[Array]:
-    """The cache around `look`: views (V, F, H, W, 3) to features (V, P, width)."""
+    """The cache around `encode`: views (V, F, H, W, 3) to features (V, P, width)."""
     spec = card.model["inputs"]
     return FeatureCache(lambda images: encode(group_views(card, images)), spec["instants"] // spec["frames"])
 
@@ -96,7 +96,12 @@ def group_views(card: GraphCard, images: Array) -> Array:
 def graph_inputs(inputs: ModelInputs, cache: FeatureCache[Array]) -> dict[str, Array]:
     """Inputs of a graph that encodes the scene: a batch of one. Raises PlanningError as `group_views` does."""
     others = {name: part[None] for name, part in inputs.arrays.items() if name != "images"}
-    return {"seen": np.stack(cache(inputs.images))[None], **others}
+    return {"features": np.stack(cache(inputs.images))[None], **others}
+
+
+def file_names(tensors: Iterable[str]) -> dict[str, str]:
+    """Names of a graph's inputs or outputs in its file, by their present names: former formats have others."""
+    return {FORMER_TENSORS.get(name, name): name for name in tensors}
 
 
 def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str, TensorSpec]) -> None:

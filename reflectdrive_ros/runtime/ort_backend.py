@@ -37,7 +37,16 @@ from ..features.vectors import VectorInputs
 from ..model.card import CALIBRATION_PREFIX, UNCONDITIONAL, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled, run_rounds
 from ..tokens import Round
-from .graphs import GoalChoice, check_feeds, concat_outputs, graph_inputs, input_spec, make_feature_cache, run_batched
+from .graphs import (
+    GoalChoice,
+    check_feeds,
+    concat_outputs,
+    file_names,
+    graph_inputs,
+    input_spec,
+    make_feature_cache,
+    run_batched,
+)
 from .vector_batch import EncodedVectors, batch, noisy_futures
 
 DTYPES = {"tensor(uint8)": np.uint8, "tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
@@ -89,7 +98,7 @@ class OrtNetwork:
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         out = self._graphs["prefill_goal"].run(self.goal_inputs(inputs))
-        decided = [out.pop(name).numpy() for name in ("blocks", "goal_log_probs", "real")]
+        decided = [out.pop(name).numpy() for name in ("actions", "goal_log_probs", "valid")]
         return self.goal_choice.prefilled(out, *decided)
 
     def prefill(self, inputs: ModelInputs) -> Any:
@@ -105,7 +114,7 @@ class OrtNetwork:
 
     def _encode_views(self, views: Array) -> Array:
         def call(some: Array) -> Array:
-            features: Array = self._graphs["vision_encoder"].run({"views": some})["seen"].numpy()
+            features: Array = self._graphs["vision_encoder"].run({"views": some})["features"].numpy()
             return features
 
         return np.concatenate(self._run_parallel(call, views))
@@ -169,7 +178,7 @@ class OrtNetwork:
     def _run(self, graph: str, ids: Array, flags: Mapping[str, Array], kept: Any) -> dict[str, Any]:
         taken = self._graphs[graph].input_specs
         past = {name: tensor for name, tensor in kept.items() if name in taken}  # an expert may have its own
-        return self._graphs[graph].run({"blocks": ids, **flags}, past)
+        return self._graphs[graph].run({"actions": ids, **flags}, past)
 
 
 class OrtDenoiser:
@@ -215,8 +224,10 @@ class Graph:
             reason = f"is no graph that ONNX Runtime {ort.__version__} can load: {_line(fault)}"
             raise GraphError(f"{file} {reason}") from None
         card.check_metadata(name, self._session.get_modelmeta().custom_metadata_map)
-        self.input_specs = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
-        self._output_names = [put.name for put in self._session.get_outputs()]
+        taken = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
+        self._inputs = file_names(taken)
+        self._outputs = file_names(put.name for put in self._session.get_outputs())
+        self.input_specs = {name: taken[stored] for name, stored in self._inputs.items()}
 
     def run(self, feeds: Mapping[str, Array], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name, as ONNX Runtime's tensors. `kept` are such tensors. Raises PlanningError naming a tensor."""
@@ -224,10 +235,10 @@ class Graph:
         self._check(feeds, kept)
         binding = self._session.io_binding()
         for name, array in feeds.items():
-            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+            binding.bind_cpu_input(self._inputs[name], np.ascontiguousarray(array))
         for name, tensor in kept.items():
-            binding.bind_ortvalue_input(name, tensor)
-        for name in self._output_names:
+            binding.bind_ortvalue_input(self._inputs[name], tensor)
+        for name in self._outputs.values():
             if name.startswith(("keys_", "values_")):
                 binding.bind_output(name, self._device, self._place)
             else:
@@ -236,7 +247,7 @@ class Graph:
             self._session.run_with_iobinding(binding)
         except Exception as fault:
             raise PlanningError(f"graph {self.name} failed in ONNX Runtime: {_line(fault)}") from None
-        return dict(zip(self._output_names, binding.get_outputs(), strict=True))
+        return dict(zip(self._outputs, binding.get_outputs(), strict=True))
 
     def _check(self, feeds: Mapping[str, Array], kept: Mapping[str, Any]) -> None:
         given = {name: (array.dtype, array.shape) for name, array in feeds.items()}
@@ -307,8 +318,9 @@ def profile_nodes(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs:
     options.optimized_model_filepath = str(folder / "run.onnx")
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
     session = ort.InferenceSession(str(card.files[graph]), options, [CPU], disabled_optimizers=DISABLED_OPTIMIZERS)
+    names = file_names(put.name for put in session.get_inputs())
     for _ in range(runs):
-        session.run(None, feeds)
+        session.run(None, {names[name]: array for name, array in feeds.items()})
     spent: dict[str, float] = {}
     for event in json.loads(Path(session.end_profiling()).read_text()):
         name, ended = str(event.get("name", "")), "_kernel_time"

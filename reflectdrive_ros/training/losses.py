@@ -221,7 +221,7 @@ class Losses(nn.Module):
         return F.cross_entropy(x_logits, clean[:, x]) + F.cross_entropy(y_logits, clean[:, y] - y_low)
 
     def goal_log_probs(self, out: PackedOutput, goals: Tensor) -> Tensor:
-        """(B, K) of goals (B, K, 2), as the block that is all mask has them."""
+        """(B, K) of goals (B, K, 2), as the sequence that is all mask has them."""
         if goals.shape[1] == 0:
             return out.hidden.new_zeros(goals.shape[:2], dtype=torch.float32)
         (x_low, _), (y_low, _) = self.net.config.layout.id_ranges[:2]
@@ -289,7 +289,7 @@ def plan_value_loss(value: Tensor, reward: Tensor) -> Tensor:
 
 
 def token_loss(logits: Tensor, clean: Tensor, among: Tensor | None = None) -> Tensor:
-    """Mean cross-entropy of (B, R, T, bins) against the same (B, T) for all R blocks; 0 without blocks.
+    """Mean cross-entropy of (B, R, T, bins) against the same (B, T) for all R sequences; 0 without any.
 
     among: (B, R, T) bool, positions that count; None: all.
     """

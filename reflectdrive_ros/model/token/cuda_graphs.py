@@ -28,7 +28,7 @@ from .ops import EditRules
 WARM_UPS = 3  # runs before a recording, in which libraries choose kernels and allocate workspaces
 
 Context = tuple[KeysValues, ...]  # of one prompt, per layer
-Result = tuple[Tensor, Tensor]  # blocks (B, M, T) and the probability of each of their tokens
+Result = tuple[Tensor, Tensor]  # actions (B, M, T) and the probability of each of their tokens
 Step = Callable[[Tensor, Context, Tensor, Tensor], Result]  # ids, context, limit, edit: all on the device
 PlainStep = Callable[[Tensor, Context, int, bool], Result]
 Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # function -> function that repeats its device work

@@ -289,7 +289,7 @@ class TokenNet(nn.Module):
         return tuple(kept)
 
     def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> Tensor:
-        """(B, R, T, bins) of blocks (B, R, T)."""
+        """(B, R, T, bins) of actions (B, R, T)."""
         return self.forward_packed(images, text, ego, route, actions).logits
 
     def goal_logits(
@@ -407,7 +407,7 @@ class TokenNet(nn.Module):
         return torch.stack(sides, -2).flatten(-3, -2)
 
     def goal_x_logits(self, out: PackedOutput) -> Tensor:
-        """Logits (B, X) of the goal's x, where block 0 of `out` is all mask; X are the ids that x may have."""
+        """Logits (B, X) of the goal's x, where sequence 0 of `out` is all mask; X are the ids that x may have."""
         low, high = self.config.layout.id_ranges[0]
         return self.x_head.logits(out.hidden[:, 0, self.config.layout.goal[0]], low, high).float()
 
@@ -465,12 +465,12 @@ def attention_mask(prompt: int, actions: int, length: int, device: torch.device)
 
     The prompt is causal; a sequence attends to the prompt and to itself.
     """
-    of_blocks = torch.arange(actions, device=device)[:, None].expand(-1, length).flatten()
-    block = torch.cat([torch.full((prompt,), -1, device=device), of_blocks])
+    of_actions = torch.arange(actions, device=device)[:, None].expand(-1, length).flatten()
+    sequence = torch.cat([torch.full((prompt,), -1, device=device), of_actions])
     place = torch.arange(prompt + length * actions, device=device)
-    own_block = (block[:, None] == block) & (block >= 0)
-    earlier_prompt = (block < 0) & (place <= place[:, None])
-    return own_block | earlier_prompt
+    own = (sequence[:, None] == sequence) & (sequence >= 0)
+    earlier_prompt = (sequence < 0) & (place <= place[:, None])
+    return own | earlier_prompt
 
 
 def smooth_rows(table: Tensor, generator: torch.Generator) -> Tensor:

@@ -68,7 +68,7 @@ def choose_goals(
     """The `rules.count` = K most probable goals that keep their distance, best first.
 
     x_log_probs (B, X) and y_logits (B, X, Y), y given x, over cells at x_m (B, X), y_m (Y,) metres. Returns cells
-    (B, K, 2) as indices into x_m, y_m, log-probabilities (B, K), and which slots are real (B, K) bool; a padded slot
+    (B, K, 2) as indices into x_m, y_m, log-probabilities (B, K), and which slots are valid (B, K) bool; a padded slot
     repeats the first goal.
     """
     scores = x_log_probs[..., None] + y_logits.log_softmax(-1)

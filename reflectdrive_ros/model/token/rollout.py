@@ -167,9 +167,9 @@ def step(
     edit: Tensor | bool,
     rules: EditRules,
 ) -> tuple[Tensor, Tensor]:
-    """One round on blocks (B, M, T): draft up to `limit` masked tokens each or, where `edit`, replace tokens.
+    """One round on actions (B, M, T): draft up to `limit` masked tokens each or, where `edit`, replace tokens.
 
-    Returns the blocks and the probability of each of their tokens, 0 where it is still the mask.
+    Returns the actions and the probability of each of their tokens, 0 where it is still the mask.
     """
     return ops.update(actions, net.decode(actions, keys_values), net.config.layout, limit, edit, rules)
 

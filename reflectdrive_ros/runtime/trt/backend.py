@@ -30,9 +30,9 @@ import numpy as np
 from ...domain import Array
 from ...features.images import ModelInputs, Tokenizer
 from ...features.vectors import VectorInputs
-from ...model.card import CAPABILITIES, GraphCard
+from ...model.card import CAPABILITIES, LARGEST_BATCH, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
-from ..graphs import GoalChoice, check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched
+from ..graphs import GoalChoice, check_feeds, file_names, graph_inputs, input_spec, make_feature_cache, run_batched
 from ..vector_batch import batch, noisy_futures
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
@@ -89,13 +89,13 @@ class TrtNetwork:
         self._scene = Scene(0)
         self._sequences, self._calls, opened = open_calls(card, device, folder)
         self._feature_cache = make_feature_cache(
-            card, lambda views: self._calls["vision_encoder"].run({"views": views})["seen"]
+            card, lambda views: self._calls["vision_encoder"].run({"views": views})["features"]
         )
         self.backend_description = f"{opened}, {_warm_up(list(self._calls.values()), capture)}"
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
         out = self._read("prefill_goal", inputs, self.goal_choice.inputs(self._card))
-        return self.goal_choice.prefilled(self._scene, out["blocks"], out["goal_log_probs"], out["real"])
+        return self.goal_choice.prefilled(self._scene, out["actions"], out["goal_log_probs"], out["valid"])
 
     def prefill(self, inputs: ModelInputs) -> Any:
         self._read("prefill", inputs, {})
@@ -147,7 +147,7 @@ class TrtNetwork:
         self._scene.check(context)
 
         def call(ids: Array, *rows: Array) -> tuple[Array, Array]:
-            out = self._calls[graph].run({"blocks": ids, **feeds(*rows)})
+            out = self._calls[graph].run({"actions": ids, **feeds(*rows)})
             return out["written"][0], out[output][0]
 
         return run_batched(call, actions, self._sequences, beside)
@@ -326,23 +326,18 @@ def engine_folder(card: GraphCard, folder: Path | None) -> Path:
 
 
 def fixed_size(card: GraphCard) -> int:
-    """Number of action sequences of a step, or of a denoiser's scenes and conditions per call.
+    """Action sequences of a step, or scenes and conditions of a denoiser's call, in an engine, which has one shape.
 
-    Raises EngineError if it is free, because engines have one shape.
+    Where the graphs leave the number free, it is that of the goals of their card, or the largest batch.
     """
     if card.kind == "denoiser":
-        if card.batch is None:
-            raise EngineError(
-                f"the graphs of {card.path} take one or two scenes, an engine a fixed number: export with --batch 2"
-            )
-        return card.batch
-    actions = card.model["action_sequences"]
-    if actions is None:
-        raise EngineError(
-            f"the step of {card.path} takes any number of action sequences, an engine a fixed one: "
-            "export with --batch 6, or as many as decoding.goals"
-        )
-    return int(actions)
+        return card.batch or LARGEST_BATCH
+    return int(card.model["action_sequences"] or card.model["decoding"]["goals"]["count"])
+
+
+def free_size(card: GraphCard, graph: str) -> int:
+    """Size of the dimension that a graph may leave free, in its engine."""
+    return int(card.model["inputs"]["cameras"]) if graph == "vision_encoder" else fixed_size(card)
 
 
 def remedy(card: GraphCard, folder: Path | None, device: str) -> str:
@@ -375,6 +370,7 @@ class Engine:
     holds: tuple[Any, ...]  # objects that must not be freed before it
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
+    names: Mapping[str, str]  # of the tensors in the engine
 
 
 def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, place: Path, do: str) -> Engine:
@@ -385,14 +381,14 @@ def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, place: Path, do: s
     engine = logger.create(lambda: runtime.deserialize_cuda_engine(plan), what)
     execution = logger.create(engine.create_execution_context, f"room to run {key.graph}")
     inputs, outputs = dict[str, Tensor](), dict[str, Tensor]()
-    for index in range(engine.num_io_tensors):
-        tensor = engine.get_tensor_name(index)
+    names = file_names(map(engine.get_tensor_name, range(engine.num_io_tensors)))
+    for name, tensor in names.items():
         kind = engine.get_tensor_dtype(tensor).name
         if kind not in DTYPES:
             raise EngineError(f"the engine of {key.graph} has {kind} {tensor}, which no exported graph has: {do}")
         side = inputs if engine.get_tensor_mode(tensor) == trt.TensorIOMode.INPUT else outputs
-        side[tensor] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(tensor)))
-    return Engine(execution, (logger.sink, runtime, engine), inputs, outputs)
+        side[name] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(tensor)))
+    return Engine(execution, (logger.sink, runtime, engine), inputs, outputs, names)
 
 
 def _share_context(gpu: CudaDevice, engines: Mapping[str, Engine], kind: str) -> dict[str, int]:
@@ -441,8 +437,9 @@ class Call:
         self._in = PinnedBuffers(gpu, self._inputs)
         self._out = PinnedBuffers(gpu, {tensor: kind for tensor, kind in engine.outputs.items() if tensor not in kept})
         self.graph: int | None = None  # of `capture`; without it the parts are queued one by one
-        for tensor, address in {**kept, **self._in.addresses, **self._out.addresses}.items():
-            if not engine.execution.set_tensor_address(tensor, address):
+        addresses = {**kept, **self._in.addresses, **self._out.addresses}
+        for tensor, stored in engine.names.items():
+            if not engine.execution.set_tensor_address(stored, addresses[tensor]):
                 raise EngineError(f"TensorRT does not bind {tensor} of {name}: {logger.take_errors()}")
         if missing := engine.execution.infer_shapes():
             raise EngineError(f"TensorRT does not know the shape of {', '.join(missing)} of {name}")
