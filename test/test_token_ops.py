@@ -1,5 +1,7 @@
 """Decoding keeps its promises whatever the network says: counts add up, masks never come back, goals stay apart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -263,3 +265,46 @@ def test_equally_probable_goals_come_in_the_order_of_their_ids():
     x_logits, y_logits = torch.zeros(1, len(X_M)), torch.zeros(1, len(X_M), len(Y_M))
     cells, _, _ = goals(x_logits, y_logits, GoalRules(3, 1.2))
     assert cells[0].tolist() == [[0, 0], [0, 4], [0, 8]]
+
+
+# --- layouts of fine tokens ------------------------------------------------------------------------------------------
+
+FINE = replace(whole_layout(41), goal=(), interval_bins=3)
+
+
+def test_the_most_probable_interval_is_taken_before_a_single_peak():
+    """A chance peak of 0.2 stands beside a hill of 0.8, no bin of which has more than 0.16."""
+    probability = torch.zeros(1, 1, 16, 41)
+    probability[..., 5] = 0.2
+    hill = torch.tensor([0.04, 0.12, 0.16, 0.16, 0.16, 0.12, 0.04])
+    probability[..., 27:34] = hill
+    logits = probability.clamp(min=1e-12).log()
+    masks = torch.full((1, 1, 16), FINE.mask_id)
+    written, confidence = unmask(masks, logits, FINE, 16)
+    assert (written == 30).all()
+    weights = torch.tensor([0.25, 0.5, 0.75, 1.0, 0.75, 0.5, 0.25])
+    torch.testing.assert_close(confidence, torch.full_like(confidence, float(hill @ weights)))
+    assert (unmask(masks, logits, replace(FINE, interval_bins=0), 16)[0] == 5).all()
+
+
+@pytest.mark.parametrize("half_width", [1, 2, 5, 12])
+def test_an_interval_is_centred_and_of_a_certain_token_no_other_is_written(half_width):
+    layout = replace(FINE, interval_bins=half_width)
+    for certain in (0, 1, 20, 39, 40):
+        logits = torch.full((1, 1, 16, 41), -1e4)
+        logits[..., certain] = 0.0
+        written, confidence = unmask(torch.full((1, 1, 16), layout.mask_id), logits, layout, 16)
+        assert (written == certain).all()
+        torch.testing.assert_close(confidence, torch.ones_like(confidence))
+
+
+def test_a_draft_begins_with_the_last_waypoint_however_uncertain_it_is():
+    layout = replace(FINE, interval_bins=0, last_waypoint_first=True)
+    ids = torch.full((1, 2, 16), layout.mask_id)
+    logits = random_logits(5)[:1, :2].repeat(1, 1, 1, 2)[..., :41]
+    logits[..., 14:, :] *= 0.01
+    written, _ = unmask(ids, logits, layout, 2)
+    assert ((written != layout.mask_id).nonzero()[:, 2].reshape(-1, 2) == torch.tensor([14, 15])).all()
+    then, _ = unmask(written, logits, layout, 3)
+    plain, _ = unmask(written, logits, replace(layout, last_waypoint_first=False), 3)
+    assert then.equal(plain)

@@ -212,11 +212,11 @@ def probabilities(logits: Tensor, layout: TokenLayout) -> Tensor:
     probability = logits.float().softmax(-1)
     if not layout.interval_bins:
         return probability
-    width = layout.interval_bins + 1
-    flat = probability.flatten(0, -2)[:, None]
-    for before, after in ((width // 2, (width - 1) // 2), ((width - 1) // 2, width // 2)):
-        flat = F.avg_pool1d(F.pad(flat, (before, after)), width, 1)
-    return width * flat[:, 0].unflatten(0, logits.shape[:-1])
+    reach, width = layout.interval_bins, layout.interval_bins + 1
+    flat = F.pad(probability.flatten(0, -2)[:, None], (reach, reach))
+    for _ in range(2):  # two flat windows make a triangle
+        flat = F.avg_pool1d(flat, width, 1)
+    return width * flat.view_as(probability)
 
 
 def decodes_plainly(layout: TokenLayout) -> bool:
