@@ -18,9 +18,11 @@ TRANSFORMER = TransformerConfig(width=32, layers=2, heads=4, kv_heads=2, head_di
 ONE_LAYER = replace(TRANSFORMER, layers=1)  # where a graph is exported and nothing is claimed of its layers
 
 
-POSES = TokenLayout(  # a second layout: headings too, and no goal
+POSES = TokenLayout(  # a second layout: headings too, no goal, the last waypoint first, intervals
     axes=(Axis("x", 0.5, 101, -5.0, 25.0), Axis("y", 0.5, 101, -10.0, 10.0), Axis("heading", 0.02, 157, -1.5, 1.5)),
     goal=(),
+    last_waypoint_first=True,
+    interval_bins=2,
 )
 
 
