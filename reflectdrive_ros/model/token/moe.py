@@ -3,6 +3,9 @@
 The layers below are shared with the generator, and gradients stop at the expert: training it does not change the
 generator, whose outputs stay equal to the last bit (DriveFine, section 3.2). It reads a plan without masks and predicts
 all of its tokens. `RefineConfig` names what it has of its own; the paper leaves norm, heads and prompt open.
+
+A logit of its own is added to the present token and, less, to the bins beside it (`keep`). The expert then begins with
+keeping the plan, and learns what to change; without it, it would first have to learn to copy tokens of 0.05 m.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from torch import Tensor, nn
 from ...tokens import TokenLayout
 from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig
 from .axis import make_head
+
+KEEP_LOGIT, KEEP_BINS = 6.0, 3  # of the present token at the start; as far from it the logit is 0
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class RefineExpert(nn.Module):
         self.layers = nn.ModuleList(
             DecoderLayer(transformer, encodes_prompt=config.own_prompt) for _ in range(config.layers)
         )
+        self.keep = nn.Parameter(torch.full((layout.length,), KEEP_LOGIT))
         if config.own_norm:
             self.norm = RmsNorm(transformer.width, transformer.norm_eps)
         if config.own_heads:
@@ -45,13 +51,21 @@ class RefineExpert(nn.Module):
 
     @torch.no_grad()
     def copy_generator(self, net: nn.Module) -> None:
-        """Starts the expert as a copy of the generator's parts, so that it predicts what the generator predicts."""
+        """Starts the expert as a copy of the generator's parts, which keeps the tokens that it reads."""
         theirs = dict(net.named_parameters())
         skipped = len(net.layers) - self.config.layers  # type: ignore[arg-type]
+        nn.init.constant_(self.keep, KEEP_LOGIT)
         for name, parameter in self.named_parameters():
+            if name == "keep":
+                continue
             kind, _, rest = name.partition(".")
             place, _, of_layer = rest.partition(".")
             parameter.copy_(theirs[f"layers.{int(place) + skipped}.{of_layer}" if kind == "layers" else name])
+
+    def keep_logits(self, actions: Tensor, bins: int) -> Tensor:
+        """(B, R, T, bins) logits that keep the present tokens (B, R, T)."""
+        away = (torch.arange(bins, device=actions.device) - actions[..., None]).abs()
+        return self.keep[:, None] * (1.0 - away / KEEP_BINS).clamp(min=0.0)
 
     def hidden(self, x: Tensor, past: Sequence[KeysValues], key_tables: Tables, query_tables: Tables) -> Tensor:
         """(B, R, T, width) after the expert's layers of x (B, R, T, width), the output of the shared layers."""

@@ -325,7 +325,8 @@ class TokenNet(nn.Module):
             of_expert = tuple((keys.detach(), values.detach()) for keys, values in keys_values[count - config.layers :])
         x = self.refiner.hidden(shared, of_expert, *tables)
         x = self.refiner.norm(x) if config.own_norm else self.norm(x)
-        return self.logits(x, self.refiner if config.own_heads else self)
+        logits = self.logits(x, self.refiner if config.own_heads else self)
+        return logits + self.refiner.keep_logits(actions, logits.shape[-1])
 
     def _sequence_tables(self, keys_values: tuple[KeysValues, ...]) -> tuple[Tables, Tables]:
         """Rotary tables of the keys and of the queries of a sequence behind the prompt; the latter hold the scale of
