@@ -90,7 +90,7 @@ def test_the_shipped_size_fits_in_sixteen_megabytes():
 
 
 @pytest.mark.parametrize("expert", EXPERTS, ids=["own", "shared", "prompt"])
-def test_plugging_the_expert_on_changes_nothing_and_it_begins_as_the_generator(expert):
+def test_plugging_the_expert_on_changes_nothing_and_it_begins_with_keeping_the_plan(expert):
     plain, net = tiny_net(layout=POSES), refined(expert)
     net.load_state_dict(plain.state_dict(), strict=False)
     net.refiner.copy_generator(net)
@@ -99,7 +99,11 @@ def test_plugging_the_expert_on_changes_nothing_and_it_begins_as_the_generator(e
         past, theirs = rollout.prefill(net, *inputs), rollout.prefill(plain, *inputs)
         assert torch.equal(net.decode(actions, past), plain.decode(actions, theirs))
         assert torch.equal(net.packed_logits(*inputs, actions), plain.packed_logits(*inputs, actions))
-        torch.testing.assert_close(net.refine(actions, past), plain.decode(actions, theirs), atol=1e-5, rtol=1e-5)
+        logits = net.refine(actions, past)
+        keep = net.refiner.keep_logits(actions, logits.shape[-1])
+        torch.testing.assert_close(logits - keep, plain.decode(actions, theirs), atol=1e-5, rtol=1e-5)
+        kept, _ = rollout.refine(net, actions, past)
+        assert kept.equal(actions)
 
 
 @pytest.mark.parametrize("expert", EXPERTS, ids=["own", "shared", "prompt"])
@@ -172,7 +176,9 @@ def test_a_network_of_finer_tokens_begins_where_the_coarse_one_ended(tmp_path):
         ours = fine.packed_logits(*here, fine.all_masked(2, torch.device("cpu")))
         past = rollout.prefill(fine, *here)
         actions = random_actions(fine, masked=0.0)
-        torch.testing.assert_close(fine.refine(actions, past), fine.decode(actions, past), atol=1e-5, rtol=1e-5)
+        logits = fine.refine(actions, past)
+        keep = fine.refiner.keep_logits(actions, logits.shape[-1])
+        torch.testing.assert_close(logits - keep, fine.decode(actions, past), atol=1e-5, rtol=1e-5)
     for metres in (-4.0, 0.0, 3.5):
         at, of = round(metres / 0.5) + 78, round(metres / 0.1) + 390
         torch.testing.assert_close(ours[..., ::2, of], theirs[..., ::2, at], atol=1e-4, rtol=1e-4)
