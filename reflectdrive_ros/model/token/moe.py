@@ -20,7 +20,7 @@ from ...tokens import TokenLayout
 from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig
 from .axis import make_head
 
-KEEP_LOGIT, KEEP_BINS = 6.0, 3  # of the present token at the start; as far from it the logit is 0
+KEEP_LOGIT, KEEP_BINS = 4.0, 15  # of the present token at the start; it falls to 0 over so many bins
 
 
 @dataclass(frozen=True)
