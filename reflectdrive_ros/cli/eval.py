@@ -39,7 +39,7 @@ from ..runtime.engine import check_network
 
 HUMAN = "human"
 BASELINES = ("constant_velocity", "route_follower")
-HEADINGS = ("PDMS", "NC", "DAC", "TTC", "C", "EP", "PDMS without C")
+HEADINGS = ("PDMS", "NC", "DAC", "TTC", "C", "EP", "PDMS without C", "EPDMS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -194,7 +194,7 @@ def _score_start(
             result.failures.setdefault(name, []).append(f"{start.name}: {fault}")
     rows = driving_scores.score_plans(start.scene, plans, config.scoring)
     if start.overhead:
-        rows[HUMAN][MEASURES.index("comfort")] = np.nan
+        rows[HUMAN][MEASURES.index("comfort")] = rows[HUMAN][MEASURES.index("epdms")] = np.nan
         rows[HUMAN][MEASURES.index("pdms")] = rows[HUMAN][MEASURES.index("pdms_without_comfort")]
     result.add(start.family, rows)
 

@@ -16,7 +16,7 @@ from ..planning.planner import Planner, PlannerContext, PlannerState, PlanningEr
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, Scene, score, total
 from ..scoring.simulate import HORIZON_S
 
-MEASURES = ("pdms", *SUB_SCORES, "pdms_without_comfort")
+MEASURES = ("pdms", *SUB_SCORES, "pdms_without_comfort", "epdms")
 Row = list[float]  # MEASURES, 0..1 or NaN
 RANDOM_WEIGHTS = "random weights"  # follows the planner in the name of a row
 
@@ -87,14 +87,16 @@ def best_score(scene: Scene, plans: Array, config: ScoringConfig) -> float:
     return float(score(scene, plans, config=config).score.max())
 
 
-UNKNOWN_WITHOUT_MAP = ("pdms", "dac", "pdms_without_comfort")
+UNKNOWN_WITHOUT_MAP = ("pdms", "dac", "pdms_without_comfort", "epdms")
 
 
 def score_plans(scene: Scene, plans: Mapping[str, Array], config: ScoringConfig) -> dict[str, Row]:
     """MEASURES of each driver's plan (8, 3) or (40, 3) in a scene, in 0..1; UNKNOWN_WITHOUT_MAP are NaN without one."""
-    card = score(scene, np.stack(list(plans.values())), config=config)
+    poses = np.stack(list(plans.values()))
+    card = score(scene, poses, config=config)
+    extended = score(scene, poses, config=replace(config, form="epdms"))
     without_comfort = total(card, replace(config, comfort_weight=0.0))
-    columns = (card.score, *(getattr(card, name) for name in SUB_SCORES), without_comfort)
+    columns = (card.score, *(getattr(card, name) for name in SUB_SCORES), without_comfort, extended.score)
     rows = [list(map(float, row)) for row in zip(*columns, strict=True)]
     if scene.areas is None and scene.grid is None:
         for name in UNKNOWN_WITHOUT_MAP:

@@ -52,7 +52,7 @@ from .remembered import remembering
 
 EXPERT = "expert"
 COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
-UNKNOWN_WITHOUT_OBJECTS = ("pdms", "nc", "ttc", "pdms_without_comfort")
+UNKNOWN_WITHOUT_OBJECTS = ("pdms", "nc", "ttc", "pdms_without_comfort", "epdms")
 PLACES_SHOWN = 12
 Drivers = Mapping[str, Driver]  # by name in the tables
 
