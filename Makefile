@@ -135,6 +135,10 @@ TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-tes
 	eval-test-reflexdiffusion-single.json eval-real_tracks.json decoding.json repair.json reflection-val.json \
 	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
 	closed-loop-road-reflexdiffusion.json closed-loop-every-full.json planner-onnxruntime.json) $(JUDGED)
+LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
+PLANNERS := $(LEARNED:%=$(NUMBERS)/planners-%.json)
+BARE := $(LEARNED:%=$(NUMBERS)/planners-%-bare.json)
+TABLES += $(PLANNERS) $(BARE)
 .PHONY: results results-pages judges $(TABLES)
 
 results: $(TABLES) results-pages
@@ -151,6 +155,10 @@ judges: setup
 
 $(JUDGED): judges
 $(JUDGED): export PYTHONPATH = $(TOWNS)
+$(PLANNERS): COMMAND = eval --scenes test --limit 200 --planner $(patsubst $(NUMBERS)/planners-%.json,%,$@) \
+	--privilege objects --random-weights
+$(BARE): NAME = $(patsubst $(NUMBERS)/planners-%-bare.json,%,$@)
+$(BARE): COMMAND = eval --scenes test --limit 200 --planner $(NAME) --privilege objects --setting $(NAME).repair=false
 $(NUMBERS)/eval-test.json: COMMAND = eval --scenes test --planner constant_velocity route_follower
 $(NUMBERS)/eval-test-shipped.json: COMMAND = eval --scenes test --planner reflectdrive2 --privilege words route objects \
 	logged --random-weights

@@ -26,6 +26,7 @@ from .decoding import expert_sentence
 
 Numbers = Mapping[str, Any]
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
+PLANNERS = "planners-"  # begins the files of `all_planners`
 HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
@@ -86,6 +87,31 @@ def render(files: Mapping[str, Numbers]) -> dict[str, str]:
 # --- sections --------------------------------------------------------------------------------------------------------
 
 
+def all_planners(files: Mapping[str, Numbers]) -> str:
+    """The learned planners side by side, of `planners-PLANNER.json` and, without their repair,
+    `planners-PLANNER-bare.json`: the same scenes and inputs."""
+    found = {stem: numbers for stem, numbers in files.items() if stem.startswith(PLANNERS)}
+    rows = [
+        (
+            f"`{driver.partition(' (')[0]}`",
+            "no" if stem.endswith("-bare") else "yes",
+            *_scores(row),
+            _format(row["epdms"]),
+            _format(row.get("best_of_k")),
+        )
+        for stem, numbers in found.items()
+        for driver, row in numbers["drivers"].items()
+        if driver != "expert"
+    ]
+    if not rows:
+        return ""
+    heads = ("planner", "repair", *SCORES.values(), "95 % of PDMS", "EPDMS", "best of its plans")
+    scenes = {row["scenes"] for numbers in found.values() for row in numbers["drivers"].values()}
+    told = f"First {max(scenes)} scenes of `test`, objects and road told. EPDMS is without extended comfort."
+    sources = "".join(_sources({stem: numbers}) for stem, numbers in found.items())
+    return f"## All planners\n\n{told}\n\n{_table(heads, sorted(rows, key=lambda row: -float(row[2])))}\n{sources}"
+
+
 def open_loop(files: Mapping[str, Numbers]) -> str:
     """Scores of every driver, one table per set and file."""
     parts = []
@@ -115,7 +141,11 @@ def _row_name(stem: str, scenes: str, driver: str) -> str:
 
 def _scored_files(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
     """The files with scores on a set."""
-    return {stem: numbers for stem, numbers in files.items() if numbers.get("set") == scenes and "drivers" in numbers}
+    return {
+        stem: numbers
+        for stem, numbers in files.items()
+        if numbers.get("set") == scenes and "drivers" in numbers and not stem.startswith(PLANNERS)
+    }
 
 
 def _score_row(driver: str, row: Numbers) -> Sequence[str]:
@@ -341,7 +371,7 @@ def reflection(files: Mapping[str, Numbers]) -> str:
 
 Section = Callable[[Mapping[str, Numbers]], str]
 PAGES: dict[str, tuple[str, tuple[Section, ...]]] = {
-    "results.md": (HEAD, (open_loop, families, closed_loop, speed)),
+    "results.md": (HEAD, (all_planners, open_loop, families, closed_loop, speed)),
     "results_settings.md": (HEAD_SETTINGS, (decoding, repair, ablations, reflection)),
 }
 
