@@ -38,6 +38,10 @@ TOKEN_MODEL = (
 SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with the package
     "reflectdrive2": TOKEN_MODEL,
     "reflectdrive": TOKEN_MODEL,
+    "drivefine": (
+        "models/drivefine_small/onnx/card.json",
+        "fe85ae5a1107944bec4a461272de38e224d6a6c0a7efd92686e0520328b7511d",
+    ),
     "reflexdiffusion": (
         "models/reflexdiffusion_small/onnx/card.json",
         "2f7a697ddc9e279a72c534367075426225f6010a608120070e1909450e1c387a",

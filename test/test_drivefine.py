@@ -34,8 +34,8 @@ def drive(speed=8.0, curvature=0.0):
 
 
 class KnownPlans:
-    """A network that knows plans (K, 8, 3) by heart: plan 0 has the most probable tokens, the others are samples, and the
-    refinement replaces plan 0 by another if there is one."""
+    """A network that knows plans (K, 8, 3) by heart: plan 0 has the most probable tokens, the others are samples, and
+    the refinement replaces plan 0 by another if there is one."""
 
     kind = "token"
     layout = DRIVEFINE

@@ -106,9 +106,9 @@ def test_numbers_of_different_weights_never_stand_in_one_table():
 
 
 FILES = [file for file in sorted((ROOT / "docs/bench").glob("*.json")) if file.stem != "faults"]  # has its own page
-SHIPPED, DENOISER = (
+SHIPPED, DENOISER, DRIVEFINE = (
     json.loads((ROOT / f"models/{name}/card.json").read_text())["sha256"]
-    for name in ("reflectdrive2_small", "reflexdiffusion_small")
+    for name in ("reflectdrive2_small", "reflexdiffusion_small", "drivefine_small")
 )
 
 
@@ -117,7 +117,7 @@ TUNED = ("recording-tuned",)  # of networks that are not shipped, made by the co
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.stem in TUNED], ids=lambda file: file.stem)
 def test_numbers_of_another_network_name_its_weights(file):
-    assert json.loads(file.read_text(encoding="utf-8"))["weights_sha256"] not in (None, SHIPPED, DENOISER)
+    assert json.loads(file.read_text(encoding="utf-8"))["weights_sha256"] not in (None, SHIPPED, DENOISER, DRIVEFINE)
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.stem not in TUNED], ids=lambda file: file.stem)
@@ -125,6 +125,9 @@ def test_numbers_of_a_network_are_those_of_the_shipped_weights(file):
     text = file.read_text(encoding="utf-8")
     if "reflexdiffusion" in text or file.stem.startswith("reflection"):
         assert json.loads(text)["weights_sha256"] == DENOISER
+        return
+    if "drivefine" in file.stem:
+        assert json.loads(text)["weights_sha256"] == DRIVEFINE
         return
     drove = re.search(
         r'"(planner|drivers|planners)": *("reflectdrive|\{\s*"(expert": *\{.*?\},\s*")?reflectdrive)', text, re.S

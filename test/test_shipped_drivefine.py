@@ -1,0 +1,64 @@
+"""The network of drivefine in models/ is what its cards say, and drives."""
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from scenes import Clock, cars, config
+from test_reflectdrive2 import seen
+
+from reflectdrive_ros.config import SHIPPED_MODELS, Config
+from reflectdrive_ros.domain import StepKind, Verdict
+from reflectdrive_ros.model.card import GraphCard, sha256_of
+from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.network import load_network
+from reflectdrive_ros.tokens import DRIVEFINE
+
+FOLDER = Path(__file__).parents[1] / "models/drivefine_small"
+CARD = FOLDER / "onnx/card.json"
+LARGEST_BYTES = 16_000_000
+
+
+def asked(**changes):
+    return replace(config(**changes), planner="drivefine", model=replace(Config(planner="drivefine").model, threads=1))
+
+
+@lru_cache
+def network():
+    return load_network(asked().model, asked().decoding)
+
+
+def engine(**changes):
+    return Engine(asked(**changes), Clock(), network=network())
+
+
+def test_the_planner_drives_on_the_graphs_of_the_weights_beside_them():
+    file, sha256 = SHIPPED_MODELS["drivefine"]
+    assert FOLDER.parent.parent / file == CARD
+    assert sha256 == sha256_of(CARD)
+    card = GraphCard.read(CARD)
+    assert card.model["weights_sha256"] == sha256_of(FOLDER / "weights.safetensors")
+    assert {"refine", "sampling", "plan_value"} <= set(card.capabilities)
+    assert network().layout == DRIVEFINE
+
+
+def test_no_file_is_large():
+    for file in FOLDER.rglob("*"):
+        assert not file.is_file() or file.stat().st_size <= LARGEST_BYTES, file
+
+
+def test_it_drives_on_and_repeats_its_plan():
+    reports = [engine().step(seen(speed=8.0)) for _ in range(2)]
+    assert {report.verdict for report in reports} == {Verdict.OK}
+    plans = [report.plan for report in reports]
+    assert {plan.step for plan in plans} == {StepKind.FULL}
+    assert plans[0].tokens.tolist() == plans[1].tokens.tolist()
+    assert 15.0 < plans[0].trajectory.poses[-1, 0] < 45.0
+    assert np.abs(plans[0].trajectory.poses[:, 1]).max() < 3.0
+
+
+def test_it_does_not_drive_into_a_standing_car():
+    report = engine().step(seen(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    assert report.plan.trajectory.poses[-1, 0] < 24.0
+    assert report.plan.check.unsafe_after_s is None
