@@ -97,7 +97,8 @@ def in_the_world():
 
 
 def on_scenes(network, count=20):
-    """Ids (N, 16) of the plans of the first stored scenes, planned from cold, and what they score (N, MEASURES)."""
+    """Ids (N, 16) of the plans of the first stored scenes, planned from cold, and what they score (N, MEASURES
+    without EPDMS)."""
     planner, planner_context = get_planner(CONFIG), PlannerContext(CONFIG, network)
     tokens, scores = [], []
     for scene in parity.read_scenes(SCENES, count, Console(quiet=True)):
@@ -105,7 +106,8 @@ def on_scenes(network, count=20):
         points = {"plan": driving_scores.plan_waypoints(plan)[0]}
         tokens.append(plan.tokens)
         scores.append(driving_scores.score_plans(scene.scored(vehicle=CONFIG.vehicle), points, CONFIG.scoring)["plan"])
-    return {"tokens": np.stack(tokens), "scores": np.array(scores)}
+    pdms = slice(driving_scores.MEASURES.index("epdms"))  # and its parts
+    return {"tokens": np.stack(tokens), "scores": np.array(scores)[:, pdms]}
 
 
 def golden_of(name):

@@ -88,7 +88,7 @@ def test_the_shipped_model_is_that_of_the_planner_whichever_way_the_planner_is_s
     def pair(made):
         return made.model.file, made.model.sha256
 
-    assert set(SHIPPED_MODELS) == set(LEARNED) - {"drivefine"}  # none is shipped for it yet
+    assert set(SHIPPED_MODELS) == set(LEARNED)
     file = tmp_path / "car.yaml"
     file.write_text("planner: reflexdiffusion\n")
     own = SHIPPED_MODELS["reflexdiffusion"]

@@ -260,5 +260,6 @@ def test_the_shipped_recipe_can_be_read():
         if path.stem.startswith("reflexdiffusion"):
             assert settings.read(path, settings.DiffusionTrainConfig()).network in settings.DENOISERS
             continue
-        defaults = settings.RlTrainConfig() if path.stem.endswith("_rl") else settings.TrainConfig()
+        kinds = {"rl": settings.RlTrainConfig(), "refine": settings.RefineTrainConfig()}
+        defaults = kinds.get(path.stem.rpartition("_")[2], settings.TrainConfig())
         assert settings.read(path, defaults).network in settings.NETWORKS

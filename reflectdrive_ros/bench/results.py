@@ -107,9 +107,9 @@ def all_planners(files: Mapping[str, Numbers]) -> str:
         return ""
     heads = ("planner", "repair", *SCORES.values(), "95 % of PDMS", "EPDMS", "best of its plans")
     scenes = {row["scenes"] for numbers in found.values() for row in numbers["drivers"].values()}
-    told = f"First {max(scenes)} scenes of `test`, objects and road told. EPDMS is without extended comfort."
+    about = f"First {max(scenes)} scenes of `test`, privilege `objects`. EPDMS is without extended comfort."
     sources = "".join(_sources({stem: numbers}) for stem, numbers in found.items())
-    return f"## All planners\n\n{told}\n\n{_table(heads, sorted(rows, key=lambda row: -float(row[2])))}\n{sources}"
+    return f"## All planners\n\n{about}\n\n{_table(heads, sorted(rows, key=lambda row: -float(row[2])))}\n{sources}"
 
 
 def open_loop(files: Mapping[str, Numbers]) -> str:
