@@ -13,7 +13,7 @@ from ..config import ScoringConfig
 from ..domain import Array, Observation, Plan, Trajectory
 from ..planning import LEARNED
 from ..planning.planner import Planner, PlannerContext, PlannerState, PlanningError
-from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, Scene, score, total
+from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, Scene, score, score_states, total
 from ..scoring.simulate import HORIZON_S
 
 MEASURES = ("pdms", *SUB_SCORES, "pdms_without_comfort", "epdms")
@@ -92,9 +92,8 @@ UNKNOWN_WITHOUT_MAP = ("pdms", "dac", "pdms_without_comfort", "epdms")
 
 def score_plans(scene: Scene, plans: Mapping[str, Array], config: ScoringConfig) -> dict[str, Row]:
     """MEASURES of each driver's plan (8, 3) or (40, 3) in a scene, in 0..1; UNKNOWN_WITHOUT_MAP are NaN without one."""
-    poses = np.stack(list(plans.values()))
-    card = score(scene, poses, config=config)
-    extended = score(scene, poses, config=replace(config, form="epdms"))
+    card = score(scene, np.stack(list(plans.values())), config=config)
+    extended = score_states(scene, card.states, replace(config, form="epdms"))
     without_comfort = total(card, replace(config, comfort_weight=0.0))
     columns = (card.score, *(getattr(card, name) for name in SUB_SCORES), without_comfort, extended.score)
     rows = [list(map(float, row)) for row in zip(*columns, strict=True)]

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
 from ..errors import UserError
 from ..files import MODEL_BYTES, open_limited, sha256_of
-from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
+from ..tokens import TokenLayout
+from .card import ADDED_LAYOUT, LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
 from .token.moe import RefineConfig
 from .token.net import TokenNet, TokenNetConfig
 
@@ -81,7 +82,7 @@ ADDED = {  # entries that weights of earlier versions lack, and what they mean t
     "table_stride": 1,
     "refine": dataclasses.asdict(RefineConfig()),
 }
-ADDED_TO_LAYOUT = {"edit_goal": False, "last_waypoint_first": False, "interval_bins": 0}
+ADDED_TO_LAYOUT = {name: getattr(TokenLayout(), name) for name in ADDED_LAYOUT}
 
 
 class CheckpointError(UserError):
