@@ -45,10 +45,10 @@ REFLECTDRIVE: tuple[Row, ...] = (
 )
 DRIVEFINE: tuple[Row, ...] = (
     ("prefill", "------------------------", "the prompt is encoded; there is no goal"),
-    ("draft round 1", "---------------n-------n", "the 2 most confident tokens are written"),
-    ("draft round 2", "n-nn-----n-----k--n----n", "6 more (cosine schedule)"),
-    ("draft round 3", "knkkn-n--kn-n--k-nk-n--k", "7 more"),
-    ("draft round 4", "kkkkknknnkknknnknkknknnk", "the last 9"),
+    ("draft round 1", "---------------------nn-", "2 tokens of the last waypoint are written"),
+    ("draft round 2", "nnnn-n---------------kkn", "its third and the 5 most confident (cosine schedule)"),
+    ("draft round 3", "kkkknknnnnnn---------kkk", "7 more"),
+    ("draft round 4", "kkkkkkkkkkkknnnnnnnnnkkk", "the last 9"),
     ("refinement", "kkkrkkkrkkkkkrkkkkrkkkrk", "one pass of the expert: every token is predicted again"),
     ("choice", "kkkkkkkkkkkkkkkkkkkkkkkk", "of six such plans, five of them sampled, if they can be scored"),
     ("repair, search", "kkkkkkkkkaakkkkkkkkkkkkk", "if unsafe: best pairs near the first unsafe waypoint"),
