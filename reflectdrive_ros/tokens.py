@@ -194,6 +194,16 @@ class TokenLayout:
         """First and last id of each token."""
         return self.points * self.id_ranges
 
+    @property
+    def window_bins(self) -> int:
+        """Number of bins of the widest range of an axis."""
+        return max(last - first + 1 for first, last in self.id_ranges)
+
+    @property
+    def window_starts(self) -> tuple[int, ...]:
+        """Of each token the first of `window_bins` consecutive ids that hold its range."""
+        return tuple(min(first, self.bins - self.window_bins) for first, _ in self.token_ranges)
+
     def encode(self, points: Array) -> Array:
         """Waypoints (.., P, A) in m and radians -> int32 ids (.., P A). Raises ValueError on another shape or NaN."""
         points = np.asarray(points, float)

@@ -57,9 +57,9 @@ class KnownPlans:
         return draft_sequentially(self, context, actions, limits)
 
     def sampled_step(self, context, actions, limit, temperature, share):
-        assert (temperature == 1.0).all()
+        assert temperature.tolist() == [0.0, *[1.0] * (len(actions) - 1)]
         self.calls.append(("sampled", len(actions), limit, round(float(share.sum()), 6)))
-        return self._write(actions, limit, 1)
+        return self._write(actions, limit)
 
     def refine(self, context, actions):
         self.calls.append(("refine", len(actions)))
@@ -72,9 +72,9 @@ class KnownPlans:
     def plan_values(self, context, actions):
         return np.array(self.values)
 
-    def _write(self, actions, limit, first=0):
+    def _write(self, actions, limit):
         written = actions.copy()
-        for row, block in enumerate(written, first):
+        for row, block in enumerate(written):
             free = np.flatnonzero(block == DRIVEFINE.mask_id)[:limit]
             block[free] = self.ids[min(row, len(self.ids) - 1)][free]
         return written, np.full(written.shape, 0.9)

@@ -133,10 +133,10 @@ def test_a_whole_step_ends_with_the_expert():
 
 def test_sampled_tokens_follow_their_probabilities():
     logits = torch.log(torch.tensor([0.5, 0.3, 0.2, 1e-9])).expand(1, 2, 20_000, 4)
-    drawn = ops.draw(logits, 1.0, torch.rand(1, 2, 20_000, generator=generator()))
+    drawn = ops.draw(logits, TokenLayout(), 1.0, torch.rand(1, 2, 20_000, generator=generator()))
     share = torch.bincount(drawn.flatten(), minlength=4) / drawn.numel()
     torch.testing.assert_close(share, torch.tensor([0.5, 0.3, 0.2, 0.0]), atol=0.01, rtol=0.0)
-    assert (ops.draw(logits, 1e-3, torch.rand(1, 2, 20_000, generator=generator())) == 0).all()
+    assert (ops.draw(logits, TokenLayout(), 1e-3, torch.rand(1, 2, 20_000, generator=generator())) == 0).all()
 
 
 def test_measures_that_make_no_expert_are_refused():

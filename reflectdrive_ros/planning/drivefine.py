@@ -114,13 +114,14 @@ def candidates(network: Network, context: Any, count: int, settings: DriveFineCo
     layout = network.layout
     limits = cosine_schedule(layout.length, settings.draft_rounds)
     masked = np.full((count, layout.length), layout.mask_id, np.int32)
-    drafts, of_drafts = network.draft(context, masked[:1], limits)
-    if count > 1:
-        rng, temperature, sampled = np.random.default_rng(seed), np.full(count - 1, settings.temperature), masked[1:]
+    if count == 1:
+        drafts, of_drafts = network.draft(context, masked, limits)
+    else:
+        drafts, rng, temperature = masked, np.random.default_rng(seed), np.full(count, settings.temperature)
+        temperature[0] = 0.0
         for limit in limits:
-            share = rng.random(sampled.shape)
-            sampled, of_sampled = network.sampled_step(context, sampled, limit, temperature, share)
-        drafts, of_drafts = np.concatenate([drafts, sampled]), np.concatenate([of_drafts, of_sampled])
+            share = rng.random(drafts.shape)
+            drafts, of_drafts = network.sampled_step(context, drafts, limit, temperature, share)
     refined = network.refine(context, drafts) if settings.refine else (drafts, of_drafts)
     return Candidates(context, drafts, of_drafts, *refined)
 

@@ -120,8 +120,8 @@ class Network(Protocol):
     def sampled_step(
         self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
     ) -> tuple[Array, Array]:
-        """As `step` without `edit`, with ids drawn from the distribution at a temperature (M,) above 0 by uniform
-        numbers `share` (M, T) in [0, 1). Capability sampling."""
+        """As `step` without `edit`, with ids drawn from the distribution at a temperature (M,) by uniform numbers
+        `share` (M, T) in [0, 1); the most probable ids at temperature 0. Capability sampling."""
         ...
 
     def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:

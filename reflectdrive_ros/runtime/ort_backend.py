@@ -136,10 +136,16 @@ class OrtNetwork:
             feeds = {**flags, "temperature": numbers[None, :, :1], "share": numbers[None, :, 1:]}
             return self._decode("sampled_step", ids, feeds, context)
 
-        return run_batched(call, actions, self._sequences, drawn)
+        def part(places: Array) -> tuple[Array, ...]:
+            return run_batched(call, actions[places], self._sequences, drawn[places])
+
+        return concat_outputs(self._run_parallel(part, np.arange(len(actions))))
 
     def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
-        return run_batched(lambda ids: self._decode("refine", ids, {}, context), actions, self._sequences)
+        def part(some: Array) -> tuple[Array, ...]:
+            return run_batched(lambda ids: self._decode("refine", ids, {}, context), some, self._sequences)
+
+        return concat_outputs(self._run_parallel(part, actions))
 
     def plan_values(self, context: Any, actions: Array) -> Array:
         flags = {"limit": np.array(0, np.int64), "edit": np.array(False, np.bool_)}

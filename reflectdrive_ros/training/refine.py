@@ -155,7 +155,7 @@ def sample_drafts(
     samples = None
     if config.online:
         share = torch.rand((config.samples, *drafted.shape), generator=generator).to(drafted.device)
-        samples = torch.stack([ops.draw(of_drafts, config.temperature, each) for each in share], 2)
+        samples = torch.stack([ops.draw(of_drafts, layout, config.temperature, each) for each in share], 2)
     return Drafts(prompt, keys_values, drafted, refined, samples)
 
 

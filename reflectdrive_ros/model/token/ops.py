@@ -128,15 +128,16 @@ def unmask(
     position is the probability of its proposed id. Returns ids (B, M, T) and the probability of each position's token,
     0 for a mask.
     """
-    probability = probabilities(logits, layout)
-    confidence, proposed = _proposals(probability, logits, layout, proposed)
+    reachable = reachable_bins(logits, layout)
+    probability = reachable.float().softmax(-1)
+    confidence, proposed = _proposals(reachable, probability, layout, proposed)
     masked = ids == layout.mask_id
     order = confidence
     if layout.written_first:
         place = torch.arange(layout.length, device=ids.device)
         order = confidence + (place >= layout.written_first[0])
     commit = masked & (ranks(order, masked) < limit)
-    token_probability = torch.where(masked, confidence, _token_probability(probability, ids, layout.mask_id))
+    token_probability = torch.where(masked, confidence, _token_probability(probability, ids, layout))
     return torch.where(commit, proposed, ids), torch.where(masked & ~commit, 0.0, token_probability)
 
 
@@ -150,10 +151,11 @@ def auto_edit(
     present ones; the most probable ones by default. Returns ids (B, M, T) and the probability of each position's token,
     0 for a mask.
     """
-    probability = probabilities(logits, layout)
+    reachable = reachable_bins(logits, layout)
+    probability = reachable.float().softmax(-1)
     sampled = proposed is not None
-    confidence, proposed = _proposals(probability, logits, layout, proposed)
-    present = _token_probability(probability, ids, layout.mask_id)
+    confidence, proposed = _proposals(reachable, probability, layout, proposed)
+    present = _token_probability(probability, ids, layout)
     masked = ids == layout.mask_id
     wanted = editable_positions(layout, ids.device) & ~masked & (proposed != ids)
     if not sampled:
@@ -166,18 +168,21 @@ def auto_edit(
 def replace_all(logits: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
     """The most probable id of every token of logits (B, M, T, bins), and its probability, (B, M, T) each. The
     refinement of DriveFine (section 3.2)."""
-    confidence, ids = _proposals(probabilities(logits, layout), logits, layout, None)
+    reachable = reachable_bins(logits, layout)
+    confidence, ids = _proposals(reachable, reachable.float().softmax(-1), layout, None)
     return ids, confidence
 
 
-def draw(logits: Tensor, temperature: Tensor | float, share: Tensor) -> Tensor:
+def draw(logits: Tensor, layout: TokenLayout, temperature: Tensor | float, share: Tensor) -> Tensor:
     """(B, M, T) ids drawn from softmax(logits / temperature) by the inverse of its cumulative distribution.
 
     share: (B, M, T) uniform numbers in [0, 1). The id is the number of bins whose cumulative probability is at most the
     share of their sum, so that rounding draws no id beyond the last one with a probability.
     """
-    cumulative = (logits.float() / temperature).softmax(-1).cumsum(-1)
-    return (cumulative <= share[..., None] * cumulative[..., -1:]).sum(-1).clamp(max=logits.shape[-1] - 1)
+    reachable = reachable_bins(logits, layout)
+    cumulative = (reachable.float() / temperature).softmax(-1).cumsum(-1)
+    drawn = (cumulative <= share[..., None] * cumulative[..., -1:]).sum(-1).clamp(max=reachable.shape[-1] - 1)
+    return drawn + first_ids(layout, logits.device)
 
 
 def update(
@@ -202,21 +207,47 @@ def update(
     return torch.where(edit, edited, drafted), torch.where(edit, of_edit, of_draft)
 
 
-def probabilities(logits: Tensor, layout: TokenLayout) -> Tensor:
-    """(B, M, T, bins) probability of each bin or, of a layout with `interval_bins` n, of the interval around it: the
-    sum over 2 n + 1 bins with weights that fall from 1 in the middle to 0 beyond the ends.
+def first_ids(layout: TokenLayout, device: torch.device) -> Tensor | int:
+    """(T,) id of the first bin of `reachable_bins` of each token; 0 where these are all bins."""
+    return 0 if decodes_plainly(layout) else torch.tensor(layout.window_starts, device=device)
+
+
+def reachable_bins(logits: Tensor, layout: TokenLayout) -> Tensor:
+    """(B, M, T, W) the logits (B, M, T, bins) of the bins that a token can have, of a layout of fine bins: W of 2239 in
+    place of 4001. All bins of other layouts."""
+    if decodes_plainly(layout):
+        return logits
+    axes = torch.unflatten(logits, -2, (layout.points, -1))
+    windows = enumerate(layout.window_starts[: len(layout.axes)])
+    sides = [axes[..., axis, start : start + layout.window_bins] for axis, start in windows]
+    return torch.stack(sides, -2).flatten(-3, -2)
+
+
+def most_probable(logits: Tensor, probability: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
+    """Probability and id, (B, M, T) each, of the most probable of the reachable bins (B, M, T, W) or, of a layout with
+    `interval_bins` n, of the bin in the middle of the most probable interval: the sum over 2 n + 1 bins with weights
+    that fall from 1 in the middle to 0 beyond the ends.
 
     Bins of 0.05 m are finer than what a network knows of a far waypoint, and the most probable single bin is then a
     chance peak of a wide distribution.
     """
-    probability = logits.float().softmax(-1)
-    if not layout.interval_bins:
-        return probability
-    reach, width = layout.interval_bins, layout.interval_bins + 1
-    flat = F.pad(probability.flatten(0, -2)[:, None], (reach, reach))
-    for _ in range(2):  # two flat windows make a triangle
-        flat = F.avg_pool1d(flat, width, 1)
-    return width * flat.view_as(probability)
+    reach = layout.interval_bins
+    if reach:  # two flat windows make a triangle
+        flat = _window_sums(_window_sums(F.pad(probability, (reach, reach)), reach + 1), reach + 1)
+        logits = probability = flat / (reach + 1)
+    return probability.amax(-1), logits.argmax(-1) + first_ids(layout, logits.device)
+
+
+def _window_sums(values: Tensor, width: int) -> Tensor:
+    """(.., N - width + 1) sums of `width` neighbours of values (.., N), by doubling: log2(width) additions each."""
+    length, found, done, count = 1, None, 0, values.shape[-1] - width + 1
+    while True:
+        if width & length:
+            part = values[..., done : done + count]
+            found, done = part if found is None else found + part, done + length
+        if 2 * length > width:
+            return found  # type: ignore[return-value]
+        values, length = values[..., :-length] + values[..., length:], 2 * length
 
 
 def decodes_plainly(layout: TokenLayout) -> bool:
@@ -225,12 +256,12 @@ def decodes_plainly(layout: TokenLayout) -> bool:
 
 
 def _proposals(
-    probability: Tensor, logits: Tensor, layout: TokenLayout, proposed: Tensor | None
+    logits: Tensor, probability: Tensor, layout: TokenLayout, proposed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """(B, M, T) probabilities and ids of the proposed tokens, by default the most probable ones."""
     if proposed is None:
-        return probability.amax(-1), (probability if layout.interval_bins else logits).argmax(-1)
-    return probability.gather(-1, proposed[..., None])[..., 0], proposed
+        return most_probable(logits, probability, layout)
+    return _token_probability(probability, proposed, layout), proposed
 
 
 def free_positions(layout: TokenLayout, device: torch.device) -> Tensor:
@@ -266,6 +297,13 @@ def token_log_probs(logits: Tensor, ids: Tensor, mask_id: int) -> Tensor:
     return torch.where(masked, 0.0, found)
 
 
-def _token_probability(probability: Tensor, ids: Tensor, mask_id: int) -> Tensor:
-    """(B, M, T) the probability of each token in (B, M, T, bins); a mask has none, so it reads bin 0 in its place."""
-    return probability.gather(-1, torch.where(ids == mask_id, 0, ids)[..., None])[..., 0]
+def _token_probability(probability: Tensor, ids: Tensor, layout: TokenLayout) -> Tensor:
+    """(B, M, T) the probability of each token, or of its interval, in (B, M, T, W); masks and ids out of reach have
+    none, and read the first bin in its place."""
+    reach, place = layout.interval_bins, ids - first_ids(layout, ids.device)
+    place = torch.where((place >= 0) & (place < probability.shape[-1]), place, 0)
+    if not reach:
+        return probability.gather(-1, place[..., None])[..., 0]
+    offset = torch.arange(-reach, reach + 1, device=ids.device)
+    near = F.pad(probability, (reach, reach)).gather(-1, place[..., None] + reach + offset)
+    return (near * (1.0 - offset.abs() / (reach + 1))).sum(-1)

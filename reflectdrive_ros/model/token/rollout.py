@@ -190,10 +190,12 @@ def sampled_step(
     temperature: Tensor,
     share: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """As `step` drafting, with tokens drawn at a temperature (B, M, 1) by uniform numbers `share` (B, M, T)."""
-    logits = net.decode(actions, keys_values)
-    proposed = ops.draw(logits, temperature[..., None], share)
-    return ops.unmask(actions, logits, net.config.layout, limit, proposed)
+    """As `step` drafting, with tokens drawn at a temperature (B, M, 1) by uniform numbers `share` (B, M, T); sequences
+    of temperature 0 take the most probable tokens."""
+    logits, layout = net.decode(actions, keys_values), net.config.layout
+    greedy = temperature == 0.0
+    drawn = ops.draw(logits, layout, torch.where(greedy, 1.0, temperature)[..., None], share)
+    return ops.unmask(actions, logits, layout, limit, torch.where(greedy, ops.replace_all(logits, layout)[0], drawn))
 
 
 def plan_values(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
@@ -222,7 +224,7 @@ def rollout(
     found = list[RoundOutput]()
     for limit, edit in rounds:
         scores = logits(actions)
-        drawn = None if sampling is None else _draw(scores, sampling)
+        drawn = None if sampling is None else _draw(scores, layout, sampling)
         actions, confidence = ops.update(actions, scores, layout, limit, edit, rules, drawn)
         of_tokens = None
         if log_probs:
@@ -232,12 +234,12 @@ def rollout(
     return tuple(found)
 
 
-def _draw(scores: Tensor, sampling: Sampling) -> Tensor | None:
+def _draw(scores: Tensor, layout: TokenLayout, sampling: Sampling) -> Tensor | None:
     """(B, M, T) ids drawn at the temperature; None at temperature 0."""
     if sampling.temperature == 0.0:
         return None
     share = torch.rand(scores.shape[:-1], generator=sampling.generator).to(scores.device)
-    return ops.draw(scores.detach(), sampling.temperature, share)
+    return ops.draw(scores.detach(), layout, sampling.temperature, share)
 
 
 def guided_logits(
