@@ -20,8 +20,9 @@ from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.model.token.transfer import adapt
 from reflectdrive_ros.tokens import DRIVEFINE, Axis, TokenLayout
 from reflectdrive_ros.training import augment, refine, settings, train_state
+from reflectdrive_ros.training.draft_cache import EXPERT_PARAMETERS
 from reflectdrive_ros.training.losses import Losses
-from reflectdrive_ros.training.refine import RefineLosses, offline_loss, online_loss, sample_drafts
+from reflectdrive_ros.training.refine import RefineLosses, correct, offline_loss, online_loss, sample_drafts
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.settings import LossConfig, RefineTrainConfig
 from reflectdrive_ros.training.settings import RefineConfig as Asked
@@ -220,13 +221,26 @@ def test_complementary_masks_hide_every_token_once():
 def test_the_offline_loss_raises_better_drafts_only():
     logits = torch.zeros(1, 3, 2, 5, requires_grad=True)
     plans = torch.tensor([[[0, 1], [2, 3], [4, 4]]])
-    offline_loss(logits.log_softmax(-1), plans, torch.tensor([[1.0, 0.5, 0.5]])).backward()
+    reward = torch.tensor([[1.0, 0.5, 0.5]])
+    offline_loss(logits.log_softmax(-1), reward, plans, reward).backward()
     gradient = logits.grad[0]
     assert (gradient[0] == 0.0).all()  # nothing is better than the best
     for anchor in (1, 2):
         assert gradient[anchor, 0, 0] < 0.0  # towards the tokens of the best
         assert gradient[anchor, 1, 1] < 0.0
         assert gradient[anchor, 0, 2] > 0.0
+
+
+def test_a_target_that_is_better_than_all_drafts_corrects_them_all():
+    logits = torch.zeros(1, 2, 1, 5, requires_grad=True)
+    plans, target = torch.tensor([[[0], [1]]]), torch.tensor([[[3]]])
+    reward, best = torch.tensor([[0.2, 0.6]]), torch.tensor([[1.0]])
+    better = torch.cat([plans, target], 1), torch.cat([reward, best], 1)
+    offline_loss(logits.log_softmax(-1), reward, *better).backward()
+    downhill = -logits.grad[0, :, 0]
+    assert (downhill.argmax(-1) == 3).all()
+    assert downhill[0, 3] > downhill[1, 3]  # the worse draft has more to gain
+    assert downhill[0, 1] > 0.0 > downhill[1, 0]  # the better draft corrects the worse one, and not the other way
 
 
 def test_the_online_loss_is_the_policy_gradient_and_is_clipped():
@@ -238,9 +252,16 @@ def test_the_online_loss_is_the_policy_gradient_and_is_clipped():
     assert (far.grad == 0.0).all()
 
 
+def drafted(net, asked, source):
+    """Drafts of two scenes with their corrections."""
+    drafts = sample_drafts(net, tiny_inputs(net), asked, source)
+    correct(net, drafts, asked, source)
+    return drafts
+
+
 def test_the_first_draft_is_greedy_and_the_corrections_are_those_of_the_expert():
     net = refined()
-    drafts = sample_drafts(net, tiny_inputs(net), Asked(drafts=3, samples=2, online=1.0), generator())
+    drafts = drafted(net, Asked(drafts=3, samples=2, online=1.0), generator())
     rounds = Decoding(draft_rounds=4, edit_rounds=0, schedule="cosine")
     with torch.no_grad():
         greedy = rollout.full_step(net, *tiny_inputs(net), rounds)
@@ -282,7 +303,7 @@ def test_a_run_trains_the_expert_and_nothing_else(sets, scenes, tmp_path, asked)
         name for name, each in begun.named_parameters() if not torch.equal(kept[f"learning.net.{name}"], each.detach())
     }
     assert changed
-    assert {name for name in changed if not name.startswith(refine.TRAINED)} == set()
+    assert {name for name in changed if not name.startswith(EXPERT_PARAMETERS)} == set()
     assert any(name.startswith("plan_value_") for name in changed) == (asked.plan_value > 0.0)
     assert np.isnan(reporter.rows[0]["best"]) == (not asked.needs_rewards)
 
@@ -293,23 +314,22 @@ def test_a_reward_toy_is_learned_by_the_expert():
     config = Asked(drafts=4, samples=8, supervised=0.0, online=1.0, temperature=1.0, draft_rounds=1)
     losses = RefineLosses(net, config)
     optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=0.05)
-    inputs = tiny_inputs(net)
-    batch = type("Batch", (), {"clean": torch.zeros(2, 24, dtype=torch.int64)})
+    batch = type("Batch", (), {"clean": torch.full((2, 24), 50)})
     place, token = 3, 60
     for step in range(120):
-        drafts = sample_drafts(net, inputs, config, generator(step))
+        drafts = drafted(net, config, generator(step))
         drafts.samples[:, :, 0, place] = token  # one lucky draw per draft, so that there is something to reinforce
         drafts.reward = (drafts.plans[..., place] == token).float()
         drafts.sample_reward = (drafts.samples[..., place] == token).float()
         optimizer.zero_grad()
         losses(batch, drafts)["loss"].backward()
         optimizer.step()
-    assert (sample_drafts(net, inputs, config, generator(99)).refined[..., place] == token).all()
+    assert (drafted(net, config, generator(99)).refined[..., place] == token).all()
 
 
 def test_the_sampler_of_drafts_depends_on_its_seed_only():
     net, asked = refined(), Asked(drafts=3, online=1.0, samples=2)
-    one, two = (sample_drafts(net, tiny_inputs(net), asked, generator(5)) for _ in range(2))
+    one, two = (drafted(net, asked, generator(5)) for _ in range(2))
     assert torch.equal(one.plans, two.plans)
     assert torch.equal(one.samples, two.samples)
     with torch.no_grad():

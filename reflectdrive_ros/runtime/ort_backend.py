@@ -136,13 +136,13 @@ class OrtNetwork:
             feeds = {**flags, "temperature": numbers[None, :, :1], "share": numbers[None, :, 1:]}
             return self._decode("sampled_step", ids, feeds, context)
 
-        def part(places: Array) -> tuple[Array, ...]:
+        def part(places: Array) -> tuple[Array, Array]:
             return run_batched(call, actions[places], self._sequences, drawn[places])
 
         return concat_outputs(self._run_parallel(part, np.arange(len(actions))))
 
     def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
-        def part(some: Array) -> tuple[Array, ...]:
+        def part(some: Array) -> tuple[Array, Array]:
             return run_batched(lambda ids: self._decode("refine", ids, {}, context), some, self._sequences)
 
         return concat_outputs(self._run_parallel(part, actions))

@@ -37,6 +37,7 @@ AUGMENTATION = {"batch": BATCH, "masked_actions": 1, "masking": "kinds", "pertur
 class PromptCache:
     """Of N scenes: their prompts, and how each was augmented."""
 
+    file: Path
     keys_values: Array  # (N, layers, 2, kv_heads, P, head_dim) float16, mapped from the disk
     route: Array  # (N, points, 2) int64 ids
     mirrored: Array  # (N,) bool
@@ -72,7 +73,7 @@ def build_prompt_cache(
         file.parent.mkdir(parents=True, exist_ok=True)
         with closing(batches()) as found:  # type: ignore[type-var]
             write_arrays(rest, _encode(found, count, net, device, file, lambda done: progress(done, count)))
-    return PromptCache(np.load(file, mmap_mode="r", allow_pickle=False), **read_stored(rest))
+    return PromptCache(file, np.load(file, mmap_mode="r", allow_pickle=False), **read_stored(rest))
 
 
 @torch.no_grad()

@@ -1,14 +1,18 @@
 """Training of a refinement expert on the network's own drafts (DriveFine, sections 3.2 and 3.3).
 
-    L = supervised L_supervised + offline L_offline + online L_online + plan_value L_plan_value
+    L = supervised L_supervised + offline L_offline + keep L_keep + online L_online + plan_value L_plan_value
 
 The generator drafts G plans per scene; it is not trained, and no gradient reaches it. The expert predicts all tokens
-of a plan x_j from the plan. L_supervised: cross-entropy with the expert driver's tokens. L_offline: the drafts
-themselves are corrections of each other, with advantages A_ij = r_i - r_j (Eq. 5); G passes give log p(x_i | x_j) of
-all pairs. Pairs with A <= 0 are left out: draft i was not drawn from the expert, so that lowering its probability has
-no bound. L_online: K corrections are drawn from the expert for each draft, with advantages A_ik = r_ik - r_i (Eq. 6),
-and their clipped policy gradient is taken. L_plan_value: cross-entropy of the predicted score of drafts and
-corrections with their rewards. Rewards are those of `rewards.PlanScorer`.
+of a plan x_j from the plan. L_supervised: cross-entropy with the tokens of the target, the plan of the teacher or of
+the expert driver. L_offline: the drafts and the target are corrections of each other, with advantages
+A_ij = r_i - r_j (Eq. 5); G passes give log p(x_i | x_j) of all pairs. Pairs with A <= 0 are left out: plan i was not
+drawn from the expert, so that lowering its probability has no bound. L_keep: cross-entropy with the draft itself, which
+decides where no other plan is better. L_online: K corrections are drawn from the expert for each draft, with advantages
+A_ik = r_ik - r_i (Eq. 6), and their clipped policy gradient is taken. L_plan_value: cross-entropy of the predicted
+score of drafts and corrections with their rewards. Rewards are those of `rewards.PlanScorer`.
+
+Where the prompts are cached, the drafts and their rewards are too (`draft_cache`); corrections are made and scored
+there only for L_online.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from ..model.token.ops import EditRules, GoalRules
 from ..model.token.rollout import Sampling
 from ..tokens import decoding_rounds
 from . import trainer
+from .draft_cache import EXPERT_PARAMETERS, DraftCache
 from .losses import Batch, plan_value_loss, prompt_keys_values
 from .rewards import RewardPool
 from .rl_losses import clipped_gain
@@ -38,22 +43,22 @@ from .token_job import TokenJob
 from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer
 
-METRICS = ("supervised", "offline", "online", "plan_value", "token_accuracy", "entropy")
+METRICS = ("supervised", "offline", "keep", "online", "plan_value", "token_accuracy", "entropy")
 PANEL = ("reward_draft", "reward_refined", "reward_drafts", "reward_samples", "best", "changed")
 COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
-TRAINED = ("refiner.", "plan_value_")  # parameters of the network
 
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
 class Drafts:
-    """Of B scenes: G drafts, and K corrections of each if these are rewarded."""
+    """Of B scenes: G drafts, their corrections, and K drawn corrections of each if these are rewarded."""
 
     prompt: Tensor  # (B, P, width); (0,) where the prompts are cached
     keys_values: tuple[KeysValues, ...]
     plans: Tensor  # (B, G, T) int64; the first has the most probable tokens
-    refined: Tensor  # (B, G, T) int64, corrections of the most probable tokens
+    refined: Tensor | None = None  # (B, G, T) int64, corrections of the most probable tokens
     samples: Tensor | None = None  # (B, G, K, T) int64, drawn corrections
     reward: Tensor | None = None  # (B, G) float32 of plans
+    target_reward: Tensor | None = None  # (B,) of the target
     refined_reward: Tensor | None = None  # (B, G)
     sample_reward: Tensor | None = None  # (B, G, K)
     old: Tensor | None = None  # (B, G, K, T) float32 log-probabilities of the samples; None before the first update
@@ -65,33 +70,43 @@ class RefineLosses(nn.Module):
     def __init__(self, net: TokenNet, config: RefineConfig) -> None:
         super().__init__()
         for name, parameter in net.named_parameters():
-            parameter.requires_grad_(name.startswith(TRAINED))
+            parameter.requires_grad_(name.startswith(EXPERT_PARAMETERS))
         self.net, self.config = net, config
 
     def forward(self, batch: Batch, drafts: Drafts) -> dict[str, Tensor]:
         """Scalars `loss` and METRICS, and the log-probabilities `log_probs` (B, G, K, T) of the samples."""
         config, net = self.config, self.net
         keys_values = net.encode(drafts.prompt) if net.config.refine.own_prompt else drafts.keys_values
-        logits = net.refine(drafts.plans, keys_values).float()
-        zero = logits.new_zeros(())
-        wanted = batch.clean[:, None].expand(-1, logits.shape[1], -1)
-        supervised = F.cross_entropy(logits.flatten(0, 2), wanted.flatten())
-        found = {"supervised": supervised, "offline": zero, "online": zero, "plan_value": zero}
+        layout = net.config.layout
+        first_ids = ops.first_ids(layout, drafts.plans.device)
+        logits = ops.reachable_bins(net.refine(drafts.plans, keys_values), layout).float()
+        target = batch.clean[:, None] - first_ids
+        wanted, plans = target.expand(-1, logits.shape[1], -1), drafts.plans - first_ids
         log_p = (logits / config.temperature).log_softmax(-1)
+        zero = logits.new_zeros(())
+        found = {
+            "supervised": F.cross_entropy(logits.flatten(0, 2), wanted.flatten()),
+            "offline": zero,
+            "keep": -log_p.gather(-1, plans[..., None]).mean(),
+            "online": zero,
+            "plan_value": zero,
+        }
         log_probs = zero
-        if config.offline and drafts.reward is not None:
-            found["offline"] = offline_loss(log_p, drafts.plans, drafts.reward)
+        if config.offline and drafts.reward is not None and drafts.target_reward is not None:
+            better = torch.cat([plans, target], 1), torch.cat([drafts.reward, drafts.target_reward[:, None]], 1)
+            found["offline"] = offline_loss(log_p, drafts.reward, *better)
         if drafts.samples is not None and drafts.reward is not None and drafts.sample_reward is not None:
-            log_probs = log_p.gather(-1, drafts.samples.transpose(2, 3)).transpose(2, 3)  # (B, G, K, T)
+            samples = (drafts.samples - first_ids).transpose(2, 3)
+            log_probs = log_p.gather(-1, samples).transpose(2, 3)  # (B, G, K, T)
             old = log_probs.detach() if drafts.old is None else drafts.old
             advantage = drafts.sample_reward - drafts.reward[..., None]
             found["online"] = online_loss(log_probs, old, advantage, config.clip)
-        if config.plan_value and drafts.reward is not None and drafts.refined_reward is not None:
-            plans = torch.cat([drafts.plans, drafts.refined], 1)
-            reward = torch.cat([drafts.reward, drafts.refined_reward], 1)
+        if config.plan_value:
+            scored = [(drafts.plans, drafts.reward), (drafts.refined, drafts.refined_reward)]
+            known = [(ids, reward) for ids, reward in scored if ids is not None and reward is not None]
             with torch.no_grad():
-                hidden = net.hidden(plans, drafts.keys_values)
-            found["plan_value"] = plan_value_loss(net.plan_value(hidden), reward)
+                hidden = net.hidden(torch.cat([ids for ids, _ in known], 1), drafts.keys_values)
+            found["plan_value"] = plan_value_loss(net.plan_value(hidden), torch.cat([each for _, each in known], 1))
         total = zero
         for name, value in found.items():
             total = total + getattr(config, name) * value
@@ -106,14 +121,15 @@ class RefineLosses(nn.Module):
         return function(self.net)
 
 
-def offline_loss(log_p: Tensor, plans: Tensor, reward: Tensor) -> Tensor:
+def offline_loss(log_p: Tensor, reward: Tensor, better: Tensor, better_reward: Tensor) -> Tensor:
     """-mean over pairs and tokens of A_ij log p(x_i | x_j) where A_ij = r_i - r_j is above 0.
 
-    log_p (B, G, T, bins) of the corrections of each draft, plans (B, G, T), reward (B, G).
+    log_p (B, G, T, bins) of the corrections of each draft x_j, reward (B, G) of the drafts; better (B, H, T) places in
+    bins of the plans x_i, better_reward (B, H).
     """
-    count = plans.shape[1]
-    of_pairs = log_p.gather(-1, plans.transpose(1, 2)[:, None].expand(-1, count, -1, -1)).mean(2)  # (B, G_j, G_i)
-    gain = (reward[:, None, :] - reward[:, :, None]).clamp(min=0.0)
+    count = log_p.shape[1]
+    of_pairs = log_p.gather(-1, better.transpose(1, 2)[:, None].expand(-1, count, -1, -1)).mean(2)  # (B, G, H)
+    gain = (better_reward[:, None, :] - reward[:, :, None]).clamp(min=0.0)
     return -(gain * of_pairs).mean()
 
 
@@ -131,8 +147,7 @@ def sample_drafts(
     generator: torch.Generator,
     keys_values: tuple[KeysValues, ...] = (),
 ) -> Drafts:
-    """Drafts of the scenes of `inputs`, and their corrections. keys_values: of cached prompts; images, text and ego
-    are not read then."""
+    """Drafts of the scenes of `inputs`. keys_values: of cached prompts; images, text and ego are not read then."""
     layout, route, prompt = net.config.layout, inputs[3], torch.zeros(0)
     if not keys_values:
         prompt = net.prompt(*inputs)
@@ -149,14 +164,18 @@ def sample_drafts(
         several = first.expand(-1, config.drafts - 1, -1)
         sampling = Sampling(config.draft_temperature, generator)
         plans.append(rollout.rollout(logits, several, layout, rounds, EditRules(), sampling)[-1].actions)
-    drafted = torch.cat(plans, 1)
-    of_drafts = net.refine(drafted, keys_values)
-    refined, _ = ops.replace_all(of_drafts, layout)
-    samples = None
+    return Drafts(prompt, keys_values, torch.cat(plans, 1))
+
+
+@torch.no_grad()
+def correct(net: TokenNet, drafts: Drafts, config: RefineConfig, generator: torch.Generator) -> None:
+    """Fills in the corrections of drafts, and the drawn ones where the online loss needs them."""
+    layout, plans = net.config.layout, drafts.plans
+    logits = net.refine(plans, drafts.keys_values)
+    drafts.refined, _ = ops.replace_all(logits, layout)
     if config.online:
-        share = torch.rand((config.samples, *drafted.shape), generator=generator).to(drafted.device)
-        samples = torch.stack([ops.draw(of_drafts, layout, config.temperature, each) for each in share], 2)
-    return Drafts(prompt, keys_values, drafted, refined, samples)
+        share = torch.rand((config.samples, *plans.shape), generator=generator).to(plans.device)
+        drafts.samples = torch.stack([ops.draw(logits, layout, config.temperature, each) for each in share], 2)
 
 
 def train(
@@ -166,9 +185,10 @@ def train(
     rewards: RewardPool | None,
     stop: Callable[[], bool],
     clock: Clock = time.monotonic,
+    cache: DraftCache | None = None,
 ) -> Progress:
     """As `sft.train`, of the refinement expert. `job.config` is a RefineTrainConfig; `rewards` may be None if no loss
-    needs them.
+    needs them. cache: the drafts of the scenes, where the prompts are cached.
     """
     config = job.config
     assert isinstance(config, RefineTrainConfig)
@@ -177,7 +197,7 @@ def train(
         return RefineLosses(net, config.refine)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    return loop.run(progress, _Steps(loop, config.refine, rewards), COLUMNS, stop, clock)
+    return loop.run(progress, _Steps(loop, config.refine, rewards, cache), COLUMNS, stop, clock)
 
 
 @dataclass(eq=False)
@@ -185,6 +205,7 @@ class _Steps:
     loop: Trainer
     config: RefineConfig
     rewards: RewardPool | None
+    cache: DraftCache | None
 
     def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
         """One step; COLUMNS."""
@@ -192,13 +213,19 @@ class _Steps:
         generator = loop.generator(step)
 
         def draft(net: TokenNet) -> Drafts:
-            cached = prompt_keys_values(net, batch, True) if batch.has_cache else ()
-            return sample_drafts(net, batch.inputs, config, generator, cached)
+            known = prompt_keys_values(net, batch, True) if batch.has_cache else ()
+            if self.cache is None:
+                made = sample_drafts(net, batch.inputs, config, generator, known)
+            else:
+                made = cached_drafts(self.cache, batch, known)
+            if self.cache is None or config.online:
+                correct(net, made, config, generator)
+            return made
 
         with loop.fabric.autocast():
             drafts: Drafts = loop.losses.run_unsharded(draft)
-        if self.rewards is not None:
-            self._score(self.rewards, batch, drafts)
+        if self.rewards is not None and drafts.refined is not None:
+            self._score(self.rewards, batch, drafts, drafts.refined)
         rows = []
         for update in range(config.updates):
             losses = loop.model(batch, drafts)
@@ -210,26 +237,45 @@ class _Steps:
         mean = torch.stack(rows).mean(0)
         return torch.cat([mean[:-1], _panel(drafts), mean[-1:]])
 
-    def _score(self, rewards: RewardPool, batch: Batch, drafts: Drafts) -> None:
-        plans = [drafts.plans, drafts.refined]
+    def _score(self, rewards: RewardPool, batch: Batch, drafts: Drafts, refined: Tensor) -> None:
+        """Fills in the rewards of corrections and, where they are not cached, of drafts and targets."""
+        several = [("refined_reward", refined)]
+        if self.cache is None:
+            several += [("reward", drafts.plans), ("target_reward", batch.clean[:, None])]
         if drafts.samples is not None:
-            plans.append(drafts.samples.flatten(1, 2))
-        found = rewards.score(*batch.scenes, torch.cat(plans, 1).cpu().numpy())[..., 0]
-        count = drafts.plans.shape[1]
-        scores = torch.from_numpy(np.ascontiguousarray(found)).to(drafts.plans.device)
-        drafts.reward, drafts.refined_reward = scores[:, :count], scores[:, count : 2 * count]
-        if drafts.samples is not None:
-            drafts.sample_reward = torch.unflatten(scores[:, 2 * count :], 1, (count, -1))
+            several.append(("sample_reward", drafts.samples.flatten(1, 2)))
+        plans = torch.cat([ids for _, ids in several], 1).cpu().numpy()
+        scores = torch.from_numpy(np.ascontiguousarray(rewards.score(*batch.scenes, plans)[..., 0]))
+        ends = np.cumsum([ids.shape[1] for _, ids in several])[:-1].tolist()
+        for (name, _), found in zip(several, scores.to(refined.device).tensor_split(ends, 1), strict=True):
+            setattr(drafts, name, found)
+        if drafts.target_reward is not None and drafts.target_reward.ndim == 2:
+            drafts.target_reward = drafts.target_reward[:, 0]
+        if drafts.sample_reward is not None:
+            drafts.sample_reward = torch.unflatten(drafts.sample_reward, 1, (refined.shape[1], -1))
+
+
+def cached_drafts(cache: DraftCache, batch: Batch, keys_values: tuple[KeysValues, ...]) -> Drafts:
+    """The drafts of the scenes of a batch."""
+    rows, device = batch.rows.cpu().numpy(), batch.clean.device
+    plans = torch.from_numpy(cache.plans[rows].astype(np.int64)).to(device)
+    found = Drafts(torch.zeros(0), keys_values, plans)
+    if cache.reward.size:
+        found.reward = torch.from_numpy(cache.reward[rows]).to(device)
+        found.target_reward = torch.from_numpy(cache.target_reward[rows]).to(device)
+    return found
 
 
 def _panel(drafts: Drafts) -> Tensor:
     """PANEL in percent: mean rewards of the most probable draft, of its correction, of all drafts, of the drawn
-    corrections, and of the best plan; share of tokens that the correction changes."""
-    changed = (drafts.refined != drafts.plans).float().mean()
-    nothing = torch.full((), torch.nan, device=changed.device)
-    if drafts.reward is None or drafts.refined_reward is None:
-        return torch.stack([*[nothing] * (len(PANEL) - 1), 100.0 * changed])
-    samples = nothing if drafts.sample_reward is None else drafts.sample_reward.mean()
-    best = torch.cat([drafts.reward, drafts.refined_reward], 1).amax(1).mean()
-    first = drafts.reward[:, 0].mean(), drafts.refined_reward[:, 0].mean()
-    return 100.0 * torch.stack([*first, drafts.reward.mean(), samples, best, changed])
+    corrections, and of the best plan; share of tokens that the correction changes. NaN where it is not known."""
+    unknown = torch.full((), torch.nan, device=drafts.plans.device)
+    refined, reward, corrected = drafts.refined, drafts.reward, drafts.refined_reward
+    changed = unknown if refined is None else (refined != drafts.plans).float().mean()
+    samples = unknown if drafts.sample_reward is None else drafts.sample_reward.mean()
+    if reward is None:
+        return 100.0 * torch.stack([*[unknown] * (len(PANEL) - 1), changed])
+    known = reward if corrected is None else torch.cat([reward, corrected], 1)
+    of_first = unknown if corrected is None else corrected[:, 0].mean()
+    best = known.amax(1).mean()
+    return 100.0 * torch.stack([reward[:, 0].mean(), of_first, reward.mean(), samples, best, changed])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from lightning_fabric import Fabric
 from rich.console import Console
+from torch import Tensor
 
 from ..cluster import Cluster
 from ..config import ConfigError
@@ -23,12 +26,26 @@ from ..model.token.rollout import default_decoding
 from ..provenance import provenance
 from ..stopping import defer_signals
 from ..storage import location
+from . import (
+    draft_cache,
+    plan_rl,
+    prompt_cache,
+    refine,
+    rewards,
+    rl,
+    rollouts,
+    runs,
+    sft,
+    teacher,
+    train_state,
+    validation,
+)
 from . import goal_scores as goal_scores_of
-from . import plan_rl, prompt_cache, refine, rewards, rl, rollouts, runs, sft, teacher, train_state, validation
 from .data import Source, batches, shape_of, unknown_sentences
+from .draft_cache import DraftCache
 from .fabric import launch_fabric
 from .goal_scores import GoalScores
-from .losses import Batch
+from .losses import Batch, prompt_keys_values
 from .prompt_cache import PromptCache
 from .rewards import PlanScorer, RewardPool
 from .rollout_pool import RolloutPool
@@ -102,7 +119,8 @@ def train(
             targets=targets,
         )
         runs.check_same_scenes(sources.out, scenes.key, folders[0].name)
-        return _train(job, sources, fabric, console)
+        drafts = _drafts(job, sources, fabric, errors)
+        return _train(job, sources, drafts, fabric, console)
 
 
 def _prepare(
@@ -146,7 +164,7 @@ def _prepare(
     return scenes, validation_set, about
 
 
-def _train(job: TokenJob, sources: RunSources, fabric: Fabric, console: Console) -> int:
+def _train(job: TokenJob, sources: RunSources, drafts: DraftCache | None, fabric: Fabric, console: Console) -> int:
     """Trains as the type of the settings asks; returns the exit code."""
     config = job.config
     log = RunLog(job.out, config.data.batch, columns_of(config), validation.summary, console, fabric.is_global_zero)
@@ -166,7 +184,7 @@ def _train(job: TokenJob, sources: RunSources, fabric: Fabric, console: Console)
         elif isinstance(config, RefineTrainConfig):
             rewarded = _reward_pool(sources, config, job) if config.refine.needs_rewards else nullcontext()
             with rewarded as rewards_of:
-                done = refine.train(job, fabric, report, rewards_of, stop)
+                done = refine.train(job, fabric, report, rewards_of, stop, cache=drafts)
         else:
             done = sft.train(job, fabric, report, stop)
     return runs.finish(sources, fabric, request.number, done, console)
@@ -279,6 +297,37 @@ def _prompts(
                 plans_file, count, encoded, teacher_net, network.layout, fabric.device, progress
             )
     return prompts, targets
+
+
+def _drafts(job: TokenJob, sources: RunSources, fabric: Fabric, errors: Console) -> DraftCache | None:
+    """The drafts of the generator that a refinement expert is trained on, where the prompts are cached."""
+    config, prompts, network = job.config, job.prompts, job.network
+    if not isinstance(config, RefineTrainConfig) or prompts is None or job.init_from is None:
+        return None
+    net = train_state.initial_network(network, job.init_from, config.seed).to(fabric.device)
+    once = replace(config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
+    source = Source(job.scenes, once, network.layout, config.seed, None, prompts, job.targets)
+    asked, rewarded = config.refine, config.refine.needs_rewards
+    about = {
+        "drafts": [asked.drafts, asked.draft_rounds, asked.draft_temperature],
+        "precision": config.device.precision,
+        "reward": dataclasses.asdict(config.reward) if rewarded else None,
+        "targets": job.sets.get("teacher") if rewarded else None,
+    }
+
+    def draft(batch: Batch, step: int) -> Tensor:
+        on_device, generator = batch.to(fabric.device), torch.Generator().manual_seed(step)
+        known = prompt_keys_values(net, on_device, True)
+        return refine.sample_drafts(net, on_device.inputs, asked, generator, known).plans
+
+    def once_batches() -> Generator[Batch]:
+        return batches(source, 0, 0, 1)
+
+    file, count = draft_cache.draft_file(prompts.file, net, about), len(job.scenes)
+    preparation = runs.show_preparation(errors, "drafting plans of scenes")
+    pool = _reward_pool(sources, config, job) if rewarded and not file.exists() else nullcontext()
+    with fabric.rank_zero_first(), preparation as progress, fabric.autocast(), pool as scores:
+        return draft_cache.build_draft_cache(file, count, once_batches, draft, scores, progress)
 
 
 def _reward_pool(sources: RunSources, config: RlTrainConfig | RefineTrainConfig, job: TokenJob) -> RewardPool:
