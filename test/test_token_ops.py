@@ -12,12 +12,15 @@ from reflectdrive_ros.model.token.ops import (
     GoalRules,
     auto_edit,
     choose_goals,
+    draw,
     likely_x_indices,
     ranks,
+    reachable_bins,
+    replace_all,
     reweight_goals,
     unmask,
 )
-from reflectdrive_ros.tokens import draft_schedule
+from reflectdrive_ros.tokens import Axis, draft_schedule
 
 torch.set_num_threads(1)
 BINS, MASK = 21, 21
@@ -296,6 +299,40 @@ def test_an_interval_is_centred_and_of_a_certain_token_no_other_is_written(half_
         written, confidence = unmask(torch.full((1, 1, 16), layout.mask_id), logits, layout, 16)
         assert (written == certain).all()
         torch.testing.assert_close(confidence, torch.ones_like(confidence))
+
+
+REACHABLE = replace(  # x reaches 21 of 41 bins, from id 15 on; y 31, from id 5 on
+    FINE, axes=(Axis("x", 0.3, 41, -1.5, 4.5), Axis("y", 0.3, 41, -4.5, 4.5))
+)
+
+
+def reachable_logits(seed):
+    """(1, 3, 16, 41) logits, those of the bins out of reach masked as by the network."""
+    logits = 3.0 * torch.randn(1, 3, 16, 41, generator=torch.Generator().manual_seed(seed))
+    for place, (low, high) in enumerate(REACHABLE.token_ranges):
+        logits[..., place, :low] = logits[..., place, high + 1 :] = -1e4
+    return logits
+
+
+def test_the_bins_in_reach_give_the_probabilities_and_ids_of_all_bins():
+    logits, layout = reachable_logits(3), replace(REACHABLE, interval_bins=0)
+    assert reachable_bins(logits, REACHABLE).shape[-1] == REACHABLE.window_bins == 31
+    ids, confidence = replace_all(logits, REACHABLE)
+    weights, flat = (1.0 - torch.arange(-3, 4).abs() / 4)[None, None], logits.softmax(-1).flatten(0, -2)[:, None]
+    intervals = torch.nn.functional.conv1d(flat, weights, padding=3).view_as(logits)
+    torch.testing.assert_close(confidence, intervals.amax(-1))
+    assert torch.equal(ids, intervals.argmax(-1))
+    of_tokens = unmask(ids, logits, REACHABLE, 0)[1]  # of written tokens: the interval around each
+    torch.testing.assert_close(of_tokens, confidence)
+    share = torch.rand(1, 3, 16, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(draw(logits, REACHABLE, 0.8, share), draw(logits, layout, 0.8, share))
+
+
+def test_ids_out_of_reach_have_a_probability_and_are_kept():
+    logits, ids = reachable_logits(4), torch.zeros(1, 3, 16, dtype=torch.int64)
+    kept, confidence = unmask(ids, logits, REACHABLE, 4)
+    assert torch.equal(kept, ids)
+    assert torch.isfinite(confidence).all()
 
 
 def test_a_draft_begins_with_the_last_waypoint_however_uncertain_it_is():
