@@ -1,11 +1,12 @@
 """What each part of the decoding is worth, measured with a tiny network on scenes made by hand."""
 
 import json
+from dataclasses import replace
 
 import hand_scenes
 import numpy as np
 import pytest
-from tiny_net import tiny_net
+from tiny_net import POSES, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import decoding
@@ -13,7 +14,9 @@ from reflectdrive_ros.config import Config
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.features import images as features
+from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.tokens import Axis, Codebook, TokenLayout
 
@@ -37,16 +40,33 @@ def given(tmp_path_factory):
 def test_every_way_changes_one_number():
     config = Config()
     ways = decoding.variants(config)
-    assert ways.pop(decoding.CONFIGURED) == config
+    assert ways.pop(decoding.CONFIGURED) == decoding.Variant(config)
     for name, way in ways.items():
         changed = [
             (part, key)
             for part in ("decoding", "reflectdrive2")
-            for key, value in vars(getattr(way, part)).items()
+            for key, value in vars(getattr(way.config, part)).items()
             if value != getattr(getattr(config, part), key)
         ]
         assert len(changed) <= 1, name
     assert len(set(ways.values())) > 20
+
+
+def test_a_layout_changes_the_order_of_tokens_and_not_the_weights():
+    net = tiny_net(layout=replace(POSES, last_waypoint_first=True), words=features.WORDS, text_vocabulary=64)
+    given = TorchNetwork(net)
+    other = given.with_layout(replace(net.config.layout, last_waypoint_first=False))
+    assert (given.layout.last_waypoint_first, other.layout.last_waypoint_first) == (True, False)
+    assert net.config.layout.last_waypoint_first
+    observation = hand_scenes.scene("one", size=(64, 36)).observation()
+    masked = np.full((1, POSES.length), POSES.mask_id, np.int32)
+    first, free = (
+        each.step(each.prefill(model_inputs(observation, each.inputs)), masked, 3, False)[0] for each in (given, other)
+    )
+    assert (np.flatnonzero(first != POSES.mask_id) == POSES.length - 3 + np.arange(3)).all()
+    assert not np.array_equal(first, free)
+    with pytest.raises(ValueError, match="other tokens"):
+        given.with_layout(TokenLayout())
 
 
 def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, tmp_path, capsys):

@@ -1,10 +1,10 @@
 """`reflectdrive bench decoding --model FILE --scenes test`: the effect of each decoding parameter on PDMS.
 
 Every row changes one parameter of ReflectDrive-2's decoding on the same scenes: draft rounds, edit rounds, number of
-goals, goal spacing; with --planner drivefine draft rounds, refinement, temperature. `single` is the most probable plan,
-`best` the best of all candidates by the true score (an upper bound), `chosen` the plan that the planner selects with
-objects at constant velocity. Differences to the first
-row, the configured decoding, have bootstrap intervals over scenes.
+goals, goal spacing; with --planner drivefine draft rounds, refinement, temperature, and the order and intervals of its
+tokens, which the card of the weights names. `single` is the most probable plan, `best` the best of all candidates by
+the true score (an upper bound), `chosen` the plan that the planner selects with objects at constant velocity.
+Differences to the first row, the configured decoding, have bootstrap intervals over scenes.
 
 Below the table stand the scores of the expert's plan, exact and rounded to tokens: the upper bounds of any decoding.
 """
@@ -33,7 +33,7 @@ from ..planning.assessment import score_candidates
 from ..planning.planner import Network, can_score, prefill_sequences
 from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
 from ..provenance import write_numbers
-from ..recipe_config import ReflectDrive2Config
+from ..recipe_config import DecodingConfig, ReflectDrive2Config
 from ..runtime import cli_args
 from ..scoring.frenet import FrenetFrame
 from ..scoring.safety import SafetyContext
@@ -45,7 +45,24 @@ GOALS = (1, 2, 3, 6, 10)
 SPACINGS_M = (0.3, 0.6, 1.2, 2.4, 4.8)
 DRIVEFINE_ROUNDS = (1, 2, 4, 8, 12, 24)
 TEMPERATURES = (0.5, 1.0, 1.5)
+LAYOUTS: dict[str, dict[str, Any]] = {  # of drivefine: what the rows change of the layout
+    "most confident token first": {"last_waypoint_first": False},
+    "single bins": {"interval_bins": 0},
+    "most confident token first, single bins": {"last_waypoint_first": False, "interval_bins": 0},
+}
 CONFIGURED = "configured"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of decoding; networks are shared by those of an equal `network_key`."""
+
+    config: Config
+    layout: str = ""  # a row of LAYOUTS
+
+    @property
+    def network_key(self) -> tuple[DecodingConfig, str]:
+        return self.config.decoding, self.layout
 
 
 @dataclass(frozen=True)
@@ -96,58 +113,63 @@ def measure(folder: Path, config: Config, limit: int, errors: Console) -> tuple[
     ways = variants(config)
     rows: dict[str, list[Row]] = {name: [] for name in ways}
     ceilings = []
-    networks = {each: cli_args.network_of_weights(config, each) for each in {way.decoding for way in ways.values()}}
+    networks = {way.network_key: _network(config, way) for way in ways.values()}
     scenes = shards.read(folder, images=True, limit=limit, on_damage=errors.print)
     for scene in track_progress(scenes, "decoding", errors, limit):
         for name, row in decode_variants(scene, ways, networks):
             rows[name].append(row)
-        ceilings.append(expert_ceiling(scene, networks[config.decoding].layout))
+        ceilings.append(expert_ceiling(scene, networks[ways[CONFIGURED].network_key].layout))
     if not rows[CONFIGURED]:
         raise SetError(f"{folder} holds no scene to plan for")
     return rows, ceilings
 
 
-def variants(config: Config) -> dict[str, Config]:
-    """Configurations by name: the given one first, then one parameter changed at a time."""
-    found = {CONFIGURED: config}
+def _network(config: Config, way: Variant) -> Network:
+    network: Any = cli_args.network_of_weights(config, way.config.decoding)  # weights run in torch
+    found: Network = network.with_layout(replace(network.layout, **LAYOUTS[way.layout])) if way.layout else network
+    return found
+
+
+def variants(config: Config) -> dict[str, Variant]:
+    """Ways of decoding by name: the given one first, then one parameter changed at a time."""
+    found = {CONFIGURED: Variant(config)}
     if config.planner == "drivefine":
         for rounds in DRIVEFINE_ROUNDS:
             for refine in (True, False):
                 name = f"draft rounds {rounds}, {'refined' if refine else 'not refined'}"
-                found[name] = replace(config, drivefine=replace(config.drivefine, draft_rounds=rounds, refine=refine))
+                changes = replace(config.drivefine, draft_rounds=rounds, refine=refine)
+                found[name] = Variant(replace(config, drivefine=changes))
         for temperature in TEMPERATURES:
-            found[f"temperature {temperature}"] = replace(
-                config, drivefine=replace(config.drivefine, temperature=temperature)
-            )
-        return found
+            changes = replace(config.drivefine, temperature=temperature)
+            found[f"temperature {temperature}"] = Variant(replace(config, drivefine=changes))
+        return found | {name: Variant(config, name) for name in LAYOUTS}
 
-    def changed(**values: Any) -> Config:
-        return replace(config, reflectdrive2=replace(config.reflectdrive2, **values))
+    def changed(**values: Any) -> Variant:
+        return Variant(replace(config, reflectdrive2=replace(config.reflectdrive2, **values)))
 
     for rounds in ROUNDS:
         found[f"draft rounds {rounds}"] = changed(draft_rounds=rounds)
     for rounds in (0, *ROUNDS):
         found[f"edit rounds {rounds}"] = changed(edit_rounds=rounds)
     for goals in GOALS:
-        found[f"goals {goals}"] = replace(config, decoding=replace(config.decoding, goals=goals))
+        found[f"goals {goals}"] = Variant(replace(config, decoding=replace(config.decoding, goals=goals)))
     for spacing_m in SPACINGS_M:
         decoding = replace(config.decoding, goal_spacing_m=spacing_m)
-        found[f"goal spacing {spacing_m} m"] = replace(config, decoding=decoding)
+        found[f"goal spacing {spacing_m} m"] = Variant(replace(config, decoding=decoding))
     return found
 
 
 def decode_variants(
-    scene: DrivingScene, ways: Mapping[str, Config], networks: Mapping[Any, Network]
+    scene: DrivingScene, ways: Mapping[str, Variant], networks: Mapping[Any, Network]
 ) -> Iterator[tuple[str, Row]]:
     """The score of each variant in one scene; each network encodes the scene once."""
     observation = scene.observation()
     scored, road = scene.scored(), FrenetFrame.of(observation.route)
     known = {
-        decoding: prefill_sequences(network, model_inputs(observation, network.inputs))
-        for decoding, network in networks.items()
+        key: prefill_sequences(network, model_inputs(observation, network.inputs)) for key, network in networks.items()
     }
-    for name, config in ways.items():
-        network, seen = networks[config.decoding], known[config.decoding]
+    for name, way in ways.items():
+        config, network, seen = way.config, networks[way.network_key], known[way.network_key]
         if config.planner == "drivefine":
             made = drivefine.candidates(
                 network, seen.context, config.drivefine.candidates, config.drivefine, observation.stamp_ns

@@ -1,9 +1,9 @@
 """Plans of a trained network as the targets of another one (distillation).
 
 The expert driver of a scene knows the future, so that its plan is partly arbitrary for a network that does not. A
-teacher's plan is a function of the inputs that the student reads, and can be learnt. The teacher drafts and edits the
-plan to its most probable goal, from the same augmented inputs as the student's cached prompts (`prompt_cache`), and the
-plan is postprocessed as in the car.
+teacher's plan is a function of the inputs that the student reads, and can be learnt. The teacher drafts, edits and
+refines the plan to its most probable goal, from the same augmented inputs as the student's cached prompts
+(`prompt_cache`), and the plan is postprocessed as in the car.
 
 Source: sequence-level knowledge distillation (Kim and Rush, 2016).
 """
@@ -90,7 +90,10 @@ def plans_of(teacher: TokenNet, batch: Batch, layout: TokenLayout) -> Array:
 
     first = known.actions[:, :1]
     rounds = rollout.rollout(logits, first, config.layout, decoding.rounds(config.layout), decoding.edits)
-    waypoints = config.layout.decode(rounds[-1].actions[:, 0].cpu().numpy())
+    actions = rounds[-1].actions
+    if config.refine.layers:
+        actions, _ = rollout.refine(teacher, actions, known.keys_values)
+    waypoints = config.layout.decode(actions[:, 0].cpu().numpy())
     motion = ego.float().cpu().numpy() * np.array(config.ego_scale)
     bin_m = config.layout.codebook.bin_m
     return np.stack([sent_poses(*each, bin_m) for each in zip(waypoints, motion, roads, strict=True)])
