@@ -69,14 +69,17 @@ struct Placed {
   double x, y, cos, sin;
 };
 
-// Calls `judge(box, placed)` for boxes at poses (B, 3).
+// distances[b] = `judge(placed)` for boxes at poses (B, 3). A box that stands where the one before it does, as in a plan
+// that has stopped, is judged like it.
 template <class Judge>
-void for_boxes(const DistanceGrid& grid, const double* poses, long long boxes, Judge judge) {
+void for_boxes(const DistanceGrid& grid, const double* poses, long long boxes, double* distances, Judge judge) {
   const double grid_cos = std::cos(grid.heading), grid_sin = std::sin(grid.heading);
   for (long long b = 0; b < boxes; ++b) {
     const double* pose = poses + 3 * b;
-    judge(b, Placed{grid.x + grid_cos * pose[0] - grid_sin * pose[1], grid.y + grid_sin * pose[0] + grid_cos * pose[1],
-                    std::cos(grid.heading + pose[2]), std::sin(grid.heading + pose[2])});
+    distances[b] = b > 0 && std::equal(pose, pose + 3, pose - 3)
+                       ? distances[b - 1]
+                       : judge(Placed{grid.x + grid_cos * pose[0] - grid_sin * pose[1], grid.y + grid_sin * pose[0] + grid_cos * pose[1],
+                                      std::cos(grid.heading + pose[2]), std::sin(grid.heading + pose[2])});
   }
 }
 
@@ -101,7 +104,7 @@ void box_clearances(const DistanceGrid& grid, const double* poses, long long box
   const int padded = (points + kLanes - 1) / kLanes * kLanes;
   std::vector<double> ahead(padded), left(padded);  // the last point is repeated
   for (int p = 0; p < padded; ++p) ahead[p] = outline[2 * std::min(p, points - 1)], left[p] = outline[2 * std::min(p, points - 1) + 1];
-  for_boxes(grid, poses, boxes, [&](long long b, const Placed& at) {
+  for_boxes(grid, poses, boxes, clearances, [&](const Placed& at) -> double {
     double x[kBlock], y[kBlock];
     float found[kBlock], least[kLanes];
     std::fill(least, least + kLanes, INFINITY);
@@ -115,18 +118,18 @@ void box_clearances(const DistanceGrid& grid, const double* poses, long long box
       for (int p = 0; p < number; p += kLanes)
         for (int lane = 0; lane < kLanes; ++lane) least[lane] = std::min(least[lane], found[p + lane]);
     }
-    clearances[b] = *std::min_element(least, least + kLanes);
+    return *std::min_element(least, least + kLanes);
   });
 }
 
 void likely_box_distances(const DistanceGrid& grid, const double* poses, long long boxes, const double* outline, int points, double* distances) {
-  for_boxes(grid, poses, boxes, [&](long long b, const Placed& at) {
+  for_boxes(grid, poses, boxes, distances, [&](const Placed& at) {
     double value = INFINITY;
     for (int p = 0; p < points; ++p) {
       const double ahead = outline[2 * p], left = outline[2 * p + 1];
       value = std::min(value, likely(grid, at.x + ahead * at.cos - left * at.sin, at.y + ahead * at.sin + left * at.cos));
     }
-    distances[b] = value;
+    return value;
   });
 }
 
