@@ -14,7 +14,6 @@ from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.planning.repair import repair_points
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.scoring.limits import RouteLimits
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check
 
 FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m

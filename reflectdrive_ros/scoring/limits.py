@@ -118,13 +118,12 @@ class RouteLimits:
             return ()
         steps = np.hypot(*np.diff(poses[:, :2], axis=0, prepend=np.zeros((1, 2))).T)
         before_m = np.concatenate([[0.0], np.cumsum(steps)[:-1]])
-        binding = (speeds_mps[:, None] > self._allowed_by_place(before_m, dt_s) - BINDING_MPS).any(axis=0)
+        allowed_mps = self._allowed_by_place(before_m, dt_s)
+        binding = told & (speeds_mps[:, None] > allowed_mps - BINDING_MPS).any(axis=0)
         return tuple(
-            PlanningFactor(
-                self.kinds[place], self.poses[place], float(self.at_m[place]), float(self.speeds_mps[place])
-            )
-            for place in np.argsort(self.at_m, kind="stable").tolist()
-            if told[place] and binding[place]
+            PlanningFactor(self.kinds[place], self.poses[place], float(self.at_m[place]), float(self.speeds_mps[place]))
+            for place in np.argsort(self.at_m, kind="stable")
+            if binding[place]
         )
 
 
