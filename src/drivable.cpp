@@ -85,6 +85,31 @@ void for_boxes(const DistanceGrid& grid, const double* poses, long long boxes, d
 
 }  // namespace
 
+void edge_distances(const double* x, int rows, const double* y, int columns, const double* edges, int pieces, double reach_m, double* distances) {
+  const auto first_at_least = [](const double* values, int count, double low) { return std::lower_bound(values, values + count, low) - values; };
+  const long long cells = static_cast<long long>(rows) * columns;
+  std::fill(distances, distances + cells, reach_m * reach_m);  // squared, until all pieces are seen
+  for (int e = 0; e < pieces; ++e) {
+    const double *start = edges + 4 * e, *stop = start + 2, along_x = stop[0] - start[0], along_y = stop[1] - start[1];
+    const double length2 = along_x * along_x + along_y * along_y;
+    // Only cells in reach of this piece can be nearer to it than to any other.
+    const long long first_row = first_at_least(x, rows, std::min(start[0], stop[0]) - reach_m);
+    const long long last_row = first_at_least(x, rows, std::max(start[0], stop[0]) + reach_m);
+    const long long first_column = first_at_least(y, columns, std::min(start[1], stop[1]) - reach_m);
+    const long long last_column = first_at_least(y, columns, std::max(start[1], stop[1]) + reach_m);
+    for (long long row = first_row; row < last_row; ++row) {
+      const double dx = x[row] - start[0];
+      double* of_row = distances + row * columns;
+      for (long long column = first_column; column < last_column; ++column) {
+        const double dy = y[column] - start[1], share = std::clamp((dx * along_x + dy * along_y) / length2, 0.0, 1.0);
+        const double off_x = dx - share * along_x, off_y = dy - share * along_y;
+        of_row[column] = std::min(of_row[column], off_x * off_x + off_y * off_y);
+      }
+    }
+  }
+  for (long long cell = 0; cell < cells; ++cell) distances[cell] = std::sqrt(distances[cell]);
+}
+
 void point_clearances(const DistanceGrid& grid, const double* points, long long count, double* clearances) {
   const double cos = std::cos(grid.heading), sin = std::sin(grid.heading);
   double x[kBlock] = {}, y[kBlock] = {};

@@ -85,20 +85,8 @@ def grid(
     grid_from_ego = geometry.invert(np.asarray(ego_from_grid, float))
     space = shapely.transform(space, lambda points: geometry.transform_points(grid_from_ego, points))
     x, y = (resolution_m * np.arange(int(np.ceil(side / resolution_m)) + 1) for side in size_m)
-    squared = np.full((len(x), len(y)), REACH_M**2)
-    edges = _edges(space)
-    lows, highs = edges.min(axis=1) - REACH_M, edges.max(axis=1) + REACH_M
-    near_grid = ((lows <= (x[-1], y[-1])) & (highs >= 0.0)).all(axis=1)
-    for (start, stop), low, high in zip(edges[near_grid], lows[near_grid], highs[near_grid], strict=True):
-        # Only cells in reach of this piece of the edge can be nearer to it than to any other.
-        rows = slice(*np.searchsorted(x, (low[0], high[0])))
-        columns = slice(*np.searchsorted(y, (low[1], high[1])))
-        dx, dy = x[rows, None] - start[0], y[None, columns] - start[1]
-        step = stop - start
-        share = np.clip((dx * step[0] + dy * step[1]) / (step @ step), 0.0, 1.0)
-        near = squared[rows, columns]  # a view
-        np.minimum(near, (dx - share * step[0]) ** 2 + (dy - share * step[1]) ** 2, out=near)
-    distance = np.sqrt(squared)
+    distance = np.full((len(x), len(y)), REACH_M)
+    kernels.edge_distances(x, y, _edges(space), REACH_M, distance)
     signed = np.where(_inside(space, x, y, distance, resolution_m), distance, -distance) - ROUNDING_M
     return DrivableGrid(signed.astype(np.float32), resolution_m, ego_from_grid)
 
