@@ -134,7 +134,7 @@ TOWNS := .venv/judges
 TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-test-reflexdiffusion.json \
 	eval-test-reflexdiffusion-single.json eval-real_tracks.json decoding.json repair.json reflection-val.json \
 	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
-	closed-loop-road-reflexdiffusion.json closed-loop-every-full.json planner-onnxruntime.json) $(JUDGED)
+	closed-loop-road-reflexdiffusion.json closed-loop-every-full.json planner-onnxruntime.json step.json node.json) $(JUDGED)
 LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
 PLANNERS := $(LEARNED:%=$(NUMBERS)/planners-%.json)
 BARE := $(LEARNED:%=$(NUMBERS)/planners-%-bare.json)
@@ -184,6 +184,8 @@ $(NUMBERS)/closed-loop-judge-carla-road-reflexdiffusion.json: COMMAND = $(JUDGE)
 	--setting inputs.drivable_type=map
 $(NUMBERS)/planner-onnxruntime.json: COMMAND = bench planner --model $(SMALL)/weights.safetensors --graphs $(SMALL)/onnx/card.json
 $(NUMBERS)/planner-onnxruntime.json: export OMP_WAIT_POLICY = PASSIVE
+$(NUMBERS)/step.json: COMMAND = bench step --scenes val --limit 100 --runs 5 $(ONE_THREAD)
+$(NUMBERS)/node.json: COMMAND = bench node
 
 # --- fit for a vehicle: faults, fuzz, soak; each takes from minutes to an hour ----------------------------------------
 .PHONY: test-faults fuzz soak generated

@@ -93,12 +93,9 @@ def forecast(agents: Agents, dt_s: float, steps: int) -> Forecast:
     present velocity beyond their end), else at constant velocity and heading.
     """
     times_s = dt_s * np.arange(steps + 1)
-    now = agents.poses[:, None, :]
-    poses = np.repeat(now, steps + 1, axis=1)
-    poses[..., :2] += agents.velocities_mps[:, None, :] * times_s[None, :, None]
     if agents.predicted_poses is None:
-        return Forecast(poses, agents.sizes, dt_s, ForecastSource.CONSTANT_VELOCITY)
-    knots = np.concatenate([now, agents.predicted_poses], axis=1)
+        return Forecast(straight_on(agents, times_s), agents.sizes, dt_s, ForecastSource.CONSTANT_VELOCITY)
+    knots = np.concatenate([agents.poses[:, None, :], agents.predicted_poses], axis=1)
     knots[..., 2] = np.unwrap(knots[..., 2], axis=1)
     last = knots.shape[1] - 1
     at = np.minimum(times_s / agents.predicted_dt_s, last)
@@ -109,6 +106,13 @@ def forecast(agents: Agents, dt_s: float, steps: int) -> Forecast:
     poses[..., :2] += agents.velocities_mps[:, None, :] * beyond[None, :, None]
     poses[..., 2] = geometry.wrap(poses[..., 2])
     return Forecast(poses, agents.sizes, dt_s, ForecastSource.PREDICTED)
+
+
+def straight_on(agents: Agents, times_s: Array) -> Array:
+    """(A, T, 3) poses of agents at constant velocity and heading."""
+    poses: Array = np.repeat(agents.poses[:, None, :], len(times_s), axis=1)
+    poses[..., :2] += agents.velocities_mps[:, None, :] * times_s[None, :, None]
+    return poses
 
 
 def braking_distances(speed_mps: float, deceleration_mps2: float, times_s: Array) -> Array:

@@ -79,30 +79,33 @@ void along_arcs(const double* poses, const double* velocities, const double* yaw
 void along_road(const Route& route, const double* at, const double* beside, const double* poses, const double* speeds, int agents,
                 const double* driven, int count, double decay_s, double least_mps, double* found) {
   const int last = route.count - 1;
-  std::vector<double> lane(2 * route.count), straight(2 * route.count), lane_m(route.count), moved(2 * count), places(2 * count);
+  std::vector<double> cos(route.count), sin(route.count), lane_m(route.count), moved(2 * count), places(2 * count), lasting(count);
+  for (int r = 0; r <= last; ++r) cos[r] = std::cos(route.headings[r]), sin[r] = std::sin(route.headings[r]);
   for (int a = 0; a < agents; ++a) {
     const double *pose = poses + 3 * a, *way = driven + static_cast<long long>(a) * count;
     double* poses_then = found + 3 * static_cast<long long>(a) * count;
     const double turned = wrap(pose[2] - heading_at(route, at[a])), with_road = std::cos(turned) > 0.0 ? 1.0 : -1.0;
     // Distances along the agent's lane, at its offset from the road, to distances along the road.
-    for (int r = 0; r <= last; ++r) straight[2 * r] = route.at[r], straight[2 * r + 1] = beside[a];
-    to_cartesian(route, straight.data(), route.count, lane.data());
-    lane_m[0] = 0.0;
-    for (int r = 1; r <= last; ++r)
-      lane_m[r] = lane_m[r - 1] + std::hypot(lane[2 * r] - lane[2 * r - 2], lane[2 * r + 1] - lane[2 * r - 1]);
+    double x = 0.0, y = 0.0;
+    for (int r = 0; r <= last; ++r) {
+      const double lane_x = route.places[2 * r] - beside[a] * sin[r], lane_y = route.places[2 * r + 1] + beside[a] * cos[r];
+      lane_m[r] = r ? lane_m[r - 1] + std::hypot(lane_x - x, lane_y - y) : 0.0;
+      x = lane_x, y = lane_y;
+    }
     const double begins = interpolate(route.at, lane_m.data(), route.count, at[a]), across = speeds[a] * std::sin(turned);
     const double pace = std::max(speeds[a], least_mps), off = wrap(turned - (with_road > 0.0 ? 0.0 : kPi));
     for (int t = 0; t < count; ++t) {
       const double along = begins + with_road * way[t], beyond = along - std::clamp(along, 0.0, lane_m[last]);
       moved[2 * t] = interpolate(lane_m.data(), route.at, route.count, along) + beyond;
-      moved[2 * t + 1] = beside[a] + across * decayed(way[t] / pace, decay_s);
+      lasting[t] = decayed(way[t] / pace, decay_s);
+      moved[2 * t + 1] = beside[a] + across * lasting[t];
     }
     to_cartesian(route, moved.data(), count, places.data());
     const double heading_now = heading_at(route, moved[0]);
     for (int t = 0; t < count; ++t) {
       poses_then[3 * t] = pose[0] + places[2 * t] - places[0];
       poses_then[3 * t + 1] = pose[1] + places[2 * t + 1] - places[1];
-      const double realigned = off * decayed(way[t] / pace, decay_s) / decay_s;
+      const double realigned = off * lasting[t] / decay_s;
       poses_then[3 * t + 2] = wrap(pose[2] + heading_at(route, moved[2 * t]) - heading_now - realigned);
     }
   }

@@ -69,18 +69,46 @@ struct Placed {
   double x, y, cos, sin;
 };
 
-// Calls `judge(box, placed)` for boxes at poses (B, 3).
+// distances[b] = `judge(placed)` for boxes at poses (B, 3). A box that stands where the one before it does, as in a plan
+// that has stopped, is judged like it.
 template <class Judge>
-void for_boxes(const DistanceGrid& grid, const double* poses, long long boxes, Judge judge) {
+void for_boxes(const DistanceGrid& grid, const double* poses, long long boxes, double* distances, Judge judge) {
   const double grid_cos = std::cos(grid.heading), grid_sin = std::sin(grid.heading);
   for (long long b = 0; b < boxes; ++b) {
     const double* pose = poses + 3 * b;
-    judge(b, Placed{grid.x + grid_cos * pose[0] - grid_sin * pose[1], grid.y + grid_sin * pose[0] + grid_cos * pose[1],
-                    std::cos(grid.heading + pose[2]), std::sin(grid.heading + pose[2])});
+    distances[b] = b > 0 && std::equal(pose, pose + 3, pose - 3)
+                       ? distances[b - 1]
+                       : judge(Placed{grid.x + grid_cos * pose[0] - grid_sin * pose[1], grid.y + grid_sin * pose[0] + grid_cos * pose[1],
+                                      std::cos(grid.heading + pose[2]), std::sin(grid.heading + pose[2])});
   }
 }
 
 }  // namespace
+
+void edge_distances(const double* x, int rows, const double* y, int columns, const double* edges, int pieces, double reach_m, double* distances) {
+  const auto first_at_least = [](const double* values, int count, double low) { return std::lower_bound(values, values + count, low) - values; };
+  const long long cells = static_cast<long long>(rows) * columns;
+  std::fill(distances, distances + cells, reach_m * reach_m);  // squared, until all pieces are seen
+  for (int e = 0; e < pieces; ++e) {
+    const double *start = edges + 4 * e, *stop = start + 2, along_x = stop[0] - start[0], along_y = stop[1] - start[1];
+    const double length2 = along_x * along_x + along_y * along_y;
+    // Only cells in reach of this piece can be nearer to it than to any other.
+    const long long first_row = first_at_least(x, rows, std::min(start[0], stop[0]) - reach_m);
+    const long long last_row = first_at_least(x, rows, std::max(start[0], stop[0]) + reach_m);
+    const long long first_column = first_at_least(y, columns, std::min(start[1], stop[1]) - reach_m);
+    const long long last_column = first_at_least(y, columns, std::max(start[1], stop[1]) + reach_m);
+    for (long long row = first_row; row < last_row; ++row) {
+      const double dx = x[row] - start[0];
+      double* of_row = distances + row * columns;
+      for (long long column = first_column; column < last_column; ++column) {
+        const double dy = y[column] - start[1], share = std::clamp((dx * along_x + dy * along_y) / length2, 0.0, 1.0);
+        const double off_x = dx - share * along_x, off_y = dy - share * along_y;
+        of_row[column] = std::min(of_row[column], off_x * off_x + off_y * off_y);
+      }
+    }
+  }
+  for (long long cell = 0; cell < cells; ++cell) distances[cell] = std::sqrt(distances[cell]);
+}
 
 void point_clearances(const DistanceGrid& grid, const double* points, long long count, double* clearances) {
   const double cos = std::cos(grid.heading), sin = std::sin(grid.heading);
@@ -101,7 +129,7 @@ void box_clearances(const DistanceGrid& grid, const double* poses, long long box
   const int padded = (points + kLanes - 1) / kLanes * kLanes;
   std::vector<double> ahead(padded), left(padded);  // the last point is repeated
   for (int p = 0; p < padded; ++p) ahead[p] = outline[2 * std::min(p, points - 1)], left[p] = outline[2 * std::min(p, points - 1) + 1];
-  for_boxes(grid, poses, boxes, [&](long long b, const Placed& at) {
+  for_boxes(grid, poses, boxes, clearances, [&](const Placed& at) -> double {
     double x[kBlock], y[kBlock];
     float found[kBlock], least[kLanes];
     std::fill(least, least + kLanes, INFINITY);
@@ -115,18 +143,18 @@ void box_clearances(const DistanceGrid& grid, const double* poses, long long box
       for (int p = 0; p < number; p += kLanes)
         for (int lane = 0; lane < kLanes; ++lane) least[lane] = std::min(least[lane], found[p + lane]);
     }
-    clearances[b] = *std::min_element(least, least + kLanes);
+    return *std::min_element(least, least + kLanes);
   });
 }
 
 void likely_box_distances(const DistanceGrid& grid, const double* poses, long long boxes, const double* outline, int points, double* distances) {
-  for_boxes(grid, poses, boxes, [&](long long b, const Placed& at) {
+  for_boxes(grid, poses, boxes, distances, [&](const Placed& at) {
     double value = INFINITY;
     for (int p = 0; p < points; ++p) {
       const double ahead = outline[2 * p], left = outline[2 * p + 1];
       value = std::min(value, likely(grid, at.x + ahead * at.cos - left * at.sin, at.y + ahead * at.sin + left * at.cos));
     }
-    distances[b] = value;
+    return value;
   });
 }
 

@@ -365,8 +365,7 @@ KERNEL(plan_safety) {
     by_step.of(0, plans, "by_step").of(1, kInstants, "by_step"), excess.of(0, plans, "excess");
     unlocked([&] {
       const RoadCheck road{grid.grid(), outline.data(), static_cast<int>(outline.size(0)), margin_m};
-      box_centers(states.data(), static_cast<int>(plans), ahead_m, centers.data());
-      plan_safety(states.data(), centers.data(), static_cast<int>(plans), box, agents.agents(), road, lines.lines(),
+      plan_safety(states.data(), static_cast<int>(plans), ahead_m, box, agents.agents(), road, lines.lines(), centers.data(),
                   clearances.data(), by_step.data(), excess.data());
     });
     return 0;

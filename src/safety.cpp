@@ -38,25 +38,21 @@ void first_crossings(const StopLines& lines, const double* poses, int plans, int
   }
 }
 
-void box_centers(const double* states, int plans, double ahead_m, double* centers) {
-  for (int i = 0; i < plans * kInstants; ++i) {
-    const double *state = states + static_cast<long long>(kStateSize) * i, heading = state[HEADING];
-    centers[3 * i] = state[X] + ahead_m * std::cos(heading);
-    centers[3 * i + 1] = state[Y] + ahead_m * std::sin(heading);
-    centers[3 * i + 2] = heading;
-  }
-}
-
-void plan_safety(const double* states, const double* centers, int plans, const PlacedBox& box, const Agents& agents,
-                 const RoadCheck& road, const StopLines& lines, double* clearances_m, double* by_step, double* excess) {
+void plan_safety(const double* states, int plans, double ahead_m, const PlacedBox& box, const Agents& agents, const RoadCheck& road,
+                 const StopLines& lines, double* centers, double* clearances_m, double* by_step, double* excess) {
   const int instants = plans * kInstants;
+  std::vector<double> of_box(3 * instants);
+  for (int i = 0; i < instants; ++i) {
+    const double *state = states + static_cast<long long>(kStateSize) * i, heading = state[HEADING];
+    const double cos = std::cos(heading), sin = std::sin(heading);
+    centers[3 * i] = state[X] + ahead_m * cos, centers[3 * i + 1] = state[Y] + ahead_m * sin, centers[3 * i + 2] = heading;
+    of_box[3 * i] = state[X] + box.ahead_m * cos, of_box[3 * i + 1] = state[Y] + box.ahead_m * sin, of_box[3 * i + 2] = heading;
+  }
   std::fill(by_step, by_step + instants, 1.0);
   std::fill(excess, excess + plans, 0.0);
   if (agents.count > 0) {
     const std::unique_ptr<bool[]> anywhere(new bool[instants]);  // a lateral collision counts everywhere
     std::fill(anywhere.get(), anywhere.get() + instants, true);
-    std::vector<double> of_box(3 * instants);
-    box_centers(states, plans, box.ahead_m, of_box.data());
     no_collision({plans, states, of_box.data(), anywhere.get()}, box.box, agents, false, true, by_step);
     for (int i = 0; i < instants; ++i) excess[i / kInstants] += by_step[i] < 1.0;
   }

@@ -31,14 +31,11 @@ struct PlacedBox {
   double ahead_m;
 };
 
-// Poses of the box centres (N, 41, 3) of states (N, 41, 11).
-void box_centers(const double* states, int plans, double ahead_m, double* centers);
-
-// Of states (N, 41, 11), with the poses of the car's centres (N, 41, 3): distances to the edge of the road (N, 41), safety
-// (N, 41) of 1, 0.5 or 0, and excess (N): instants of collision and beyond a line, and metres off the road summed over
-// instants. Collisions are those of `box`, which may be longer than the car.
-void plan_safety(const double* states, const double* centers, int plans, const PlacedBox& box, const Agents& agents,
-                 const RoadCheck& road, const StopLines& lines, double* clearances_m, double* by_step, double* excess);
+// Of states (N, 41, 11): poses of the car's centres (N, 41, 3), which are `ahead_m` before the rear axle; distances to the
+// edge of the road (N, 41), safety (N, 41) of 1, 0.5 or 0, and excess (N): instants of collision and beyond a line, and
+// metres off the road summed over instants. Collisions are those of `box`, which may be longer than the car.
+void plan_safety(const double* states, int plans, double ahead_m, const PlacedBox& box, const Agents& agents, const RoadCheck& road,
+                 const StopLines& lines, double* centers, double* clearances_m, double* by_step, double* excess);
 
 // Demands (6, N, T) of plans (N, T, 3) on a vehicle: speed backwards, speed, acceleration, deceleration, lateral
 // acceleration, curvature.

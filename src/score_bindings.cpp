@@ -285,6 +285,20 @@ KERNEL(driving_direction) {
   });
 }
 
+KERNEL(edge_distances) {
+  return call("edge_distances", values, count, [](Arguments& take) {
+    const Doubles x(take.next(), "x", 1), y(take.next(), "y", 1), edges(take.next(), "edges", 3);
+    const double reach_m = take.number();
+    const Array<double> distances(take.next(), "distances", 2);
+    edges.of(1, 2, "edges").of(2, 2, "edges"), distances.of(0, x.size(0), "distances").of(1, y.size(0), "distances");
+    unlocked([&] {
+      edge_distances(x.data(), static_cast<int>(x.size(0)), y.data(), static_cast<int>(y.size(0)), edges.data(),
+                     static_cast<int>(edges.size(0)), reach_m, distances.data());
+    });
+    return 0;
+  });
+}
+
 KERNEL(point_clearances) {
   return call("point_clearances", values, count, [](Arguments& take) {
     const GridArguments grid(take);

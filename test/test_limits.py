@@ -14,7 +14,6 @@ from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.planning.repair import repair_points
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.scoring.limits import RouteLimits
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check
 
 FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m
@@ -131,7 +130,7 @@ def test_a_green_light_and_a_line_whose_light_is_not_told_limit_nothing():
     green = with_light(observation(speed=8.0), LightState.GREEN)
     untold = replace(green, traffic_lights=TrafficLights(np.array([8]), np.array([int(LightState.RED)])))
     for scene in (green, untold):
-        limits = RouteLimits.of(scene, config())
+        limits = SafetyContext(scene, config()).limits
         assert not limits.kinds
         assert len(limits.closed_lines) == 0
 
@@ -142,7 +141,7 @@ def test_a_stop_line_behind_a_bend_is_found_along_the_route():
     ends = np.array([[[42.0 - 1.75, 30.0], [42.0 + 1.75, 30.0]]])  # the car drives north there
     lights = TrafficLights(np.array([1]), np.array([int(LightState.RED)]))
     scene = replace(scene, stop_lines=StopLines(ends, np.array([1])), traffic_lights=lights)
-    limits = RouteLimits.of(scene, config())
+    limits = SafetyContext(scene, config()).limits
     assert limits.at_m[0] == pytest.approx(30.0 + 12.0 * np.pi / 2 + 18.0 - FRONT_M - 1.0, abs=0.3)
 
 
@@ -235,12 +234,12 @@ def test_mirrored_scenes_have_mirrored_limits():
     mirrored = ends[:, ::-1] * [1.0, -1.0]
     lights = TrafficLights(np.array([1]), np.array([int(LightState.RED)]))
     found = [
-        RouteLimits.of(
+        SafetyContext(
             replace(
                 observation(speed=8.0, route=route), stop_lines=StopLines(lines, np.array([1])), traffic_lights=lights
             ),
             config(),
-        )
+        ).limits
         for route, lines in ((left, ends), (right, mirrored))
     ]
     np.testing.assert_allclose(found[0].at_m, found[1].at_m, atol=1e-6)

@@ -84,6 +84,17 @@ def test_a_repaired_plan_stands_beside_the_one_that_was_not():
     assert "of `hard`; an iteration took - ms" in text_of({**without, "repair-hard": hard})
 
 
+def test_time_beside_the_network_is_that_of_the_step_and_of_the_node():
+    files = results.read(ROOT / "docs/bench")
+    page = text_of(files)
+    row = files["step"]["parts"]["repaired"]
+    assert f"| repaired | {row['steps']} | {row['ms_p50']:.2f} | {row['ms_p95']:.2f} | {row['ms_p99']:.2f} |" in page
+    node = files["node"]
+    assert f"| overhead | {node['overhead_ms_p50']:.2f} | {node['overhead_ms_p99']:.2f} |" in page
+    rest = {stem: some for stem, some in files.items() if stem not in ("step", "node")}
+    assert "## Time beside the network" not in text_of(rest)
+
+
 def test_two_ways_of_one_planner_are_two_rows():
     files = results.read(ROOT / "docs/bench")
     scored = files["eval-test"]

@@ -345,6 +345,33 @@ def speed(files: Mapping[str, Numbers]) -> str:
     return f"## Time of a step\n\nMilliseconds.\n\n{_table(heads, rows)}\n{_sources(some)}"
 
 
+def time_beside_the_network(files: Mapping[str, Numbers]) -> str:
+    """The engine's step without the network, of `bench step`; what the node adds to it, of `bench node`."""
+    parts = []
+    if step := files.get("step"):
+        text = (
+            f"Milliseconds of processor time of the engine's step without the network: `{step['planner']}` on "
+            f"{step['scenes']} scenes of `{step['set']}`, known objects and road, median of {step['runs']} runs."
+        )
+        rows = [
+            (name, str(row["steps"]), *(_format(row[f"ms_p{p}"], 2) for p in (50, 95, 99)), f"{row['iterations']:.2f}")
+            for name, row in step["parts"].items()
+        ]
+        heads = ("steps", "number", "p50", "p95", "p99", "repair iterations")
+        parts.append(f"{text}\n\n{_table(heads, rows)}\n{_sources({'step': step})}")
+    if node := files.get("node"):
+        text = (
+            "Milliseconds from the arrival of the front image to the published trajectory, less the planner's: three "
+            f"{node['images']} at 10 Hz, median of {node['runs']} runs of {node['seconds']:.0f} s. The bound is the "
+            "decoding of the images on one thread."
+        )
+        row = (_format(node[key], 2) for key in ("overhead_ms_p50", "overhead_ms_p99", "bound_decode_ms"))
+        parts.append(
+            f"{text}\n\n{_table(('node', 'p50', 'p99', 'bound'), [('overhead', *row)])}\n{_sources({'node': node})}"
+        )
+    return "## Time beside the network\n\n" + "\n".join(parts) if parts else ""
+
+
 def reflection(files: Mapping[str, Numbers]) -> str:
     """Effect of guidance and reflection, a table per set and group of scenes."""
     heads = ("variant", *SCORES.values(), "to base (95 %)", "plans reflected", "ms")
@@ -371,7 +398,7 @@ def reflection(files: Mapping[str, Numbers]) -> str:
 
 Section = Callable[[Mapping[str, Numbers]], str]
 PAGES: dict[str, tuple[str, tuple[Section, ...]]] = {
-    "results.md": (HEAD, (all_planners, open_loop, families, closed_loop, speed)),
+    "results.md": (HEAD, (all_planners, open_loop, families, closed_loop, speed, time_beside_the_network)),
     "results_settings.md": (HEAD_SETTINGS, (decoding, repair, ablations, reflection)),
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import kinematics
 from ..config import GuardConfig
-from ..domain import Observation, Plan, Trajectory, Verdict
+from ..domain import Observation, Plan, Verdict
 from ..scoring.safety import BACKWARDS_MPS, SafetyContext, unsafe_reason, vehicle_demands
 
 AVERAGE_S = 0.5  # accelerations are averaged over this time: finer ones are noise of a 2 Hz plan
@@ -57,12 +57,10 @@ def infeasible_reason(plan: Plan, observation: Observation, guard: GuardConfig) 
         return f"the plan drives backwards at {backwards:.2f} m/s, allowed {BACKWARDS_MPS:.2f} m/s"
 
     stride = max(1, round(AVERAGE_S / trajectory.dt_s))
-    coarse = (
-        Trajectory(trajectory.poses[stride - 1 :: stride], stride * trajectory.dt_s)
-        if (len(trajectory.poses) >= stride)
-        else trajectory
-    )
-    for what, values, limit, unit in vehicle_demands(coarse.poses[None], coarse.dt_s, observation.ego.speed_mps, guard):
+    if len(trajectory.poses) < stride:
+        stride = 1
+    coarse, dt_s = trajectory.poses[None, stride - 1 :: stride], stride * trajectory.dt_s
+    for what, values, limit, unit in vehicle_demands(coarse, dt_s, observation.ego.speed_mps, guard):
         value = float(values.max())
         if value > limit:
             return f"the plan {what} {value:.2f} {unit}, allowed {limit:.2f} {unit}"

@@ -85,23 +85,25 @@ def grid(
     grid_from_ego = geometry.invert(np.asarray(ego_from_grid, float))
     space = shapely.transform(space, lambda points: geometry.transform_points(grid_from_ego, points))
     x, y = (resolution_m * np.arange(int(np.ceil(side / resolution_m)) + 1) for side in size_m)
-    squared = np.full((len(x), len(y)), REACH_M**2)
-    edges = _edges(space)
-    lows, highs = edges.min(axis=1) - REACH_M, edges.max(axis=1) + REACH_M
-    near_grid = ((lows <= (x[-1], y[-1])) & (highs >= 0.0)).all(axis=1)
-    for (start, stop), low, high in zip(edges[near_grid], lows[near_grid], highs[near_grid], strict=True):
-        # Only cells in reach of this piece of the edge can be nearer to it than to any other.
-        rows = slice(*np.searchsorted(x, (low[0], high[0])))
-        columns = slice(*np.searchsorted(y, (low[1], high[1])))
-        dx, dy = x[rows, None] - start[0], y[None, columns] - start[1]
-        step = stop - start
-        share = np.clip((dx * step[0] + dy * step[1]) / (step @ step), 0.0, 1.0)
-        near = squared[rows, columns]  # a view
-        np.minimum(near, (dx - share * step[0]) ** 2 + (dy - share * step[1]) ** 2, out=near)
-    inside = contains(space, np.stack(np.broadcast_arrays(x[:, None], y), axis=-1))
-    distance = np.sqrt(squared)
-    signed = np.where(inside, distance, -distance) - ROUNDING_M
+    distance = np.full((len(x), len(y)), REACH_M)
+    kernels.edge_distances(x, y, _edges(space), REACH_M, distance)
+    signed = np.where(_inside(space, x, y, distance, resolution_m), distance, -distance) - ROUNDING_M
     return DrivableGrid(signed.astype(np.float32), resolution_m, ego_from_grid)
+
+
+def _inside(space: Any, x: Array, y: Array, distance: Array, resolution_m: float) -> Array:
+    """(X, Y) bool, `contains` of the points of a grid at these distances (X, Y) from the edge of the space.
+
+    A point further from the edge than from the point before it in its row is on the same side as that one: only the
+    others, and the first of each row, are tested.
+    """
+    tested = distance <= resolution_m + ROUNDING_M
+    tested[:, 0] = True
+    rows, columns = np.nonzero(tested)
+    inside = np.zeros(tested.shape, bool)
+    inside[rows, columns] = contains(space, np.stack([x[rows], y[columns]], axis=-1))
+    last_tested = np.maximum.accumulate(np.where(tested, np.arange(len(y)), 0), axis=1)
+    return np.take_along_axis(inside, last_tested, axis=1)
 
 
 def _edges(space: Any) -> Array:

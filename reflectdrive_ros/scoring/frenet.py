@@ -47,20 +47,25 @@ class FrenetFrame:
     at: Array  # (R,) metres along, 0 where the car is
 
     @staticmethod
-    def of(route: Array) -> FrenetFrame | None:
-        """Of a route (L, 2+) that leads past the car; None where there is none, or it is elsewhere."""
-        line = geometry.distinct_points(np.asarray(route, float))
-        if len(line) < 2:
-            return None
-        begins_m, aside_m = geometry.ego_on_route(line)
+    def of(route: Array, ego_place: tuple[float, float] | None = None) -> FrenetFrame | None:
+        """Of a route (L, 2+) that leads past the car; None where there is none, or it is elsewhere. `ego_place` is
+        `geometry.ego_on_route` of it, if that is known and no point of the route repeats the one before."""
+        line = np.asarray(route, float)
+        if ego_place is None:
+            line = geometry.distinct_points(line)
+            if len(line) < 2:
+                return None
+            ego_place = geometry.ego_on_route(line)
+        begins_m, aside_m = ego_place
         if abs(aside_m) > BESIDE_M:
             return None
-        along = geometry.arc_lengths(line)
-        first, last = max(begins_m - BACK_M, 0.0), min(begins_m + REACH_M, along[-1])
+        length_m = geometry.arc_lengths(line)[-1]
+        first, last = max(begins_m - BACK_M, 0.0), min(begins_m + REACH_M, length_m)
         at = np.linspace(first, last, max(round((last - first) / STEP_M) + 1, 2))
-        behind, ahead = (_places(line, np.clip(at + way, 0.0, along[-1])) for way in (-TANGENT_M, TANGENT_M))
+        ends = (np.clip(at + way, 0.0, length_m) for way in (-TANGENT_M, TANGENT_M))
+        places, behind, ahead = _places(line, np.concatenate([at, *ends])).reshape(3, -1, 2)
         heading = np.unwrap(np.arctan2(*(ahead - behind).T[::-1]))
-        return FrenetFrame(_places(line, at), heading, at - begins_m)
+        return FrenetFrame(places, heading, at - begins_m)
 
     def to_frenet(self, points: Array) -> FrenetPoints:
         """Points (.., T, 2), each found on the route near where its step from the one before leads."""

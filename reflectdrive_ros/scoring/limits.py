@@ -60,13 +60,13 @@ class RouteLimits:
         return RouteLimits((), empty, empty, empty, empty, np.zeros((0, 3)), np.zeros((0, 2, 2)), empty)
 
     @staticmethod
-    def of(observation: Observation, config: Config) -> RouteLimits:
-        """The limits that an observation tells of; unknown inputs limit nothing."""
-        route = geometry.distinct_points(observation.route)
+    def of(observation: Observation, config: Config, route: Array | None, here_m: float) -> RouteLimits:
+        """The limits that an observation tells of; unknown inputs limit nothing. `route` (L, 3) is that of the
+        observation without repeated points, None if there is none, and `here_m` the ego's distance along it."""
         lines = _facing_lines(observation)
-        if len(route) < 2 and not lines:
+        if route is None and not lines:
             return RouteLimits.none()
-        builder = _Builder(observation, config, route if len(route) >= 2 else None)
+        builder = _Builder(observation, config, route, here_m)
         for ends, state in lines:
             builder.add_light(ends, state)
         if builder.route is not None:
@@ -77,6 +77,10 @@ class RouteLimits:
 
     def allowed_speeds(self, at_m: Array, dt_s: float) -> Array:
         """(...) mean speed in m/s that a car at distances (...) may have in the next `dt_s`; infinite if unlimited."""
+        return np.asarray(self._allowed_by_place(at_m, dt_s).min(axis=-1, initial=np.inf))
+
+    def _allowed_by_place(self, at_m: Array, dt_s: float) -> Array:
+        """(..., C) the speed that each place allows."""
         at_m = np.asarray(at_m, float)[..., None]
         room_m = self.at_m - at_m
         slowing = np.sqrt(self.speeds_mps**2 + 2.0 * self.braking_mps2 * np.maximum(room_m, 0.0))
@@ -85,7 +89,7 @@ class RouteLimits:
         # No interval ends beyond a place to stop.
         ending = np.where(np.isinf(self.until_m), np.maximum(room_m, 0.0) / dt_s, np.inf)
         allowed = np.minimum(slowing, ending)
-        return np.asarray(np.where(at_m < self.until_m, allowed, np.inf).min(axis=-1, initial=np.inf))
+        return np.where(at_m < self.until_m, allowed, np.inf)
 
     def first_crossings(self, poses: Array) -> Array:
         """(N,) first step at which the car has crossed a closed line, of rear-axle poses (N, T, 3) in the ego frame,
@@ -109,33 +113,17 @@ class RouteLimits:
     def factors(self, poses: Array, speeds_mps: Array, dt_s: float, speed_mps: float) -> tuple[PlanningFactor, ...]:
         """The places that hold a plan back, the nearest first: poses (T, 3) with mean speeds (T,) up to each of them,
         of a car that drives at `speed_mps` now."""
+        told = np.isinf(self.until_m) | (self.speeds_mps <= speed_mps - SLOWER_MPS)  # places to stop, lower limits
+        if not told.any():
+            return ()
         steps = np.hypot(*np.diff(poses[:, :2], axis=0, prepend=np.zeros((1, 2))).T)
         before_m = np.concatenate([[0.0], np.cumsum(steps)[:-1]])
-        found = []
-        for place in np.argsort(self.at_m, kind="stable").tolist():
-            stops = bool(np.isinf(self.until_m[place]))
-            if not stops and self.speeds_mps[place] > speed_mps - SLOWER_MPS:
-                continue
-            if (speeds_mps > self._only(place).allowed_speeds(before_m, dt_s) - BINDING_MPS).any():
-                found.append(
-                    PlanningFactor(
-                        self.kinds[place], self.poses[place], float(self.at_m[place]), float(self.speeds_mps[place])
-                    )
-                )
-        return tuple(found)
-
-    def _only(self, place: int) -> RouteLimits:
-        """The limits of one place, without closed lines."""
-        here, none = slice(place, place + 1), RouteLimits.none()
-        return RouteLimits(
-            self.kinds[here],
-            self.at_m[here],
-            self.until_m[here],
-            self.speeds_mps[here],
-            self.braking_mps2[here],
-            self.poses[here],
-            none.closed_lines,
-            none.reach_m,
+        allowed_mps = self._allowed_by_place(before_m, dt_s)
+        binding = told & (speeds_mps[:, None] > allowed_mps - BINDING_MPS).any(axis=0)
+        return tuple(
+            PlanningFactor(self.kinds[place], self.poses[place], float(self.at_m[place]), float(self.speeds_mps[place]))
+            for place in np.argsort(self.at_m, kind="stable")
+            if binding[place]
         )
 
 
@@ -156,12 +144,11 @@ def _facing_lines(observation: Observation) -> list[tuple[Array, LightState]]:
 class _Builder:
     """Collects the limits of one observation."""
 
-    def __init__(self, observation: Observation, config: Config, route: Array | None) -> None:
-        self.observation, self.config, self.route = observation, config, route
+    def __init__(self, observation: Observation, config: Config, route: Array | None, here_m: float) -> None:
+        self.observation, self.config, self.route, self.here_m = observation, config, route, here_m
         vehicle = config.vehicle
         self.front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
         self.speed_mps = max(observation.ego.speed_mps, 0.0)
-        self.here_m = 0.0 if route is None else geometry.ego_on_route(route)[0]
         self.kinds: list[FactorKind] = []
         self.rows: list[tuple[float, float, float, float]] = []  # at, until, speed, braking
         self.closed: list[tuple[Array, float]] = []

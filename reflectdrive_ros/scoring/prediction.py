@@ -12,7 +12,6 @@ both counts where they have the same sign. Leads adapt to their own leads in the
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,9 +45,8 @@ STOP_GAP_M = 0.5  # behind a standing lead
 def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) -> Forecast:
     """Agents at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but agents along the road follow it, known
     accelerations and yaw rates act for a while, and no agent drives through its lead."""
-    straight_on = kinematics.forecast(others, dt_s, steps)
-    if len(others) == 0 or straight_on.source is not ForecastSource.CONSTANT_VELOCITY:
-        return straight_on
+    if len(others) == 0 or others.predicted_poses is not None:
+        return kinematics.forecast(others, dt_s, steps)
     speeds_mps = np.hypot(*others.velocities_mps.T)
     places = find_on_road(road, others)
     leads = find_leads(others, *places)
@@ -58,9 +56,10 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
     yaw_rates = still if others.yaw_rates_rps is None else others.yaw_rates_rps
     changes = (accelerations != 0.0) | (yaw_rates != 0.0) | np.isfinite(leads.gaps_m)
     if not (in_lane | changes).any():
-        return straight_on
-    driven_m = driven_distances(speeds_mps, accelerations, leads, dt_s * np.arange(steps + 1))
-    poses = straight_on.poses.copy()
+        return kinematics.forecast(others, dt_s, steps)
+    times_s = dt_s * np.arange(steps + 1)
+    driven_m = driven_distances(speeds_mps, accelerations, leads, times_s)
+    poses = kinematics.straight_on(others, times_s)
     free = np.flatnonzero(changes & ~in_lane)
     poses[free] = _along_arcs(others.poses[free], others.velocities_mps[free], yaw_rates[free], driven_m[free])
     if road is not None and in_lane.any():
@@ -68,7 +67,8 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
         poses[in_lane] = along_road(road, *lanes, others.poses[in_lane], speeds_mps[in_lane], driven_m[in_lane])
     known = others.accelerations_mps2 is not None or others.yaw_rates_rps is not None
     source = ForecastSource.ACCELERATION if known else ForecastSource.ALONG_ROAD
-    return replace(straight_on, poses=poses, source=source)
+    poses.flags.writeable = False  # so that no copy is kept
+    return Forecast(poses, others.sizes, dt_s, source)
 
 
 class RoadPlaces(NamedTuple):

@@ -17,9 +17,8 @@ Unknown inputs are not checked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -82,13 +81,24 @@ class SafetyContext:
     @cached_property
     def road(self) -> FrenetFrame | None:
         """Frenet frame of the route; None if the vehicle is not on it."""
-        return None if self.route is None else FrenetFrame.of(self.route)
+        return None if self.route_line is None else FrenetFrame.of(self.route_line, self.ego_place)
 
     @cached_property
     def route(self) -> Array | None:
         """(L, 3) route; None if it has fewer than two different points."""
-        route = self.observation.route
-        return route if len(geometry.distinct_points(route)) >= 2 else None
+        return None if self.route_line is None else self.observation.route
+
+    @cached_property
+    def route_line(self) -> Array | None:
+        """(L, 3) route without points that repeat the one before; None if fewer than two are left."""
+        line = geometry.distinct_points(self.observation.route)
+        return line if len(line) >= 2 else None
+
+    @cached_property
+    def ego_place(self) -> tuple[float, float]:
+        """Metres along `route_line`, and to its left, of the ego."""
+        assert self.route_line is not None
+        return geometry.ego_on_route(self.route_line)
 
     @cached_property
     def can_check(self) -> bool:
@@ -98,7 +108,8 @@ class SafetyContext:
     @cached_property
     def limits(self) -> RouteLimits:
         """Places where a plan has to be slow or to stop, and closed stop lines."""
-        return RouteLimits.of(self.observation, self.config)
+        here_m = 0.0 if self.route_line is None else self.ego_place[0]
+        return RouteLimits.of(self.observation, self.config, self.route_line, here_m)
 
     @property
     def grid(self) -> DrivableGrid | None:
@@ -145,24 +156,21 @@ class SafetyContext:
         vehicle, margin_m = self.config.vehicle, self.config.repair.stop_gap_m
         if self.forecast is None or margin_m <= 0.0 or len(self.forecast.poses) == 0:
             return vehicle
-        longer = [longer_in_front(vehicle, share * margin_m) for share in np.linspace(1.0, 0.0, STOP_GAP_CHOICES)]
-        centres = np.array([[each.rear_axle_to_center_m, 0.0, 0.0] for each in longer])
-        sizes = np.array([[each.length_m, each.width_m] for each in longer])
+        longer, centres, sizes = longer_vehicles(vehicle, margin_m)
         now = self.forecast.poses[:, 0]
         touched = geometry.boxes_overlap(centres[:, None], sizes[:, None], now[None], self.inflated_sizes[None])
         touched &= ~touched[-1]  # those that the vehicle itself touches are not checked with any gap
         return longer[int(np.argmin(touched.any(axis=1)))]
 
     @cached_property
-    def inflated_agents(self) -> AgentTracks:
-        """Agents of the scene with `inflated_sizes`."""
-        return replace(self.scene.agents, sizes=self.inflated_sizes)
-
-    @cached_property
     def for_kernels(self) -> tuple[Any, ...]:
-        """Arguments of `kernels.plan_safety`: inflated agents, closed lines, the grid."""
+        """Arguments of `kernels.plan_safety`: agents with `inflated_sizes`, closed lines, the grid."""
+        columns, present, _, are_static = self.scene.agents.for_kernels()
         return (
-            *self.inflated_agents.for_kernels(),
+            columns,
+            present,
+            self.inflated_sizes,
+            are_static,
             self.limits.closed_lines,
             self.limits.reach_m,
             *(NO_GRID if self.grid is None else drivable.for_kernels(self.grid)),
@@ -182,6 +190,14 @@ class SafetyContext:
             return OUTLINE * (length_m, width_m), OUTLINE_MARGIN_M
         outline, spacing_m = drivable.outline(length_m, width_m, self.grid.resolution_m)
         return outline, 0.5 * spacing_m
+
+
+@lru_cache(maxsize=8)
+def longer_vehicles(vehicle: VehicleConfig, margin_m: float) -> tuple[list[VehicleConfig], Array, Array]:
+    """The vehicle longer in front by shares of `margin_m`, from all to none; centre poses (C, 3) and sizes (C, 2)."""
+    longer = [longer_in_front(vehicle, share * margin_m) for share in np.linspace(1.0, 0.0, STOP_GAP_CHOICES)]
+    centres = np.array([[each.rear_axle_to_center_m, 0.0, 0.0] for each in longer])
+    return longer, centres, np.array([[each.length_m, each.width_m] for each in longer])
 
 
 def longer_in_front(vehicle: VehicleConfig, by_m: float) -> VehicleConfig:
@@ -225,21 +241,25 @@ def unsafe_reason(trajectory: Trajectory, known: SafetyContext) -> str:
     """The first collision, departure from the road or crossing of a closed stop line within the safe horizon of the
     guard; empty if there is none."""
     steps = min(len(trajectory.poses), int(known.config.guard.safe_horizon_s / trajectory.dt_s + 1e-6))
-    centres = box_centres(trajectory.poses[:steps], known.config.vehicle)
+    poses, dt_s = trajectory.poses[:steps], trajectory.dt_s
+    centres = box_centres(poses, known.config.vehicle)
+    moving = np.abs(kinematics.speeds(trajectory)[:steps]) > STANDING_MPS
     return (
-        first_collision(trajectory, centres, known)
-        or off_road_reason(trajectory, centres, known)
-        or red_light_reason(trajectory.poses[:steps], trajectory.dt_s, known)
+        first_collision(poses, dt_s, centres, moving, known)
+        or off_road_reason(dt_s, centres, moving, known)
+        or red_light_reason(poses, dt_s, known)
     )
 
 
-def first_safe(choices: Sequence[Trajectory], known: SafetyContext, lights: SafetyContext | None) -> Trajectory:
-    """The first trajectory that is safe and crosses no closed stop line of `lights`; the last if none is."""
-    for trajectory in choices:
-        crosses = lights is not None and red_light_reason(trajectory.poses, trajectory.dt_s, lights)
+def first_safe(choices: Array, dt_s: float, known: SafetyContext, lights: SafetyContext | None) -> Trajectory:
+    """The first trajectory of poses (C, T, 3) that is safe and crosses no closed stop line of `lights`; the last if
+    none is."""
+    for poses in choices:
+        trajectory = Trajectory(poses, dt_s)
+        crosses = lights is not None and red_light_reason(poses, dt_s, lights)
         if not crosses and not unsafe_reason(trajectory, known):
-            return trajectory
-    return choices[-1]
+            break
+    return trajectory
 
 
 def red_light_reason(poses: Array, dt_s: float, known: SafetyContext) -> str:
@@ -248,19 +268,18 @@ def red_light_reason(poses: Array, dt_s: float, known: SafetyContext) -> str:
     return "" if step > len(poses) else f"the plan crosses the stop line of a red light after {step * dt_s:.1f} s"
 
 
-def first_collision(trajectory: Trajectory, centres: Array, known: SafetyContext) -> str:
-    """The first collision of the ego boxes (T, 3) with an inflated box, except at standstill and from behind; empty if
-    there is none."""
-    forecast = known.forecast_at(trajectory.dt_s, len(centres))
+def first_collision(poses: Array, dt_s: float, centres: Array, moving: Array, known: SafetyContext) -> str:
+    """The first collision with an inflated box, except at standstill and from behind; empty if there is none. Of the
+    ego's rear-axle poses (T, 3), its box centres (T, 3), and whether it is `moving` (T,)."""
+    forecast = known.forecast_at(dt_s, len(centres))
     if forecast is None or len(forecast.poses) == 0:
         return ""
     vehicle, sizes = known.config.vehicle, known.inflated_sizes
-    moving = np.abs(kinematics.speeds(trajectory)[: len(centres)]) > STANDING_MPS
     # The first contact with each agent decides, as in the PDM score: after a collision from behind the predicted agent
     # overlaps the ego, which is not a fault of the plan.
     fault = kernels.first_fault(
         centres,
-        trajectory.poses[: len(centres)],
+        poses,
         moving,
         vehicle.length_m,
         vehicle.width_m,
@@ -271,10 +290,10 @@ def first_collision(trajectory: Trajectory, centres: Array, known: SafetyContext
         return ""
     who, when = divmod(fault, len(centres))
     x, y = forecast.poses[who, 0, :2]
-    return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when + 1) * trajectory.dt_s:.1f} s"
+    return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when + 1) * dt_s:.1f} s"
 
 
-def off_road_reason(trajectory: Trajectory, centres: Array, known: SafetyContext) -> str:
+def off_road_reason(dt_s: float, centres: Array, moving: Array, known: SafetyContext) -> str:
     """When the outline of the vehicle leaves the drivable space; empty if it does not, at standstill, or if the space
     is unknown.
 
@@ -284,12 +303,11 @@ def off_road_reason(trajectory: Trajectory, centres: Array, known: SafetyContext
         return ""
     here = box_centres(np.zeros((1, 3)), known.config.vehicle)
     clearance = exact_road_clearances(known.grid, np.concatenate([here, centres]), known.config.vehicle)
-    moving = np.abs(kinematics.speeds(trajectory)[: len(centres)]) > STANDING_MPS
     best_so_far = np.maximum.accumulate(clearance)[:-1]
     out = (clearance[1:] <= 0.0) & (clearance[1:] < best_so_far - known.grid.resolution_m) & moving
     if not out.any():
         return ""
-    return f"the plan leaves the drivable space after {(int(np.argmax(out)) + 1) * trajectory.dt_s:.1f} s"
+    return f"the plan leaves the drivable space after {(int(np.argmax(out)) + 1) * dt_s:.1f} s"
 
 
 def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCheck:
