@@ -40,7 +40,7 @@ SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with t
     "reflectdrive": TOKEN_MODEL,
     "drivefine": (
         "models/drivefine_small/onnx/card.json",
-        "fe85ae5a1107944bec4a461272de38e224d6a6c0a7efd92686e0520328b7511d",
+        "b3dac72c56f0e3e7dfed65b52f664e64ca4bc98ff8c9eeb517b1794c386e13f0",
     ),
     "reflexdiffusion": (
         "models/reflexdiffusion_small/onnx/card.json",
