@@ -132,7 +132,8 @@ JUDGE := eval --closed-loop --judge carla --seeds 21 $(ONE_THREAD)
 JUDGED := $(addprefix $(NUMBERS)/closed-loop-judge-carla,.json -reflexdiffusion.json -road-reflexdiffusion.json)
 TOWNS := .venv/judges
 TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-test-reflexdiffusion.json \
-	eval-test-reflexdiffusion-single.json eval-real_tracks.json decoding.json repair.json reflection-val.json \
+	eval-test-reflexdiffusion-single.json eval-real_tracks.json decoding.json decoding-drivefine.json repair.json \
+	reflection-val.json \
 	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
 	closed-loop-road-reflexdiffusion.json closed-loop-every-full.json planner-onnxruntime.json step.json node.json) $(JUDGED)
 LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
@@ -168,6 +169,8 @@ $(NUMBERS)/eval-test-reflexdiffusion-single.json: COMMAND = eval --scenes test -
 	--privilege objects --setting reflexdiffusion.repair=false
 $(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
 $(NUMBERS)/decoding.json: COMMAND = bench decoding --scenes val --limit 150 $(ONE_THREAD) --model $(SMALL)/weights.safetensors
+$(NUMBERS)/decoding-drivefine.json: COMMAND = bench decoding --scenes val --limit 100 --planner drivefine $(ONE_THREAD) \
+	--model models/drivefine_small/weights.safetensors
 $(NUMBERS)/repair.json: COMMAND = bench repair --planner reflectdrive2 --scenes val --random-weights --limit 100 $(ONE_THREAD)
 $(NUMBERS)/reflection-val.json: COMMAND = bench reflection --scenes val --limit 200 --guidance 0.9 1 1.3
 $(NUMBERS)/closed-loop.json: COMMAND = $(CLOSED) --planner route_follower

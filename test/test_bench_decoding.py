@@ -16,6 +16,7 @@ from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.model.token.moe import RefineConfig
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.tokens import Axis, Codebook, TokenLayout
@@ -90,6 +91,20 @@ def test_the_table_has_a_row_for_each_way_and_the_oracle_is_never_worse(given, t
     told = capsys.readouterr().out
     assert "edit rounds 0" in told
     assert f"read relative to the road {found['expert']['tokens']:.1f}, without the road" in told
+
+
+def test_drivefine_has_rows_of_its_rounds_and_of_the_order_of_its_tokens(given, tmp_path):
+    scenes, _ = given
+    words = {"words": features.WORDS, "text_vocabulary": len(features.WORDS), "text_length": 12}
+    net = tiny_net(layout=replace(POSES, last_waypoint_first=True), refine=RefineConfig(1), **words)
+    model, out = tmp_path / "model/weights.safetensors", tmp_path / "decoding.json"
+    checkpoint.save(net, model, {})
+    call = ["bench", "decoding", "--scenes", str(scenes), "--planner", "drivefine", "--model", str(model)]
+    assert main([*call, "--limit", "1", "--setting", "drivefine.candidates=2", "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert set(decoding.LAYOUTS) < set(rows)
+    assert rows["draft rounds 4, refined"] == rows["configured"]
+    assert rows["configured"]["best"] >= rows["configured"]["single"]
 
 
 def test_what_the_expert_scores_in_tokens_is_told_with_and_without_the_road():

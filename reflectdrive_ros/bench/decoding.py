@@ -89,7 +89,8 @@ CEILINGS = tuple(each.name for each in fields(Ceiling))
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_bench_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
-    parser.set_defaults(planner="reflectdrive2")
+    recipes = ("reflectdrive2", "drivefine")
+    parser.add_argument("--planner", choices=recipes, default=recipes[0], help="recipe (%(default)s)")
 
 
 @command()

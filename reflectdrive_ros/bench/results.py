@@ -174,22 +174,26 @@ def families(files: Mapping[str, Numbers]) -> str:
 
 
 def decoding(files: Mapping[str, Numbers]) -> str:
-    """The effect of each decoding parameter."""
-    numbers = files.get("decoding")
-    if not numbers:
+    """The effect of each decoding parameter: one table per planner."""
+    some = {stem: numbers for stem, numbers in files.items() if stem.startswith("decoding")}
+    if not some:
         return ""
+    text = (
+        "PDMS of the first plan (to the most probable goal or, of `drivefine`, of the most probable tokens), of the "
+        "best candidate by the score with the recorded future (an upper bound), and of the plan that the planner selects."
+    )
+    return f"## Decoding\n\n{text}\n\n" + "\n".join(map(_decoding_table, some.values())) + _sources(some)
+
+
+def _decoding_table(numbers: Numbers) -> str:
     rows = []
     for way, row in numbers["rows"].items():
         low, high = row["difference_95"]
         scores = (f"{row[key]:.1f}" for key in ("single", "best", "chosen"))
         rows.append((way, *scores, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}"))
-    heads = ("decoding", "single", "best of goals", "chosen", "single, difference", "95 %")
-    text = (
-        f"PDMS on {numbers['scenes']} scenes of `{numbers['set']}`: the plan to the most probable goal, the best of "
-        "all goals by the score with the recorded future (an upper bound), and the plan that the planner selects."
-    )
-    expert = f"{expert_sentence(numbers['expert'])}\n\n" if "expert" in numbers else ""
-    return f"## Decoding\n\n{text}\n\n{_table(heads, rows)}\n{expert}{_sources({'decoding': numbers})}"
+    heads = ("decoding", "single", "best", "chosen", "single, difference", "95 %")
+    text = f"`{numbers['model']['file']}` on {numbers['scenes']} scenes of `{numbers['set']}`:"
+    return f"{text}\n\n{_table(heads, rows)}\n{expert_sentence(numbers['expert'])}\n"
 
 
 def repair(files: Mapping[str, Numbers]) -> str:
