@@ -180,7 +180,7 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         return ""
     text = (
         "PDMS of the first plan (to the most probable goal or, of `drivefine`, of the most probable tokens), of the "
-        "best candidate by the score with the recorded future (an upper bound), and of the plan that the planner selects."
+        "best candidate by the score with the recorded future (an upper bound), of the plan that the planner selects."
     )
     return f"## Decoding\n\n{text}\n\n" + "\n".join(map(_decoding_table, some.values())) + _sources(some)
 
