@@ -34,6 +34,7 @@ from ..domain import Array, CameraFrame
 from ..errors import UserError
 from ..parallel import Workers, map_restartable
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
+from ..planning.planner import Planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_network
@@ -77,12 +78,13 @@ def drive(
     *,
     images: bool | None = None,
     random_weights: bool = False,
+    recipe: Planner | None = None,
 ) -> DriveResult:
     """Drives for `duration_s` of simulated time, or until the route ends.
 
     `images`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
     drivable area is given where `inputs.drivable_type` is not `none`. With `random_weights` the planner's network has
-    random weights.
+    random weights. `recipe` plans in place of the planner's own recipe, on its network.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
     and TrafficError as the world does.
     """
@@ -97,7 +99,7 @@ def drive(
     name = f"{planner} {RANDOM_WEIGHTS}" if random_weights else planner
     with World(options, config.vehicle) as world:
         recorder = IncidentRecorder(world, name)
-        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
+        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, planner=recipe, network=network)
         cameras = CameraHistory(world, config) if images else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
