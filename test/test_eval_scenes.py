@@ -284,6 +284,25 @@ def test_random_weights_have_a_row_beside_the_planner_for_all_that_it_is_told(ra
     assert "best_of_k" in random_rows["drivers"]["reflectdrive2 random weights (route)"]
 
 
+def test_rows_are_of_trained_weights_of_random_ones_or_of_both():
+    planners = ("reflectdrive2", "route_follower")
+    rows = {
+        (trained, random): list(driving_scores.make_drivers(planners, ("",), random, trained))
+        for trained, random in ((True, False), (True, True), (False, True))
+    }
+    assert rows == {
+        (True, False): ["reflectdrive2", "route_follower"],
+        (True, True): ["reflectdrive2", "reflectdrive2 random weights", "route_follower"],
+        (False, True): ["reflectdrive2 random weights", "route_follower"],
+    }
+
+
+def test_random_weights_alone_are_for_learned_planners(capsys):
+    words = ["eval", "--closed-loop", "--planner", "reflectdrive2", "route_follower", "--only-random-weights"]
+    assert main(words) == 2
+    assert "--only-random-weights is for learned planners" in capsys.readouterr().err
+
+
 def test_random_weights_have_not_learned_what_the_model_has(random_rows):
     """The model goes straight on at 8 m/s; who has learned nothing gets on otherwise."""
     ways = [random_rows["drivers"][f"reflectdrive2{kind} (route)"] for kind in ("", " random weights")]

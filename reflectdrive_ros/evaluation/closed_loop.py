@@ -4,7 +4,8 @@ Each drive is one generated town with reactive traffic, or one seed of traffic o
 of a judge (`--judge carla`). The engine plans at 10 Hz and the ego follows its plans. Time is simulated: a planner is
 never late, and a drive depends on its seed only, not on the machine. No town of a closed loop is part of a scene set.
 
-With `--random-weights` each learned planner drives once more with random weights. A drive that fails is listed in the
+With `--random-weights` each learned planner drives once more with random weights, with `--only-random-weights` only so:
+what choice and repair do alone. A drive that fails is listed in the
 table and sets exit code 1. `--worst N` writes a page of the N worst incidents, drawn from above.
 
 Route completion is the progress along the route divided by the distance that the speed limits allow in the same time.
@@ -177,15 +178,16 @@ def run_drives(
     random_weights: bool = False,
     where: Worlds | None = None,
     workers: Workers = 1,
+    trained: bool = True,
 ) -> Drives:
-    """Drives every planner on every seed, in parallel; with `random_weights` learned planners also with random weights.
+    """Drives every planner on every seed, in parallel; `random_weights`, `trained`: as of `make_drivers`.
 
     `where` gives the worlds of the seeds; by default generated towns.
 
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
     """
     sumo.binary("sumo")  # report a missing SUMO once, not from every drive
-    drivers = make_drivers(planners, ("",), random_weights)
+    drivers = make_drivers(planners, ("",), random_weights, trained)
     for driver in drivers.values():
         asked = replace(config, planner=driver.planner)
         get_planner(asked)
@@ -346,6 +348,11 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         "--judge", metavar="NAME", help=f"closed loop: drive in towns of others: {', '.join(worlds.TOWNS)}"
     )
     parser.add_argument(
+        "--only-random-weights",
+        action="store_true",
+        help="closed loop: drive learned planners with random weights only",
+    )
+    parser.add_argument(
         "--worst",
         type=arguments.positive_int(1000),
         metavar="N",
@@ -360,8 +367,14 @@ def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, 
         raise UserError("--worst N and --out DIR belong together: give both or neither")
     where = _worlds(args)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights, where, args.workers)
-    content = {"random_weights": args.random_weights, **where.numbers(), **table_metrics(driven)}
+    only_random = args.only_random_weights
+    if only_random and not set(args.planner) <= set(LEARNED):
+        raise UserError(f"--only-random-weights is for learned planners: name some of {', '.join(LEARNED)} only")
+    random_weights = args.random_weights or only_random
+    driven = run_drives(
+        args.planner, seeds, config, args.duration, errors, random_weights, where, args.workers, not only_random
+    )
+    content = {"random_weights": random_weights, **where.numbers(), **table_metrics(driven)}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(driven))
     if args.out is not None:
