@@ -16,6 +16,7 @@ from scenes import config as scenes_config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros import parallel, planning
+from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.cli import scenes as scenes_run
 from reflectdrive_ros.config import Config, ConfigError
