@@ -38,6 +38,12 @@ def test_scored_scenes_are_the_same_with_one_and_two_workers(tmp_path):
     assert one.count("route_follower") == 1
 
 
+def test_work_is_chosen_by_name():
+    parser = argparse.ArgumentParser()
+    cluster.add_arguments(parser)
+    assert parser.parse_args(["--work", "eval", "--limit", "7"]).limit == 7
+
+
 def test_the_table_tells_scaling_and_the_price_of_ray():
     numbers = {
         "work": "eval",

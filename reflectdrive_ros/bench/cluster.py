@@ -32,6 +32,7 @@ from ..errors import UserError
 from ..evaluation import closed_loop, open_loop, scene_sets
 from ..parallel import Workers
 from ..provenance import write_numbers
+from ..runtime import cli_args
 
 PLANNER = "route_follower"
 Work = Callable[[Workers], str]  # what is done with some workers; its result, to compare
@@ -41,6 +42,11 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=arguments.process_count(), default=2, metavar="N", help="processes, and cores of the cluster"
+    )
+    parser.add_argument("--work", choices=WORK, default="drives", help="what is run")
+    cli_args.add_scenes_argument(parser, "val")
+    parser.add_argument(
+        "--limit", type=arguments.positive_int(), default=500, metavar="N", help="scenes of `eval` and of `scenes`"
     )
     parser.add_argument("--seeds", type=arguments.positive_int(10_000), default=8, metavar="N", help="drives in a run")
     parser.add_argument(
