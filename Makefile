@@ -184,7 +184,7 @@ $(NUMBERS)/reflection-tag.json: COMMAND = $(REFLECT) --scenes $(SEEN)/tag
 $(NUMBERS)/reflection-tag.json: $(SEEN)/tag
 $(NUMBERS)/reflection-hard.json: COMMAND = $(REFLECT) --scenes $(SEEN)/hard
 $(NUMBERS)/reflection-hard.json: $(SEEN)/hard
-$(NUMBERS)/reflection-drives.json: COMMAND = $(REFLECT) --closed-loop --seeds 12
+$(NUMBERS)/reflection-drives.json: COMMAND = $(REFLECT) --closed-loop --seeds 10 --duration 25
 $(NUMBERS)/cluster-drives.json: COMMAND = bench cluster --work drives --seeds 4 --duration 4 --repeats 5
 $(NUMBERS)/cluster-eval.json: COMMAND = bench cluster --work eval --repeats 5
 $(NUMBERS)/cluster-scenes.json: COMMAND = bench cluster --work scenes --repeats 3

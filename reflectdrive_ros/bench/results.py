@@ -362,7 +362,7 @@ def reflection(files: Mapping[str, Numbers]) -> str:
             title = (
                 f"Set `{numbers['set']}`{first}, {group.replace('_', ' ')}, {scenes}privilege `{numbers['privilege']}`"
             )
-            table = _reflection_table(rows, {**shown, "plan_ms_p50": "ms"})
+            table = _reflection_table(rows, shown, "plan_ms_p50")
             parts.append(f"### {title}\n\n{table}\n{_sources({stem: numbers})}")
     about = (
         "Plans of `reflexdiffusion`, in open loop without repair; differences are paired by scene or world. The "
@@ -374,22 +374,25 @@ def reflection(files: Mapping[str, Numbers]) -> str:
 def _reflection_drives(numbers: Numbers) -> str:
     measures = ("km", "at_fault_per_km", "off_road_per_km", "route_completion", "comfort", "pdms")
     shown = {name: CLOSED[name] for name in measures}
-    more = {"reflected_percent": "plans reflected, %", "reflected_steps_percent": "steps, %", "step_ms": "step, ms"}
+    shown |= {"reflected_percent": "plans reflected, %", "reflected_steps_percent": "steps, %"}
     repair = "with repair" if numbers["repair"] else "without repair"
     worlds = f"{len(numbers['worlds'])} worlds with a bend ahead, {numbers['duration_s']:g} s each"
-    return f"### Closed loop, {worlds}, {repair}\n\n{_reflection_table(numbers['drives'], {**shown, **more})}"
+    return f"### Closed loop, {worlds}, {repair}\n\n{_reflection_table(numbers['drives'], shown, 'step_ms')}"
 
 
-def _reflection_table(rows: Mapping[str, Numbers], shown: Mapping[str, str]) -> str:
+def _reflection_table(rows: Mapping[str, Numbers], shown: Mapping[str, str], time: str) -> str:
+    """`time`: the entry of milliseconds, shown relative to `base`, as all rows had the same load of the machine."""
+    base_ms = rows["base"][time]
     cells = [
         (
             f"`{name}`",
             format_difference(row["to_base"], row["to_base_95"]),
             *(_format(row[key], 2 if key.endswith("_per_km") else 1) for key in shown),
+            f"{row[time] / base_ms:.2f}",
         )
         for name, row in rows.items()
     ]
-    return _table(("variant", "PDMS to base (95 %)", *shown.values()), cells)
+    return _table(("variant", "PDMS to base (95 %)", *shown.values(), "time, of base"), cells)
 
 
 Section = Callable[[Mapping[str, Numbers]], str]
