@@ -74,7 +74,7 @@ def test_reflection_in_closed_loop_stands_beside_base_and_tells_its_time_by_it()
     }
     made = {**files["reflection-val"], "worlds": [7, 9], "duration_s": 30.0, "repair": True, "drives": drives}
     page = text_of({**files, "reflection-drives": made})
-    assert "Closed loop, 2 worlds with a bend ahead, 30 s each, with repair" in page
+    assert "In closed loop, 2 worlds with a bend ahead, 30 s each, with repair" in page
     assert "| `guidance 1, reflection` | +1.50 (-0.50 .. +2.50) | 1.0 | 0.00 | 0.25 | 60.0 |" in page
     assert "| 20.0 | 8.0 | 1.50 |" in page
 

@@ -377,7 +377,7 @@ def _reflection_drives(numbers: Numbers) -> str:
     shown |= {"reflected_percent": "plans reflected, %", "reflected_steps_percent": "steps, %"}
     repair = "with repair" if numbers["repair"] else "without repair"
     worlds = f"{len(numbers['worlds'])} worlds with a bend ahead, {numbers['duration_s']:g} s each"
-    return f"### Closed loop, {worlds}, {repair}\n\n{_reflection_table(numbers['drives'], shown, 'step_ms')}"
+    return f"### In closed loop, {worlds}, {repair}\n\n{_reflection_table(numbers['drives'], shown, 'step_ms')}"
 
 
 def _reflection_table(rows: Mapping[str, Numbers], shown: Mapping[str, str], time: str) -> str:
