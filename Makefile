@@ -197,7 +197,7 @@ $(NUMBERS)/closed-loop-road.json: COMMAND = $(FRESH) --random-weights --setting 
 $(NUMBERS)/closed-loop-reflexdiffusion.json: COMMAND = $(DENOISER)
 $(NUMBERS)/closed-loop-road-reflexdiffusion.json: COMMAND = $(DENOISER) --setting inputs.drivable_type=map
 $(NUMBERS)/closed-loop-judge-carla.json: COMMAND = $(JUDGE) --planner reflectdrive2 route_follower
-$(NUMBERS)/closed-loop-judge-carla-random.json: COMMAND = $(JUDGE) --planner reflectdrive2 --only-random-weights
+$(NUMBERS)/closed-loop-judge-carla-random.json: COMMAND = $(JUDGE) --seeds 6 --planner reflectdrive2 --only-random-weights
 $(NUMBERS)/closed-loop-judge-carla-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion
 $(NUMBERS)/closed-loop-judge-carla-road-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion \
 	--setting inputs.drivable_type=map
