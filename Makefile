@@ -129,11 +129,14 @@ CLOSED := eval --closed-loop --seeds 5 --duration 60
 FRESH := eval --closed-loop --planner reflectdrive2 --first-seed 720 --seeds 20 --duration 30
 DENOISER := eval --closed-loop --planner reflexdiffusion --first-seed 740 --seeds 20 --duration 30 $(ONE_THREAD)
 JUDGE := eval --closed-loop --judge carla --seeds 21 $(ONE_THREAD)
-JUDGED := $(addprefix $(NUMBERS)/closed-loop-judge-carla,.json -reflexdiffusion.json -road-reflexdiffusion.json)
+JUDGED := $(addprefix $(NUMBERS)/closed-loop-judge-carla,.json -random.json -reflexdiffusion.json -road-reflexdiffusion.json)
+REFLECT := bench reflection --guidance 0.9 1 $(ONE_THREAD)
+SEEN := out/reflection
 TOWNS := .venv/judges
 TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-test-reflexdiffusion.json \
 	eval-test-reflexdiffusion-single.json eval-real_tracks.json decoding.json decoding-drivefine.json repair.json \
-	reflection-val.json \
+	reflection-val.json reflection-tag.json reflection-hard.json reflection-drives.json \
+	cluster-drives.json cluster-eval.json cluster-scenes.json \
 	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
 	closed-loop-road-reflexdiffusion.json closed-loop-every-full.json planner-onnxruntime.json step.json node.json) $(JUDGED)
 LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
@@ -149,6 +152,13 @@ results-pages: setup
 
 $(TABLES): setup
 	@cd "$(ROOT)" && $(RUN) $(COMMAND) --json $@
+
+# 200 scenes near the limits of handling among 5000 of towns that no other set has; and `hard`, without its images
+$(SEEN)/tag: setup
+	@cd "$(ROOT)" && $(RUN) scenes --scenes test --first 900000 --count 5000 --no-images --out $@
+
+$(SEEN)/hard: setup
+	@cd "$(ROOT)" && $(RUN) scenes --scenes hard --no-images --out $@
 
 # beside the virtual environment's packages, of which it would replace one
 judges: setup
@@ -173,6 +183,14 @@ $(NUMBERS)/decoding-drivefine.json: COMMAND = bench decoding --scenes val --limi
 	--model models/drivefine_small/weights.safetensors
 $(NUMBERS)/repair.json: COMMAND = bench repair --planner reflectdrive2 --scenes val --random-weights --limit 100 $(ONE_THREAD)
 $(NUMBERS)/reflection-val.json: COMMAND = bench reflection --scenes val --limit 200 --guidance 0.9 1 1.3
+$(NUMBERS)/reflection-tag.json: COMMAND = $(REFLECT) --scenes $(SEEN)/tag
+$(NUMBERS)/reflection-tag.json: $(SEEN)/tag
+$(NUMBERS)/reflection-hard.json: COMMAND = $(REFLECT) --scenes $(SEEN)/hard
+$(NUMBERS)/reflection-hard.json: $(SEEN)/hard
+$(NUMBERS)/reflection-drives.json: COMMAND = $(REFLECT) --closed-loop --seeds 10 --duration 25
+$(NUMBERS)/cluster-drives.json: COMMAND = bench cluster --work drives --seeds 4 --duration 4 --repeats 5
+$(NUMBERS)/cluster-eval.json: COMMAND = bench cluster --work eval --repeats 5
+$(NUMBERS)/cluster-scenes.json: COMMAND = bench cluster --work scenes --repeats 3
 $(NUMBERS)/closed-loop.json: COMMAND = $(CLOSED) --planner route_follower
 $(NUMBERS)/closed-loop-shipped.json: COMMAND = $(CLOSED) --planner reflectdrive2 --random-weights $(ONE_THREAD)
 $(NUMBERS)/closed-loop-every-full.json: COMMAND = $(CLOSED) --planner reflectdrive2 $(ONE_THREAD) \
@@ -182,6 +200,7 @@ $(NUMBERS)/closed-loop-road.json: COMMAND = $(FRESH) --random-weights --setting 
 $(NUMBERS)/closed-loop-reflexdiffusion.json: COMMAND = $(DENOISER)
 $(NUMBERS)/closed-loop-road-reflexdiffusion.json: COMMAND = $(DENOISER) --setting inputs.drivable_type=map
 $(NUMBERS)/closed-loop-judge-carla.json: COMMAND = $(JUDGE) --planner reflectdrive2 route_follower
+$(NUMBERS)/closed-loop-judge-carla-random.json: COMMAND = $(JUDGE) --seeds 6 --planner reflectdrive2 --only-random-weights
 $(NUMBERS)/closed-loop-judge-carla-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion
 $(NUMBERS)/closed-loop-judge-carla-road-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion \
 	--setting inputs.drivable_type=map

@@ -16,6 +16,7 @@ from scenes import config as scenes_config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros import parallel, planning
+from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.cli import scenes as scenes_run
 from reflectdrive_ros.config import Config, ConfigError
@@ -282,6 +283,25 @@ def test_random_weights_have_a_row_beside_the_planner_for_all_that_it_is_told(ra
     ]
     assert (random_rows["random_weights"], random_rows["failures"]) == (True, {})
     assert "best_of_k" in random_rows["drivers"]["reflectdrive2 random weights (route)"]
+
+
+def test_rows_are_of_trained_weights_of_random_ones_or_of_both():
+    planners = ("reflectdrive2", "route_follower")
+    rows = {
+        (trained, random): list(driving_scores.make_drivers(planners, ("",), random, trained))
+        for trained, random in ((True, False), (True, True), (False, True))
+    }
+    assert rows == {
+        (True, False): ["reflectdrive2", "route_follower"],
+        (True, True): ["reflectdrive2", "reflectdrive2 random weights", "route_follower"],
+        (False, True): ["reflectdrive2 random weights", "route_follower"],
+    }
+
+
+def test_random_weights_alone_are_for_learned_planners(capsys):
+    words = ["eval", "--closed-loop", "--planner", "reflectdrive2", "route_follower", "--only-random-weights"]
+    assert main(words) == 2
+    assert "--only-random-weights is for learned planners" in capsys.readouterr().err
 
 
 def test_random_weights_have_not_learned_what_the_model_has(random_rows):

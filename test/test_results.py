@@ -56,6 +56,29 @@ def test_alternating_steps_are_held_against_full_ones_in_the_same_worlds():
     assert "against full steps alone" not in text_of(files)
 
 
+def test_reflection_in_closed_loop_stands_beside_base_and_tells_its_time_by_it():
+    files = results.read(ROOT / "docs/bench")
+    row = {
+        "km": 1.0,
+        "at_fault_per_km": 0.0,
+        "off_road_per_km": 0.25,
+        "route_completion": 60.0,
+        "comfort": 99.0,
+        "pdms": 91.0,
+        "reflected_percent": 20.0,
+        "reflected_steps_percent": 8.0,
+    }
+    drives = {
+        "base": {**row, "to_base": 0.0, "to_base_95": [0.0, 0.0], "step_ms": 20.0},
+        "guidance 1, reflection": {**row, "to_base": 1.5, "to_base_95": [-0.5, 2.5], "step_ms": 30.0},
+    }
+    made = {**files["reflection-val"], "worlds": [7, 9], "duration_s": 30.0, "repair": True, "drives": drives}
+    page = text_of({**files, "reflection-drives": made})
+    assert "In closed loop, 2 worlds with a bend ahead, 30 s each, with repair" in page
+    assert "| `guidance 1, reflection` | +1.50 (-0.50 .. +2.50) | 1.0 | 0.00 | 0.25 | 60.0 |" in page
+    assert "| 20.0 | 8.0 | 1.50 |" in page
+
+
 @pytest.mark.parametrize("content", ["{", None])
 def test_a_broken_file_or_an_empty_folder_is_one_sentence(content, tmp_path, capsys):
     if content is not None:

@@ -4,7 +4,8 @@
     gate = evaluate_gate(network, reference, "out/sets/test", 300, config, console)
 
 `gate` is stored in the card of the new graphs. The criterion is the driving score, because ids differ where two logits
-are close, and the effect of that depends on the scene.
+are close, and the effect of that depends on the scene. A denoiser
+is calibrated and scored by its recipe, as configured.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from ..config import Config
 from ..data import shards
 from ..data.shards import SetError
 from ..deploy.quantise import ActivationRange, activation_ranges, write_calibration_graphs, write_quantised
+from ..domain import Array
+from ..evaluation import driving_scores, privilege
 from ..features.images import model_inputs
 from ..model.card import CARD, MAX_PDMS_DROP, GraphCard, GraphError
-from ..planning.planner import Network
-from ..runtime.network import golden
-from ..runtime.ort_backend import CalibrationNetwork, OrtNetwork
+from ..planning import get_planner
+from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
+from ..runtime.network import golden, token_network
+from ..runtime.ort_backend import CalibrationDenoiser, CalibrationNetwork, OrtDenoiser, OrtNetwork
+from .denoiser import PRIVILEGE, compare_scores
 from .parity import compare_networks, full_rounds, lite_rounds, read_scenes, run_step
 
 CALIBRATION_SCENES = 64  # scenes from which activation ranges are measured
@@ -44,35 +49,64 @@ def quantise_and_check(
     `sets`: one to calibrate on, and one to score on. Raises GraphError if the score is too low, SetError, OSError.
     """
     learn, judge = sets
-    ranges = calibrate(card, learn, console)
+    ranges = calibrate(card, learn, config, console)
+    make = OrtDenoiser if card.kind == "denoiser" else OrtNetwork
     with tempfile.TemporaryDirectory() as place:
         write_quantised(card, Path(place), precision, ranges)
-        network = OrtNetwork(GraphCard.read(Path(place) / CARD), 1, "cpu")
-        gate = evaluate_gate(network, OrtNetwork(card, 1, "cpu"), judge, scenes, config, console)
+        network: AnyNetwork = make(GraphCard.read(Path(place) / CARD), 1, "cpu")
+        gate = evaluate_gate(network, make(card, 1, "cpu"), judge, scenes, config, console)
         return write_quantised(card, folder, precision, ranges, golden(network), gate)
 
 
-def calibrate(card: GraphCard, folder: Path, console: Console) -> dict[str, dict[str, ActivationRange]]:
-    """Measures the ranges of activations in full and lite frames on scenes of a set. Raises SetError."""
+def calibrate(card: GraphCard, folder: Path, config: Config, console: Console) -> dict[str, dict[str, ActivationRange]]:
+    """Measures the ranges of activations on scenes of a set: of a token network in full and lite frames, of a denoiser
+    in plans of the configured recipe. Raises SetError."""
     with tempfile.TemporaryDirectory() as place:
         write_calibration_graphs(card, Path(place))
-        network = CalibrationNetwork(GraphCard.read(Path(place) / CARD))
-        for scene in read_scenes(folder, CALIBRATION_SCENES, console):
-            inputs = model_inputs(scene.observation(), network.inputs)
-            actions, _ = run_step(network, inputs, full_rounds(network.layout))
-            run_step(network, inputs, lite_rounds(network.layout), actions=actions[:1])
-    if not network.recorded["step"]:
+        watched = GraphCard.read(Path(place) / CARD)
+        if card.kind == "denoiser":
+            recorded = _record_denoiser(CalibrationDenoiser(watched), folder, config, console)
+        else:
+            recorded = _record_frames(CalibrationNetwork(watched), folder, console)
+    if not all(recorded.values()):
         raise SetError(f"{folder} holds no scene for the calibration")
-    return activation_ranges(network.recorded)
+    return activation_ranges(recorded)
+
+
+def _record_frames(network: CalibrationNetwork, folder: Path, console: Console) -> dict[str, list[dict[str, Array]]]:
+    for scene in read_scenes(folder, CALIBRATION_SCENES, console):
+        inputs = model_inputs(scene.observation(), network.inputs)
+        actions, _ = run_step(network, inputs, full_rounds(network.layout))
+        run_step(network, inputs, lite_rounds(network.layout), actions=actions[:1])
+    return network.recorded
+
+
+def _record_denoiser(
+    network: CalibrationDenoiser, folder: Path, config: Config, console: Console
+) -> dict[str, list[dict[str, Array]]]:
+    planner = get_planner(config)
+    for scene in read_scenes(folder, CALIBRATION_SCENES, console, images=False):
+        seen = privilege.observe(scene, PRIVILEGE, with_vectors=True)
+        try:
+            driving_scores.plan_once(planner, seen, PlannerContext(config, network))
+        except PlanningError:
+            continue  # such as a scene without a route; the gate counts them
+    return network.recorded
 
 
 def evaluate_gate(
-    network: Network, reference: Network, folder: Path, scenes: int, config: Config, console: Console
+    network: AnyNetwork, reference: AnyNetwork, folder: Path, scenes: int, config: Config, console: Console
 ) -> dict[str, Any]:
     """The `gate` entry of a card: the scores of both networks on the first scenes of a set. Raises GraphError,
     SetError.
     """
-    numbers = compare_networks(network, reference, read_scenes(folder, scenes, console), config)
+    if network.kind == "denoiser" and reference.kind == "denoiser":
+        numbers = compare_scores(network, reference, read_scenes(folder, scenes, console, images=False), config)
+        distance = ("difference_m_p50", "difference_m_p99")
+    else:
+        own, other = (token_network(each, str(folder), "the gate") for each in (network, reference))
+        numbers = compare_networks(own, other, read_scenes(folder, scenes, console), config)
+        distance = ("equal_share", "equal_plans")
     if failures := numbers["failures"]:
         raise GraphError(f"the gate is not passed: {len(failures)} times there was no plan, the first: {failures[0]}")
     lost = numbers["pdms_reference"] - numbers["pdms"]
@@ -90,8 +124,7 @@ def evaluate_gate(
         "pdms_fp32": numbers["pdms_reference"],
         "pdms": numbers["pdms"],
         "difference_95": numbers["pdms_difference_95"],
-        "equal_share": numbers["equal_share"],
-        "equal_plans": numbers["equal_plans"],
+        **{name: numbers[name] for name in distance},
         "limit": MAX_PDMS_DROP,
         "passed": True,
     }
@@ -99,7 +132,11 @@ def evaluate_gate(
 
 def sentence(gate: Mapping[str, Any]) -> str:
     low, high = gate["difference_95"]
+    if "equal_share" in gate:
+        alike = f"{100 * gate['equal_share']:.1f} % of ids the same"
+    else:
+        alike = f"plans {gate['difference_m_p50']:.2g} m apart (p99 {gate['difference_m_p99']:.2g} m)"
     return (
         f"gate: PDMS {gate['pdms']:.2f}, in float32 {gate['pdms_fp32']:.2f} (difference {low:+.2f} .. {high:+.2f} "
-        f"with 95 %), on {gate['scenes']} scenes of '{gate['set']}'; {100 * gate['equal_share']:.1f} % of ids the same"
+        f"with 95 %), on {gate['scenes']} scenes of '{gate['set']}'; {alike}"
     )

@@ -1,4 +1,5 @@
-"""Measurements of denoisers, for `bench planner` and `bench parity`: times with their bound, and equal plans.
+"""Measurements of denoisers, for `bench planner`, `bench parity` and the accuracy gate: times with their bound, equal
+plans and scores.
 
 A plan is one encoded scene and EVALUATIONS evaluations of the sampler. Batch 1 is the prediction with all conditions;
 batch 2, which guidance needs, also the prediction without. In every round the backend and eager torch run in turn, so
@@ -16,14 +17,18 @@ from rich.console import Console
 from rich.table import Table
 
 from ..command import make_table, track_progress
+from ..config import Config
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..domain import Array
-from ..evaluation import privilege
+from ..evaluation import driving_scores, open_loop, privilege
+from ..evaluation.driving_scores import MEASURES
 from ..features.vectors import VectorInputs, vector_inputs
 from ..model.curve.net import CurveNet, base_config, small_config
 from ..model.token.torch_bench import measure_peaks
+from ..planning import get_planner
 from ..planning.denoiser import START_SCALE, Denoiser, in_metres, present_states, sample
+from ..planning.planner import PlannerContext, PlanningError
 from ..runtime.network import SELF_CHECK_STEPS, synthetic_vectors
 from ..runtime.torch_denoiser import TorchDenoiser
 from .roofline import bound_ms, denoiser_costs
@@ -161,6 +166,42 @@ def compare(network: Denoiser, reference: Denoiser, scenes: Iterable[DrivingScen
         "ego_difference_m_p50": float(np.median(ego_m)),
         "ego_difference_m_max": max(ego_m),
         "difference_m_max": max(all_m),
+    }
+
+
+def compare_scores(
+    network: Denoiser, reference: Denoiser, scenes: Iterable[DrivingScene], config: Config
+) -> dict[str, Any]:
+    """PDMS of the planner's plans with each network, from its initial state, on the same scenes, and the distances in
+    metres between both plans. A scene without a plan scores 0. Raises SetError without scenes.
+    """
+    planner, failures = get_planner(config), list[str]()
+    scores, apart_m = list[list[float]](), list[float]()
+    for scene in scenes:
+        seen = privilege.observe(scene, PRIVILEGE, with_vectors=True)
+        plans = {}
+        for name, each in (("own", network), ("reference", reference)):
+            try:
+                plan = driving_scores.plan_once(planner, seen, PlannerContext(config, each))
+                plans[name] = driving_scores.plan_waypoints(plan)[0]
+            except PlanningError as fault:
+                failures.append(str(fault))
+        rows = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), plans, config.scoring)
+        pdms = MEASURES.index("pdms")
+        scores.append([rows[name][pdms] if name in rows else 0.0 for name in ("own", "reference")])
+        if len(plans) == 2:
+            apart_m.append(float(np.hypot(*(plans["own"] - plans["reference"])[:, :2].T).max()))
+    if not scores:
+        raise SetError("the set holds no scene to compare on")
+    found = np.array(scores)  # (N, 2)
+    difference = found[:, 0] - found[:, 1]
+    return {
+        "scenes": len(found),
+        "failures": failures,
+        "pdms": round(100.0 * float(found[:, 0].mean()), 3),
+        "pdms_reference": round(100.0 * float(found[:, 1].mean()), 3),
+        "pdms_difference_95": open_loop.bootstrap_interval(difference),
+        **{f"difference_m_p{share}": round(float(np.percentile(apart_m or [0.0], share)), 4) for share in (50, 99)},
     }
 
 

@@ -7,7 +7,10 @@ that are reflected, `kept` the share of reflections that raised the confidence. 
 thread.
 
 Plans are neither chosen among several nor repaired, so that the rows show the network alone. A second table has the
-scenes near the limits of handling, the family high_lateral_acceleration.
+scenes near the limits of handling, the family high_lateral_acceleration, a third one all others.
+
+With `--closed-loop` each variant drives the same generated worlds with a bend ahead, with reactive traffic and, unless
+`reflexdiffusion.repair` is false, with repair. Differences are then paired by world.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,21 +40,15 @@ from ..planning import reflexdiffusion
 from ..planning.planner import PlannerContext, PlannerState
 from ..provenance import write_numbers
 from ..runtime import cli_args
+from ..runtime.engine import check_network
 from ..scoring.scorer import SUB_SCORES
+from . import reflection_drives
+from .reflection_variants import BASE, PLANNER, Variant, configured, make_variants
 from .shard_results import plan_shards
 
-PLANNER = "reflexdiffusion"
-BASE = "base"
 LIMITS = "high_lateral_acceleration"  # family of the second table
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Settings of one row."""
-
-    name: str
-    guidance: float
-    reflection: bool
+ELSEWHERE = "elsewhere"
+FIRST_SEED = 9000  # of closed loops; those of other tables are smaller
 
 
 @dataclass(frozen=True)
@@ -84,6 +81,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--privilege", default="objects", choices=privilege.PRIVILEGES, help="inputs of the planner")
     arguments.add_workers_arguments(parser, "--workers", 2, "processes")
+    parser.add_argument("--closed-loop", action="store_true", help="drive in generated worlds with a bend ahead")
+    parser.add_argument(
+        "--seeds", type=arguments.positive_int(1000), default=20, metavar="N", help="closed loop: number of worlds"
+    )
+    parser.add_argument(
+        "--first-seed",
+        type=arguments.SEED,
+        default=FIRST_SEED,
+        metavar="N",
+        help="closed loop: the first looked at",
+    )
+    parser.add_argument(
+        "--duration", type=arguments.duration(1.0, 3600.0), default=30.0, metavar="S", help="closed loop: of a drive"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     cli_args.add_model_arguments(parser)
     arguments.add_settings_argument(parser)
@@ -95,26 +106,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if there is nothing to plan for."""
     config = cli_args.configuration(args)
-    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     variants = make_variants(args.guidance or [config.reflexdiffusion.guidance])
-    found = measure(folder, variants, config, args.privilege, args.families, args.limit, args.workers, errors)
-    steps = config.reflexdiffusion.steps
-    groups = {"all": found, LIMITS: [scene for scene in found if scene.family == LIMITS]}
-    tables = {name: summarise(some, variants, steps) for name, some in groups.items() if some}
-    content = {"set": shards.index_of(folder).set, "privilege": args.privilege, "scenes": len(found), "rows": tables}
+    if args.closed_loop:
+        content, tables = _drive(args, config, variants, errors)
+    else:
+        content, tables = _plan(args, config, variants, errors)
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, [PLANNER]))
-    for name, rows in tables.items():
-        title = f"set '{content['set']}', {name}: {len(groups[name])} scenes, privilege {args.privilege}"
-        console.print(_table(title, rows))
+    for each in tables:
+        console.print(each)
 
 
-def make_variants(weights: list[float]) -> list[Variant]:
-    """`base`, then guidance alone and with reflection for each weight."""
-    rows = [Variant(BASE, 1.0, False)]
-    for weight in weights:
-        rows += [Variant(f"guidance {weight:g}", weight, False)] if weight != 1.0 else []
-        rows.append(Variant(f"guidance {weight:g}, reflection", weight, True))
-    return rows
+def _plan(
+    args: argparse.Namespace, config: Config, variants: list[Variant], errors: Console
+) -> tuple[dict[str, Any], list[Table]]:
+    """Numbers and tables, open loop. Raises SetError."""
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    found = measure(folder, variants, config, args.privilege, args.families, args.limit, args.workers, errors)
+    groups = group_scenes(found)
+    steps = config.reflexdiffusion.steps
+    rows = {name: summarise(some, variants, steps) for name, some in groups.items()}
+    index = shards.index_of(folder)
+    content = {
+        "set": index.set,
+        "first": int(index.made_by.get("first", 0)),
+        "privilege": args.privilege,
+        "scenes": len(found),
+        "scenes_of": {name: len(some) for name, some in groups.items()},
+        "rows": rows,
+    }
+    title = f"set '{index.set}', privilege {args.privilege}"
+    return content, [_table(f"{title}, {name}: {len(groups[name])} scenes", row) for name, row in rows.items()]
+
+
+def _drive(
+    args: argparse.Namespace, config: Config, variants: list[Variant], errors: Console
+) -> tuple[dict[str, Any], list[Table]]:
+    """Numbers and table, closed loop. Raises UserError."""
+    check_network(config, cli_args.network_for(config, PLANNER, random_weights=False))
+    seeds = reflection_drives.find_worlds(args.first_seed, args.seeds, config, args.workers, errors)
+    drives = reflection_drives.measure(variants, seeds, args.duration, config, args.workers, errors)
+    rows = reflection_drives.summarise(drives, variants, seeds, config.reflexdiffusion.steps)
+    content = {"worlds": seeds, "duration_s": args.duration, "repair": config.reflexdiffusion.repair, "drives": rows}
+    title = f"{len(seeds)} worlds with a bend, {args.duration:g} s each, {'with' if content['repair'] else 'no'} repair"
+    return content, [reflection_drives.table(title, rows)]
+
+
+def group_scenes(found: list[SceneResult]) -> dict[str, list[SceneResult]]:
+    """All scenes, those near the limits of handling, and all others; a group that is empty or all is left out."""
+    groups = {
+        LIMITS: [scene for scene in found if scene.family == LIMITS],
+        ELSEWHERE: [scene for scene in found if scene.family != LIMITS],
+    }
+    return {"all": found, **{name: some for name, some in groups.items() if 0 < len(some) < len(found)}}
 
 
 def measure(
@@ -158,10 +201,7 @@ def plan_scene(scene: DrivingScene, variants: list[Variant], config: Config, pri
     waypoints: dict[str, Array] = {}
     reports: dict[str, tuple[int, int, float]] = {}
     for variant in variants:
-        settings = replace(
-            config.reflexdiffusion, guidance=variant.guidance, reflection=variant.reflection, repair=False
-        )
-        context = PlannerContext(replace(config, planner=PLANNER, reflexdiffusion=settings), network)
+        context = PlannerContext(configured(config, variant, repair=False), network)
         begun = time.perf_counter()
         state, plan = reflexdiffusion.plan(PlannerState(), observation, context)
         ms = 1e3 * (time.perf_counter() - begun)

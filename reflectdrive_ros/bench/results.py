@@ -377,27 +377,53 @@ def time_beside_the_network(files: Mapping[str, Numbers]) -> str:
 
 
 def reflection(files: Mapping[str, Numbers]) -> str:
-    """Effect of guidance and reflection, a table per set and group of scenes."""
-    heads = ("variant", *SCORES.values(), "to base (95 %)", "plans reflected", "ms")
+    """Effect of guidance and reflection, a table per set and group of scenes, or of the drives in closed loop."""
+    shown = {**SCORES, "reflected_percent": "plans reflected, %", "reflected_steps_percent": "steps, %"}
     parts = []
     for stem, numbers in files.items():
         if not stem.startswith("reflection"):
             continue
+        if "drives" in numbers:
+            parts.append(f"{_reflection_drives(numbers)}\n{_sources({stem: numbers})}")
+            continue
+        first = f" from scene {numbers['first']}" if numbers.get("first") else ""
         for group, rows in numbers["rows"].items():
-            cells = [
-                (
-                    f"`{name}`",
-                    *(f"{row[key]:.1f}" for key in SCORES),
-                    format_difference(row["to_base"], row["to_base_95"]),
-                    f"{row['reflected_percent']:.1f} %",
-                    f"{row['plan_ms_p50']:.1f}",
-                )
-                for name, row in rows.items()
-            ]
-            title = f"Set `{numbers['set']}`, {group.replace('_', ' ')}, privilege `{numbers['privilege']}`"
-            parts.append(f"### {title}\n\n{_table(heads, cells)}\n{_sources({stem: numbers})}")
-    about = "Plans of `reflexdiffusion` without repair; differences are paired by scene.\n\n"
+            count = numbers.get("scenes_of", {}).get(group)
+            scenes = f"{count} scenes, " if count else ""
+            title = (
+                f"Set `{numbers['set']}`{first}, {group.replace('_', ' ')}, {scenes}privilege `{numbers['privilege']}`"
+            )
+            table = _reflection_table(rows, shown, "plan_ms_p50")
+            parts.append(f"### {title}\n\n{table}\n{_sources({stem: numbers})}")
+    about = (
+        "Plans of `reflexdiffusion`, in open loop without repair; differences are paired by scene or world. The "
+        "sampler starts from zeros: no seed changes a plan.\n\n"
+    )
     return "## Guidance and reflection\n\n" + about + "\n".join(parts) if parts else ""
+
+
+def _reflection_drives(numbers: Numbers) -> str:
+    measures = ("km", "at_fault_per_km", "off_road_per_km", "route_completion", "comfort", "pdms")
+    shown = {name: CLOSED[name] for name in measures}
+    shown |= {"reflected_percent": "plans reflected, %", "reflected_steps_percent": "steps, %"}
+    repair = "with repair" if numbers["repair"] else "without repair"
+    worlds = f"{len(numbers['worlds'])} worlds with a bend ahead, {numbers['duration_s']:g} s each"
+    return f"### In closed loop, {worlds}, {repair}\n\n{_reflection_table(numbers['drives'], shown, 'step_ms')}"
+
+
+def _reflection_table(rows: Mapping[str, Numbers], shown: Mapping[str, str], time: str) -> str:
+    """`time`: the entry of milliseconds, shown relative to `base`, as all rows had the same load of the machine."""
+    base_ms = rows["base"][time]
+    cells = [
+        (
+            f"`{name}`",
+            format_difference(row["to_base"], row["to_base_95"]),
+            *(_format(row[key], 2 if key.endswith("_per_km") else 1) for key in shown),
+            f"{row[time] / base_ms:.2f}",
+        )
+        for name, row in rows.items()
+    ]
+    return _table(("variant", "PDMS to base (95 %)", *shown.values(), "time, of base"), cells)
 
 
 Section = Callable[[Mapping[str, Numbers]], str]

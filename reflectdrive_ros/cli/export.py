@@ -3,7 +3,7 @@
 CHECKPOINT is a weights.safetensors with its card.json beside it, as training writes them. DIR gets vision_encoder.onnx,
 prefill_goal.onnx, prefill.onnx, step.onnx and card.json; set `model.file` to DIR/card.json and `model.sha256` to the
 printed hash. ONNX Runtime runs the graphs without torch. Of a denoiser, as its card says, DIR gets encoder.onnx,
-denoiser.onnx and card.json, in float32.
+denoiser.onnx and card.json, in float32 or int8.
 
 Quantised graphs may drive differently. With --precision int8 or fp8 graphs are written only after they have planned for
 the first scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than float32 graphs; the card holds both scores.
@@ -27,7 +27,7 @@ from rich.table import Table
 from .. import arguments
 from ..bench.accuracy_gate import evaluate_gate, quantise_and_check, sentence
 from ..command import command, make_table
-from ..config import Config, ConfigError, load, override_dotted
+from ..config import DENOISER_PLANNERS, Config, ConfigError, load, override_dotted
 from ..data import shards
 from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
 from ..deploy.export_denoiser import export_denoiser
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     source = read_card(args.checkpoint)
     weights_sha256 = args.sha256 or source.get("sha256") or ""
     if network_kind(args.checkpoint) == "denoiser":
-        report(args, write_denoiser(args, source, weights_sha256, errors), weights_sha256, console, errors)
+        report(args, write_denoiser(args, config, source, weights_sha256, errors), weights_sha256, console, errors)
         return
     net = checkpoint.load(args.checkpoint, weights_sha256)
     check_camera(args.camera, net)
@@ -149,13 +149,19 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     report(args, card_sha256, weights_sha256, console, errors)
 
 
-def write_denoiser(args: argparse.Namespace, source: Mapping[str, Any], weights_sha256: str, errors: Console) -> str:
-    """Exports a denoiser; returns the SHA-256 of its card. Raises CheckpointError, ConfigError."""
+def write_denoiser(
+    args: argparse.Namespace, config: Config, source: Mapping[str, Any], weights_sha256: str, errors: Console
+) -> str:
+    """Exports a denoiser; returns the SHA-256 of its card.
+
+    Raises CheckpointError, ConfigError, GraphError, SetError.
+    """
+    quantise = args.precision == "int8"
     asked = {
-        f"--precision {args.precision}": args.precision != "fp32",
+        f"--precision {args.precision}": args.precision not in ("fp32", "int8"),
         "--camera": args.camera is not None,
         "--guidance": args.guidance,
-        "--setting": bool(args.settings),
+        "--setting": bool(args.settings) and not quantise,
     }
     if option := next((name for name, given in asked.items() if given), ""):
         raise ConfigError(f"{option} is for token networks, but {args.checkpoint} is a denoiser: leave it out")
@@ -164,11 +170,21 @@ def write_denoiser(args: argparse.Namespace, source: Mapping[str, Any], weights_
     net = curve_checkpoint.load(args.checkpoint, weights_sha256)
     capabilities = source.get("capabilities") or []
     batch = args.batch or (LARGEST_BATCH if args.tensorrt else None)
-    with atomic_folder(args.out) as out, errors.status("tracing the graphs; this takes half a minute"):
-        known = golden(TorchDenoiser(net, capabilities=capabilities))
-        domain = str(source.get("training_domain") or RENDERED)
-        digest = weights_sha256.lower()
-        return export_denoiser(net, digest, out, origin(source), capabilities, domain, batch, known)
+    with ExitStack() as stack:
+        out = stack.enter_context(atomic_folder(args.out))
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
+        with errors.status("tracing the graphs; this takes half a minute"):
+            known = golden(TorchDenoiser(net, capabilities=capabilities))
+            domain = str(source.get("training_domain") or RENDERED)
+            digest = weights_sha256.lower()
+            card_sha256 = export_denoiser(net, digest, place, origin(source), capabilities, domain, batch, known)
+        if quantise:
+            if config.planner not in DENOISER_PLANNERS:
+                config = replace(config, planner=min(DENOISER_PLANNERS))
+            sets = args.calibrate, args.gate
+            exact = GraphCard.read(place / CARD)
+            card_sha256 = quantise_and_check(exact, out, args.precision, sets, args.gate_scenes, config, errors)
+        return card_sha256
 
 
 def origin(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,8 +215,8 @@ def check_options(args: argparse.Namespace) -> None:
     if args.precision in QUANTISED:
         if args.gate is None or args.calibrate is None or args.gate.resolve() == args.calibrate.resolve():
             raise ConfigError(
-                f"--precision {args.precision} needs two scene sets with images: --calibrate DIR, for the activation "
-                "ranges, and --gate DIR, to compare the driving score with float32"
+                f"--precision {args.precision} needs two scene sets with images (of a denoiser without, too): "
+                "--calibrate DIR, for the activation ranges, and --gate DIR, to compare the driving score with float32"
             )
     elif args.calibrate is not None:
         raise ConfigError(f"--calibrate is for --precision {' and '.join(QUANTISED)}: leave it out")

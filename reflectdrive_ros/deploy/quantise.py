@@ -4,8 +4,8 @@
     card_sha256 = write_quantised(card, folder, "int8", ranges)
 
 Only products of activations with a weight matrix are quantised, and only those of transformer layers: the heads decide
-ids by the largest of many close values. Attention products, softmax, norms and sums stay in float32. Inputs and outputs
-of the graphs are unchanged.
+ids by the largest of many close values, and the last products of a denoiser's graphs give futures and keys. Attention
+products, softmax, norms and sums stay in float32. Inputs and outputs of the graphs are unchanged.
 
 Quantisation is explicit, as TensorRT's strongly typed networks require it: QuantizeLinear and DequantizeLinear around
 each product. It is symmetric: zero points are zero, because TensorRT has no others. Scales are constants from
@@ -150,7 +150,8 @@ def write_quantised(
             if to.takes_wide or not activations.too_wide:
                 _quantise(graph, node, weights, activations, to)
 
-    capabilities = sorted(card.capabilities - {"guidance"})  # whose graph no calibration runs
+    unmeasured = {"guidance"} if card.kind == "token" else set()  # its graph no calibration runs
+    capabilities = sorted(card.capabilities - unmeasured)
     model = {**card.model, "precision": precision, "capabilities": capabilities}
     return _rewrite_graphs(card, folder, model, change, {"golden": golden, "gate": gate})
 
@@ -180,9 +181,12 @@ def _layer_products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.
             given, weights = node.inputs[0], _constant_weights(node.inputs[1])
             if given is not None and weights is not None and weights.ndim == 2:
                 multiplied.append((node, given, weights))
-    columns = {high - low + 1 for low, high in card.layout().id_ranges}
-    heads = [node for node, _, weights in multiplied if weights.shape[1] in columns]
-    before = _ancestors(heads[0]) if heads else {node for node, *_ in multiplied}
+    if card.kind == "denoiser":
+        before = set[ir.Node]().union(*(_ancestors(node) for node, *_ in multiplied))
+    else:
+        columns = {high - low + 1 for low, high in card.layout().id_ranges}
+        heads = [node for node, _, weights in multiplied if weights.shape[1] in columns]
+        before = _ancestors(heads[0]) if heads else {node for node, *_ in multiplied}
     of_layers = {node.inputs[1] for node, *_ in multiplied if node in before}  # goals pass the layers a second time
     return [row for row in multiplied if row[0].inputs[1] in of_layers and min(row[2].shape) >= MIN_SIDE]
 

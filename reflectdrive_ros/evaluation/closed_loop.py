@@ -4,7 +4,8 @@ Each drive is one generated town with reactive traffic, or one seed of traffic o
 of a judge (`--judge carla`). The engine plans at 10 Hz and the ego follows its plans. Time is simulated: a planner is
 never late, and a drive depends on its seed only, not on the machine. No town of a closed loop is part of a scene set.
 
-With `--random-weights` each learned planner drives once more with random weights. A drive that fails is listed in the
+With `--random-weights` each learned planner drives once more with random weights, with `--only-random-weights` only so:
+what choice and repair do alone. A drive that fails is listed in the
 table and sets exit code 1. `--worst N` writes a page of the N worst incidents, drawn from above.
 
 Route completion is the progress along the route divided by the distance that the speed limits allow in the same time.
@@ -34,6 +35,7 @@ from ..domain import Array, CameraFrame
 from ..errors import UserError
 from ..parallel import Workers, map_restartable
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
+from ..planning.planner import Planner
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_network
@@ -77,12 +79,13 @@ def drive(
     *,
     images: bool | None = None,
     random_weights: bool = False,
+    recipe: Planner | None = None,
 ) -> DriveResult:
     """Drives for `duration_s` of simulated time, or until the route ends.
 
     `images`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
     drivable area is given where `inputs.drivable_type` is not `none`. With `random_weights` the planner's network has
-    random weights.
+    random weights. `recipe` plans in place of the planner's own recipe, on its network.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
     and TrafficError as the world does.
     """
@@ -97,7 +100,7 @@ def drive(
     name = f"{planner} {RANDOM_WEIGHTS}" if random_weights else planner
     with World(options, config.vehicle) as world:
         recorder = IncidentRecorder(world, name)
-        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, network=network)
+        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, planner=recipe, network=network)
         cameras = CameraHistory(world, config) if images else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
@@ -175,15 +178,16 @@ def run_drives(
     random_weights: bool = False,
     where: Worlds | None = None,
     workers: Workers = 1,
+    trained: bool = True,
 ) -> Drives:
-    """Drives every planner on every seed, in parallel; with `random_weights` learned planners also with random weights.
+    """Drives every planner on every seed, in parallel; `random_weights`, `trained`: as of `make_drivers`.
 
     `where` gives the worlds of the seeds; by default generated towns.
 
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
     """
     sumo.binary("sumo")  # report a missing SUMO once, not from every drive
-    drivers = make_drivers(planners, ("",), random_weights)
+    drivers = make_drivers(planners, ("",), random_weights, trained)
     for driver in drivers.values():
         asked = replace(config, planner=driver.planner)
         get_planner(asked)
@@ -344,6 +348,11 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         "--judge", metavar="NAME", help=f"closed loop: drive in towns of others: {', '.join(worlds.TOWNS)}"
     )
     parser.add_argument(
+        "--only-random-weights",
+        action="store_true",
+        help="closed loop: drive learned planners with random weights only",
+    )
+    parser.add_argument(
         "--worst",
         type=arguments.positive_int(1000),
         metavar="N",
@@ -358,8 +367,14 @@ def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, 
         raise UserError("--worst N and --out DIR belong together: give both or neither")
     where = _worlds(args)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    driven = run_drives(args.planner, seeds, config, args.duration, errors, args.random_weights, where, args.workers)
-    content = {"random_weights": args.random_weights, **where.numbers(), **table_metrics(driven)}
+    only_random = args.only_random_weights
+    if only_random and not set(args.planner) <= set(LEARNED):
+        raise UserError(f"--only-random-weights is for learned planners: name some of {', '.join(LEARNED)} only")
+    random_weights = args.random_weights or only_random
+    driven = run_drives(
+        args.planner, seeds, config, args.duration, errors, random_weights, where, args.workers, not only_random
+    )
+    content = {"random_weights": random_weights, **where.numbers(), **table_metrics(driven)}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(driven))
     if args.out is not None:

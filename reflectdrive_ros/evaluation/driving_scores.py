@@ -29,11 +29,18 @@ class Driver(NamedTuple):
     random_weights: bool = False  # whether its network has random weights
 
 
-def make_drivers(planners: Sequence[str], privileges: Sequence[str], random_weights: bool) -> dict[str, Driver]:
-    """The rows of a table by name, such as "reflectdrive2 random weights (words)"; an empty privilege is left out."""
+def make_drivers(
+    planners: Sequence[str], privileges: Sequence[str], random_weights: bool, trained: bool = True
+) -> dict[str, Driver]:
+    """The rows of a table by name, such as "reflectdrive2 random weights (words)"; an empty privilege is left out.
+
+    Learned planners have a row with their trained weights, unless `trained` is false, and one with random weights if
+    `random_weights` is true.
+    """
     drivers = {}
     for planner in planners:
-        for random in (False, True) if random_weights and planner in LEARNED else (False,):
+        weights = [False] * trained + [True] * random_weights if planner in LEARNED else [False]
+        for random in weights:
             for privilege in privileges:
                 name = f"{planner} {RANDOM_WEIGHTS}" if random else planner
                 drivers[f"{name} ({privilege})" if privilege else name] = Driver(planner, privilege, random)

@@ -143,7 +143,7 @@ DENOISER_FIELDS = {
     "model": {
         **DENOISER_HEAD,
         "weights_sha256": WEIGHTS_SHA256,
-        "precision": choice("fp32"),
+        "precision": choice("fp32", "int8"),
         "inputs": VECTOR_SPEC,
         "batch": maybe(whole(1, LARGEST_BATCH)),
         "config": CURVE_CONFIG,

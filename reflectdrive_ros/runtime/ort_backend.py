@@ -287,6 +287,19 @@ class CalibrationNetwork(OrtNetwork):
         return made
 
 
+class CalibrationDenoiser(OrtDenoiser):
+    """The same predictions, by graphs that also output activation ranges."""
+
+    def __init__(self, card: GraphCard) -> None:
+        self.recorded: dict[str, list[dict[str, Array]]] = {}  # of each run, by graph
+        super().__init__(card, 1, "cpu")
+
+    def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
+        made = CalibrationGraph(card, name, device)
+        self.recorded[name] = made.recorded
+        return made
+
+
 def _device(asked: str) -> str:
     """The device. Raises GraphError if this ONNX Runtime does not support it."""
     has_gpu = CUDA in ort.get_available_providers()
