@@ -41,7 +41,7 @@ HEAD_SETTINGS = """# Results by setting
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
 `make docs/bench/NAME.json` measures the numbers of one table. The effect of decoding, repair, guidance and losses on
-the scores of [results.md](results.md).
+the scores of [results.md](results.md), and time beside the network.
 """
 
 
@@ -182,7 +182,9 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         "PDMS of the first plan (to the most probable goal or, of `drivefine`, of the most probable tokens), of the "
         "best candidate by the score with the recorded future (an upper bound), of the plan that the planner selects."
     )
-    return f"## Decoding\n\n{text}\n\n" + "\n".join(map(_decoding_table, some.values())) + _sources(some)
+    return f"## Decoding\n\n{text}\n\n" + "\n".join(
+        _decoding_table(numbers) + _sources({stem: numbers}) for stem, numbers in some.items()
+    )
 
 
 def _decoding_table(numbers: Numbers) -> str:
@@ -428,8 +430,8 @@ def _reflection_table(rows: Mapping[str, Numbers], shown: Mapping[str, str], tim
 
 Section = Callable[[Mapping[str, Numbers]], str]
 PAGES: dict[str, tuple[str, tuple[Section, ...]]] = {
-    "results.md": (HEAD, (all_planners, open_loop, families, closed_loop, speed, time_beside_the_network)),
-    "results_settings.md": (HEAD_SETTINGS, (decoding, repair, ablations, reflection)),
+    "results.md": (HEAD, (all_planners, open_loop, families, closed_loop, speed)),
+    "results_settings.md": (HEAD_SETTINGS, (decoding, repair, ablations, reflection, time_beside_the_network)),
 }
 
 
