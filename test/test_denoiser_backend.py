@@ -267,7 +267,7 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card):
 @pytest.mark.parametrize(
     "option",
     [
-        ["--precision", "int8", "--gate", "."],
+        ["--precision", "bf16", "--gate", "."],
         ["--camera", "64x64"],
         ["--guidance"],
         ["--batch", "3"],

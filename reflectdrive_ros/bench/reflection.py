@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.SEED,
         default=FIRST_SEED,
         metavar="N",
-        help="closed loop: the first looked at",
+        help="closed loop: the first that is examined",
     )
     parser.add_argument(
         "--duration", type=arguments.duration(1.0, 3600.0), default=30.0, metavar="S", help="closed loop: of a drive"

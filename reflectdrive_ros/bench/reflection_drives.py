@@ -1,8 +1,9 @@
 """Closed loop of `reflectdrive bench reflection`: the same worlds driven with each variant, in worlds with a bend.
 
-A world has a bend if its route, within sight of the start and outside junctions and roundabouts, would be driven with
-the lateral acceleration of the family high_lateral_acceleration at the speed limit. The choice thus depends on the road
-alone, not on how a variant drives. Traffic reacts. The planner drives as configured, with its repair.
+A world has a bend if its route, within the distance that is seen from the start and outside junctions and roundabouts,
+would be driven with the lateral acceleration of the family high_lateral_acceleration at the speed limit. The choice
+thus depends on the road alone, not on how a variant drives. Traffic reacts. The planner drives as configured, with its
+repair.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .reflection_variants import BASE, PLANNER, Variant, configured
 SPACING_M = 2.0  # between places of the route where its bend is measured ..
 HALF_CHORD_M = 5.0  # .. by the headings so far before and after
 MIN_BEND_M = 10.0  # length of a bend
-SEARCHED = 20  # worlds looked at for each that is wanted
+SEARCHED = 20  # worlds examined for each that is wanted
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,13 +113,13 @@ class RouteLimits:
     def factors(self, poses: Array, speeds_mps: Array, dt_s: float, speed_mps: float) -> tuple[PlanningFactor, ...]:
         """The places that hold a plan back, the nearest first: poses (T, 3) with mean speeds (T,) up to each of them,
         of a car that drives at `speed_mps` now."""
-        told = np.isinf(self.until_m) | (self.speeds_mps <= speed_mps - SLOWER_MPS)  # places to stop, lower limits
-        if not told.any():
+        reported = np.isinf(self.until_m) | (self.speeds_mps <= speed_mps - SLOWER_MPS)  # places to stop, lower limits
+        if not reported.any():
             return ()
         steps = np.hypot(*np.diff(poses[:, :2], axis=0, prepend=np.zeros((1, 2))).T)
         before_m = np.concatenate([[0.0], np.cumsum(steps)[:-1]])
         allowed_mps = self._allowed_by_place(before_m, dt_s)
-        binding = told & (speeds_mps[:, None] > allowed_mps - BINDING_MPS).any(axis=0)
+        binding = reported & (speeds_mps[:, None] > allowed_mps - BINDING_MPS).any(axis=0)
         return tuple(
             PlanningFactor(self.kinds[place], self.poses[place], float(self.at_m[place]), float(self.speeds_mps[place]))
             for place in np.argsort(self.at_m, kind="stable")
