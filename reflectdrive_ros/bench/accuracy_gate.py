@@ -4,8 +4,8 @@
     gate = evaluate_gate(network, reference, "out/sets/test", 300, config, console)
 
 `gate` is stored in the card of the new graphs. The criterion is the driving score, because ids differ where two logits
-are close, and the effect of that depends on the scene. A denoiser
-is calibrated and scored by its recipe, as configured.
+are close, and the effect of that depends on the scene. A denoiser is calibrated and scored by its recipe, as
+configured.
 """
 
 from __future__ import annotations

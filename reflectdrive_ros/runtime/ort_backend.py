@@ -274,30 +274,25 @@ class CalibrationGraph(Graph):
         return out
 
 
-class CalibrationNetwork(OrtNetwork):
+class _Calibration:
+    """Makes the graphs of a network ones that also output activation ranges."""
+
+    def __init__(self, card: GraphCard) -> None:
+        self.recorded: dict[str, list[dict[str, Array]]] = {}  # of each run, by graph
+        super().__init__(card, 1, "cpu")  # type: ignore[call-arg]
+
+    def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
+        made = CalibrationGraph(card, name, device)
+        self.recorded[name] = made.recorded
+        return made
+
+
+class CalibrationNetwork(_Calibration, OrtNetwork):
     """The same plans, by graphs that also output activation ranges."""
 
-    def __init__(self, card: GraphCard) -> None:
-        self.recorded: dict[str, list[dict[str, Array]]] = {}  # of each run, by graph
-        super().__init__(card, 1, "cpu")
 
-    def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
-        made = CalibrationGraph(card, name, device)
-        self.recorded[name] = made.recorded
-        return made
-
-
-class CalibrationDenoiser(OrtDenoiser):
+class CalibrationDenoiser(_Calibration, OrtDenoiser):
     """The same predictions, by graphs that also output activation ranges."""
-
-    def __init__(self, card: GraphCard) -> None:
-        self.recorded: dict[str, list[dict[str, Array]]] = {}  # of each run, by graph
-        super().__init__(card, 1, "cpu")
-
-    def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
-        made = CalibrationGraph(card, name, device)
-        self.recorded[name] = made.recorded
-        return made
 
 
 def _device(asked: str) -> str:

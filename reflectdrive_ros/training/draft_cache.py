@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from ..data.cache import read_stored, write_arrays
 from ..domain import Array
 from ..model.token.net import TokenNet
 from .losses import Batch
+from .prompt_cache import each_scene_once, hash_weights
 from .rewards import RewardPool
 
 FORMAT = 1
@@ -42,11 +42,8 @@ class DraftCache:
 def draft_file(prompt_file: Path, net: TokenNet, about: Mapping[str, Any]) -> Path:
     """The file of the drafts of the generator of a network, beside the prompts that it reads. about: all else that
     they and their scores depend on."""
-    weights = hashlib.sha256()
-    for name, parameter in net.named_parameters():
-        if not name.startswith(EXPERT_PARAMETERS):
-            weights.update(name.encode() + parameter.detach().cpu().float().numpy().tobytes())
-    key = hashlib.sha256(json.dumps([FORMAT, weights.hexdigest(), about], sort_keys=True).encode()).hexdigest()
+    weights = hash_weights(net, lambda name: not name.startswith(EXPERT_PARAMETERS))
+    key = hashlib.sha256(json.dumps([FORMAT, weights, about], sort_keys=True).encode()).hexdigest()
     return prompt_file.with_suffix(f".drafts-{key[:12]}.npz")
 
 
@@ -66,18 +63,11 @@ def build_draft_cache(
     """
     if not file.exists():
         found: dict[str, Array] = {}
-        done = 0
-        with closing(batches()) as several:  # type: ignore[type-var]
-            for step, batch in enumerate(several):
-                new, rows = min(len(batch.rows), count - done), batch.rows.numpy()
-                made = _drafts_of(batch, draft(batch, step).cpu().numpy(), rewards)
-                for name, values in made.items():
-                    of_all = found.setdefault(name, np.zeros((count, *values.shape[1:]), values.dtype))
-                    of_all[rows[:new]] = values[:new]
-                done += new
-                progress(done, count)
-                if done == count:
-                    break
+        for step, (batch, rows) in enumerate(each_scene_once(batches, count, progress)):
+            made = _drafts_of(batch, draft(batch, step).cpu().numpy(), rewards)
+            for name, values in made.items():
+                of_all = found.setdefault(name, np.zeros((count, *values.shape[1:]), values.dtype))
+                of_all[rows] = values[: len(rows)]
         write_arrays(file, found)
     stored = read_stored(file)
     unknown = {"reward": np.zeros((0, 0), np.float32), "target_reward": np.zeros(0, np.float32)}

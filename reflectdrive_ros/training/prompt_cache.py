@@ -46,12 +46,34 @@ class PromptCache:
 
 def prompt_file(folder: Path, scenes_key: str, config: DataConfig, net: TokenNet, seed: int) -> Path:
     """The file of the keys and values of a set, named by all that they depend on; `config` has AUGMENTATION."""
+    weights = hash_weights(net, lambda name: not is_action_parameter(name))
+    key = json.dumps([FORMAT, scenes_key, weights, seed, asdict(config)])
+    return folder / f"prompts-{hashlib.sha256(key.encode()).hexdigest()[:12]}.npy"
+
+
+def hash_weights(net: TokenNet, counts: Callable[[str], bool]) -> str:
+    """SHA-256 of the parameters whose names count."""
     weights = hashlib.sha256()
     for name, parameter in net.named_parameters():
-        if not is_action_parameter(name):
+        if counts(name):
             weights.update(name.encode() + parameter.detach().cpu().float().numpy().tobytes())
-    key = json.dumps([FORMAT, scenes_key, weights.hexdigest(), seed, asdict(config)])
-    return folder / f"prompts-{hashlib.sha256(key.encode()).hexdigest()[:12]}.npy"
+    return weights.hexdigest()
+
+
+def each_scene_once(
+    batches: Callable[[], Iterator[Batch]], count: int, progress: Callable[[int, int], None]
+) -> Iterator[tuple[Batch, Array]]:
+    """The batches of a set of `count` scenes with the places (n,) of their scenes; n is smaller in the last one, whose
+    scenes beyond the set are left out."""
+    done = 0
+    with closing(batches()) as several:  # type: ignore[type-var]
+        for batch in several:
+            rows = batch.rows[: count - done].numpy()
+            yield batch, rows
+            done += len(rows)
+            progress(done, count)
+            if done == count:
+                return
 
 
 def build_prompt_cache(
@@ -71,14 +93,13 @@ def build_prompt_cache(
     rest = file.with_suffix(".rest.npz")  # written last: where it is there, both are whole
     if not rest.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        with closing(batches()) as found:  # type: ignore[type-var]
-            write_arrays(rest, _encode(found, count, net, device, file, lambda done: progress(done, count)))
+        write_arrays(rest, _encode(each_scene_once(batches, count, progress), count, net, device, file))
     return PromptCache(file, np.load(file, mmap_mode="r", allow_pickle=False), **read_stored(rest))
 
 
 @torch.no_grad()
 def _encode(
-    batches: Iterator[Batch], count: int, net: TokenNet, device: torch.device, file: Path, done: Callable[[int], None]
+    batches: Iterator[tuple[Batch, Array]], count: int, net: TokenNet, device: torch.device, file: Path
 ) -> dict[str, Array]:
     """Writes the keys and values of all scenes to a file; returns the other arrays of PromptCache."""
     config, transformer = net.config, net.config.transformer
@@ -86,14 +107,11 @@ def _encode(
     found = np.lib.format.open_memmap(file, "w+", np.float16, (count, *shape))
     route = np.zeros((count, len(config.route_at_m), 2), np.int64)
     mirrored, with_route = np.zeros((2, count), bool)
-    for step, batch in zip(range(-(-count // BATCH)), batches, strict=False):
-        new = min(BATCH, count - step * BATCH)
-        rows = batch.rows[:new].numpy()
-        on_device = batch.to(device)
+    for batch, rows in batches:
+        new, on_device = len(rows), batch.to(device)
         found[rows] = pack(net.encode(net.prompt(*on_device.inputs))[: transformer.layers])[:new].cpu().numpy()
         route[rows] = batch.route[:new].numpy()
         mirrored[rows], with_route[rows] = batch.mirrored[:new].numpy(), batch.with_route[:new].numpy()
-        done(step * BATCH + new)
     found.flush()
     return {"route": route, "mirrored": mirrored, "with_route": with_route}
 

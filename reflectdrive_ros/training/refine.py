@@ -58,7 +58,7 @@ class Drafts:
     refined: Tensor | None = None  # (B, G, T) int64, corrections of the most probable tokens
     samples: Tensor | None = None  # (B, G, K, T) int64, drawn corrections
     reward: Tensor | None = None  # (B, G) float32 of plans
-    target_reward: Tensor | None = None  # (B,) of the target
+    target_reward: Tensor | None = None  # (B, 1) of the target
     refined_reward: Tensor | None = None  # (B, G)
     sample_reward: Tensor | None = None  # (B, G, K)
     old: Tensor | None = None  # (B, G, K, T) float32 log-probabilities of the samples; None before the first update
@@ -93,7 +93,7 @@ class RefineLosses(nn.Module):
         }
         log_probs = zero
         if config.offline and drafts.reward is not None and drafts.target_reward is not None:
-            better = torch.cat([plans, target], 1), torch.cat([drafts.reward, drafts.target_reward[:, None]], 1)
+            better = torch.cat([plans, target], 1), torch.cat([drafts.reward, drafts.target_reward], 1)
             found["offline"] = offline_loss(log_p, drafts.reward, *better)
         if drafts.samples is not None and drafts.reward is not None and drafts.sample_reward is not None:
             samples = (drafts.samples - first_ids).transpose(2, 3)
@@ -249,8 +249,6 @@ class _Steps:
         ends = np.cumsum([ids.shape[1] for _, ids in several])[:-1].tolist()
         for (name, _), found in zip(several, scores.to(refined.device).tensor_split(ends, 1), strict=True):
             setattr(drafts, name, found)
-        if drafts.target_reward is not None and drafts.target_reward.ndim == 2:
-            drafts.target_reward = drafts.target_reward[:, 0]
         if drafts.sample_reward is not None:
             drafts.sample_reward = torch.unflatten(drafts.sample_reward, 1, (refined.shape[1], -1))
 
@@ -262,7 +260,7 @@ def cached_drafts(cache: DraftCache, batch: Batch, keys_values: tuple[KeysValues
     found = Drafts(torch.zeros(0), keys_values, plans)
     if cache.reward.size:
         found.reward = torch.from_numpy(cache.reward[rows]).to(device)
-        found.target_reward = torch.from_numpy(cache.target_reward[rows]).to(device)
+        found.target_reward = torch.from_numpy(cache.target_reward[rows, None]).to(device)
     return found
 
 

@@ -11,7 +11,6 @@ Source: sequence-level knowledge distillation (Kim and Rush, 2016).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from ..planning.postprocess.waypoints import postprocess, waypoint_poses
 from ..scoring.frenet import FrenetFrame
 from ..tokens import TokenLayout
 from .losses import Batch
+from .prompt_cache import each_scene_once
 from .train_state import StateError
 
 
@@ -62,15 +62,8 @@ def build_teacher_plans(
     """
     if not file.exists():
         found = np.zeros((count, layout.points, 3), np.float32)
-        done = 0
-        with closing(batches()) as several:  # type: ignore[type-var]
-            for batch in several:
-                new = min(len(batch.rows), count - done)
-                found[batch.rows[:new].numpy()] = plans_of(teacher, batch.to(device), layout)[:new]
-                done += new
-                progress(done, count)
-                if done == count:
-                    break
+        for batch, rows in each_scene_once(batches, count, progress):
+            found[rows] = plans_of(teacher, batch.to(device), layout)[: len(rows)]
         write_arrays(file, {"poses": found})
     return read_stored(file)["poses"]
 
