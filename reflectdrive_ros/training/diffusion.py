@@ -19,7 +19,7 @@ from ..data.shards import SetError
 from ..domain import Array
 from ..features.vectors import VectorInputs, vector_inputs
 from ..model.curve import checkpoint
-from ..model.curve.net import CurveNet, CurveNetConfig, VectorTensors
+from ..model.curve.net import Context, CurveNet, CurveNetConfig, VectorTensors
 from ..planning import denoiser
 from ..planning.ego_future import ego_poses, line_of
 from ..scoring.scorer import SUB_SCORES, score
@@ -145,32 +145,40 @@ def train(
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
 
     def step(batch: VectorBatch, number: int, at: float) -> Tensor:
-        update, rewards = None, np.zeros((0, len(rewards_of.COLUMNS)))
-        if pool is not None:
-            update, rewards = plan_update(job, loop.net, batch, number, fabric.global_rank, pool)
-        losses = loop.model(batch, update)
+        rewards: list[Array] = []
+
+        def update_of(context: Context, present: Tensor) -> PlanUpdate:
+            assert pool is not None
+            update, scored = plan_update(job, loop.net, batch, context, present, number, fabric.global_rank, pool)
+            rewards.append(scored)
+            return update
+
+        losses = loop.model(batch, None if pool is None else update_of)
         norm = loop.update(losses, batch, number, {})
         found = [*(losses[name].detach().float() for name in diffusion_losses.METRICS), norm]
-        if pool is not None:
-            found += [torch.tensor(value) for value in 100.0 * np.nanmean(rewards, axis=0)]
+        for scored in rewards:
+            found += [torch.tensor(value) for value in 100.0 * np.nanmean(scored, axis=0)]
         return torch.stack(found)
 
     return loop.run(progress, step, columns_of(job.config), stop, clock)
 
 
 def plan_update(
-    job: DiffusionJob, net: CurveNet, batch: VectorBatch, number: int, rank: int, pool: ScorePool
+    job: DiffusionJob,
+    net: CurveNet,
+    batch: VectorBatch,
+    context: Context,
+    present: Tensor,
+    number: int,
+    rank: int,
+    pool: ScorePool,
 ) -> tuple[PlanUpdate, Array]:
-    """How the plans of a batch should change, and the rewards (B, 6) of the plans. It depends on the network, the seed
-    and the number of the step only."""
+    """How the plans of an encoded batch should change, and the rewards (B, 6) of the plans; `present` (B, 1 + N, 4).
+    It depends on the network, the seed and the number of the step only."""
     config = job.config.reward
     rng = np.random.default_rng([job.config.seed, 3, number, rank])
     evaluations = int(rng.integers(SAMPLER_STEPS + 1))
-    with torch.no_grad():
-        inputs = batch.inputs
-        state = diffusion_rewards.sampler_state(
-            net, net.encode(inputs), net.present_states(inputs), evaluations, SAMPLER_STEPS
-        )
+    state = diffusion_rewards.sampler_state(net, context, present, evaluations, SAMPLER_STEPS)
     found = diffusion_rewards.plan_changes(
         state.plan,
         batch.route_lanes.double().cpu().numpy(),

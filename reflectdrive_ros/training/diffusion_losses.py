@@ -9,7 +9,7 @@ Diffusion-Planner (Zheng et al., ICLR 2025), section 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..domain import Array
-from ..model.curve.net import POSE, CurveNet, VectorTensors, without_conditions
+from ..model.curve.net import POSE, Context, CurveNet, VectorTensors, without_conditions
 from ..planning.denoiser import END_TIME, alpha_sigma
 from .settings import DiffusionDataConfig, DiffusionLossConfig
 
@@ -97,6 +97,9 @@ class PlanUpdate:
     change: Tensor  # (B, T, 4) of the ego's predicted future, normalised
 
 
+UpdateOf = Callable[[Context, Tensor], PlanUpdate]  # of encoded scenes and the present states (B, 1 + N, 4)
+
+
 class DiffusionLosses(nn.Module):
     """The network with its loss: one forward pass per step, as data-parallel training requires."""
 
@@ -110,20 +113,26 @@ class DiffusionLosses(nn.Module):
             rows = [getattr(norm, f"ego_future_{name}"), *others * (getattr(norm, f"agent_future_{name}"),)]
             self.register_buffer(name, torch.tensor(rows)[:, None], persistent=False)
 
-    def forward(self, batch: VectorBatch, update: PlanUpdate | None = None) -> dict[str, Tensor]:
-        """Scalars METRICS; `ego_error_m` is the mean distance to the expert's future in metres."""
+    def forward(self, batch: VectorBatch, update_of: UpdateOf | None = None) -> dict[str, Tensor]:
+        """Scalars METRICS; `ego_error_m` is the mean distance to the expert's future in metres.
+
+        `update_of` computes the update by reward of the encoded scenes, which are encoded once for it and the losses.
+        """
         inputs = batch.inputs
+        states = self.net.present_states(inputs)
+        context = self.net.encode(inputs)
+        update = None if update_of is None else update_of(context, states)
         clean, valid = self.targets(batch)
         alpha, sigma = (
             torch.from_numpy(each.astype(np.float32)).to(clean.device)[..., None, None, None]
             for each in alpha_sigma(batch.times.cpu().numpy())
         )
         noisy = alpha * clean[:, None] + sigma * batch.noise
-        present = self.net.present_states(inputs)[:, None, :, None].expand(-1, noisy.shape[1], -1, -1, -1)
+        present = states[:, None, :, None].expand(-1, noisy.shape[1], -1, -1, -1)
         futures, times = torch.cat([present, noisy], 3), batch.times
         if update is not None:  # one more sample of each scene: the state of the sampler
             futures, times = torch.cat([futures, update.futures[:, None]], 1), torch.cat([times, update.times], 1)
-        found = self.net.denoise(futures, times, self.net.encode(inputs))[..., 1:, :]
+        found = self.net.denoise(futures, times, context)[..., 1:, :]
         error = (found.float() - clean[:, None]).square()
         squared = error.sum(-1)  # (B, K, 1 + N, T)
         imitated = (~batch.standing)[:, None, None].expand_as(squared[:, :, 0])

@@ -6,7 +6,9 @@ A plan of tokens is postprocessed as in `planning.reflectdrive2` when neither ag
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +30,9 @@ from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
 from ..tokens import TokenLayout
 
 COLUMNS = ("score", *SUB_SCORES)  # of a reward
+KEPT_SCENES = 50_000  # by the workers of a machine together: some 150 kB each
+CLUSTER_WORKERS = 16  # of a machine of a cluster, at most
+REACH_M = 40.0  # of the index of a scene's areas; few plans of 4 s go beyond, and they are scored more slowly
 
 
 class PlansOfScene(NamedTuple):
@@ -89,7 +94,9 @@ class ScorePool:
     """Worker processes that score plans. A context manager; leaving it ends the processes."""
 
     def __init__(self, scorer: Scorer, workers: Workers) -> None:
-        self._pool: RestartablePool[PlansOfScene, Array] = RestartablePool(_Work(scorer, SceneReader()), workers)
+        beside = workers if isinstance(workers, int) else CLUSTER_WORKERS
+        work = _Work(scorer, KeptScenes(KEPT_SCENES // max(beside, 1)))
+        self._pool: RestartablePool[PlansOfScene, Array] = RestartablePool(work, workers)
 
     def __enter__(self) -> ScorePool:
         return self
@@ -141,15 +148,36 @@ class RewardPool:
         return np.stack(self._pool.score(tasks))
 
 
+class KeptScenes:
+    """Scenes of shards, of which the `limit` last used stay in memory: reading one takes longer than scoring its
+    plans."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._reader = limit, SceneReader()
+        self._kept: OrderedDict[tuple[Path, str], DrivingScene] = OrderedDict()
+
+    def read(self, path: Path, name: str) -> DrivingScene:
+        """The scene `name` of a shard. Raises SetError naming the shard."""
+        key = path, name
+        if key not in self._kept:
+            scene = self._reader.read(path, name)
+            self._kept[key] = replace(scene, areas=replace(scene.areas, reach_m=REACH_M))
+            if len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        scene = self._kept[key]
+        return replace(scene, areas=copy(scene.areas))  # the index of the areas, six times the scene, is not kept
+
+
 @dataclass(frozen=True)
 class _Work:
-    """The work of a process; its reader stays there from task to task."""
+    """The work of a process; its scenes stay there from task to task."""
 
     scorer: Scorer
-    reader: SceneReader
+    scenes: KeptScenes
 
     def __call__(self, task: PlansOfScene, report: Callable[[Any], None]) -> Array:
-        scene = self.reader.read(task.shard, task.name)
+        scene = self.scenes.read(task.shard, task.name)
         if task.standing:
             scene = replace(scene, ego=replace(scene.ego, speed_mps=0.0, acceleration_mps2=0.0, yaw_rate_rps=0.0))
         return self.scorer(scene, task.plans, task.with_route)
