@@ -77,7 +77,7 @@ class DriveFineConfig:
     draft_rounds: int = setting(4, "decoding rounds of a draft (paper: 12; 4 in its fastest variant)", 1, 64)
     refine: bool = setting(True, "correct all tokens of a draft in one pass of the refinement expert")
     candidates: int = setting(
-        6,
+        4,
         "plans of a step: the most probable, and sampled ones; one if none can be chosen, because neither objects nor "
         "drivable space are known and rank_plans is not set",
         1,

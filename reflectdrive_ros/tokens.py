@@ -175,6 +175,12 @@ class TokenLayout:
         return self.axes[0].codebook
 
     @property
+    def waypoint_noise_m(self) -> float:
+        """Width of the range in which the value of a token of x or y is uncertain: a bin, or half the interval whose
+        middle it is."""
+        return self.codebook.bin_m * max(self.interval_bins, 1)
+
+    @property
     def free(self) -> tuple[int, ...]:
         """Positions that are not part of the goal."""
         return tuple(place for place in range(self.length) if place not in self.goal)

@@ -223,7 +223,7 @@ def test_a_real_network_plans_and_its_plan_is_judged():
     made = config(planner="drivefine", model__file="x", model__sha256="y")
     engine = Engine(made, Clock(), planner=get_planner(made), network=net)
     report = engine.step(seen(8.0, agents=cars()))
-    assert report.verdict in (Verdict.OK, Verdict.UNSAFE)
+    assert report.verdict in (Verdict.OK, Verdict.UNSAFE, Verdict.INFEASIBLE)  # of random weights
     assert report.step is StepKind.FULL
     assert report.plan.trajectory.horizon_s >= 3.0
     assert DriveFineConfig().draft_rounds == 4

@@ -6,7 +6,7 @@ from scenes import ego
 
 from reflectdrive_ros import kinematics
 from reflectdrive_ros.planning.postprocess.smoothing import smooth_points
-from reflectdrive_ros.tokens import Codebook
+from reflectdrive_ros.tokens import DRIVEFINE, Codebook, TokenLayout
 
 BOOK = Codebook()
 TIMES_S = 0.5 * np.arange(1, 9)
@@ -55,6 +55,20 @@ def test_smoothed_points_are_nearer_to_the_truth_than_rounded_ones():
     ]
     before, after = np.mean(off, axis=0)
     assert after < 0.8 * before
+
+
+def test_waypoints_of_fine_tokens_are_as_uncertain_as_the_interval_whose_middle_they_are():
+    """Predicted waypoints are off by more than a bin of 0.05 m: smoothed within a bin, a calm drive stays rough."""
+    rng, layout = np.random.default_rng(1), DRIVEFINE
+    assert layout.codebook.bin_m < 0.1 < layout.waypoint_noise_m
+    assert TokenLayout().waypoint_noise_m == BOOK.bin_m
+    jolts = []
+    for points, state in drives():
+        predicted = points + rng.normal(0.0, 0.2, points.shape)
+        widths = (layout.codebook.bin_m, layout.waypoint_noise_m)
+        jolts.append([hardest(smooth_points(predicted, state, 0.5, each), state) for each in widths])
+    of_bin, of_interval = np.median(jolts, axis=0)
+    assert of_interval < 0.5 * of_bin
 
 
 def test_no_point_leaves_its_bin():

@@ -181,7 +181,7 @@ def decode_variants(
             drafts = reflectdrive2.draft_actions(network, seen.context, seen.actions[seen.valid], settings)
             actions, _ = reflectdrive2.edit_actions(network, seen.context, *drafts, settings.edit_rounds)[-1]
         waypoints, layout = network.layout.decode(actions), network.layout
-        points = postprocess(waypoints[..., :2], observation.ego, layout.codebook.bin_m, road)
+        points = postprocess(waypoints[..., :2], observation.ego, layout.waypoint_noise_m, road)
         poses = waypoint_poses(points, road, token_headings(waypoints, points, layout))
         values = score(scored, poses).score
         context = SafetyContext(observation, config)

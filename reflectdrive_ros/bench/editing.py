@@ -180,7 +180,7 @@ def refined_waypoints(observation: Observation, context: PlannerContext) -> Arra
     assert draft.tokens is not None
     ids, _ = network.refine(network.prefill(inputs), draft.tokens[None])
     known, layout = context.safety_context(observation), network.layout
-    points = postprocess(layout.decode(ids)[..., :2], observation.ego, layout.codebook.bin_m, known.road)
+    points = postprocess(layout.decode(ids)[..., :2], observation.ego, layout.waypoint_noise_m, known.road)
     sent = relax_profile(points[0], known)
     (trajectory,) = trajectories(sent[None], observation.ego.speed_mps, context.config.output.dt_s, known.road)
     return kinematics.resample(trajectory, WAYPOINT_TIMES_S)

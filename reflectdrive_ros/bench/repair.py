@@ -245,7 +245,7 @@ def locally_repairable(plan: Plan, known: SafetyContext, layout: TokenLayout) ->
         [neighbourhood(plan.tokens, place, layout, known.config.repair.delta)[1] for place in range(layout.points)]
     )
     ego = known.observation.ego
-    points = postprocess(layout.decode(near), ego, layout.codebook.bin_m, known.road)
+    points = postprocess(layout.decode(near), ego, layout.waypoint_noise_m, known.road)
     safety = planned_safety(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
     made = trajectories(points[safest], ego.speed_mps, known.config.output.dt_s, known.road)

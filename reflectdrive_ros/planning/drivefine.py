@@ -53,14 +53,14 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     config = planner_context.config
     settings, known = config.drivefine, planner_context.safety_context(observation)
     network, inputs = network_inputs("drivefine", observation, planner_context, needs(settings))
-    layout, bin_m = network.layout, network.layout.codebook.bin_m
+    layout = network.layout
 
     by_score = can_score(observation)
     by_value = settings.rank_plans and "plan_value" in network.capabilities and not by_score
     count = settings.candidates if by_score or by_value else 1
     made = candidates(network, network.prefill(inputs), count, settings, observation.stamp_ns)
     waypoints = layout.decode(made.ids)
-    points = postprocess(waypoints[..., :2], observation.ego, bin_m, known.road, known.limits)
+    points = postprocess(waypoints[..., :2], observation.ego, layout.waypoint_noise_m, known.road, known.limits)
     scores = np.zeros(0)
     if by_value:
         scores = network.plan_values(made.context, made.ids)
@@ -133,6 +133,6 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     network, inputs = network_inputs("drivefine", observation, planner_context, needs(settings))
     made = candidates(network, network.prefill(inputs), settings.candidates, settings, observation.stamp_ns)
     waypoints = network.layout.decode(made.ids)
-    points = postprocess(waypoints[..., :2], observation.ego, network.layout.codebook.bin_m, road)
+    points = postprocess(waypoints[..., :2], observation.ego, network.layout.waypoint_noise_m, road)
     headings = token_headings(waypoints, points, network.layout)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road, headings)

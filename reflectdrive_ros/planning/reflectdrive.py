@@ -59,7 +59,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     actions, confidence = draft_plans(goals, scene, inputs, network, settings)
     points = network.layout.decode(actions)
     smooth = postprocess(
-        points, observation.ego, network.layout.codebook.bin_m, safety_context.road, safety_context.limits
+        points, observation.ego, network.layout.waypoint_noise_m, safety_context.road, safety_context.limits
     )
     order, scores = [0], tuple[float, ...]()
     if len(actions) > 1:
@@ -107,7 +107,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     scene = network.prefill_goal(inputs)
     actions, _ = draft_plans(scene.actions[scene.valid][: settings.goals], scene, inputs, network, settings)
     road = planner_context.safety_context(observation).road
-    points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
+    points = postprocess(network.layout.decode(actions), observation.ego, network.layout.waypoint_noise_m, road)
     return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
 
 

@@ -88,23 +88,23 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
 
     safety_context = planner_context.safety_context(observation)
     road, limits = safety_context.road, safety_context.limits
-    bin_m, deadline_used = network.layout.codebook.bin_m, planner_context.deadline_used
+    noise_m, deadline_used = network.layout.waypoint_noise_m, planner_context.deadline_used
     if len(actions) > 1 and not can_score(observation):
         all_rounds = edit_actions(network, context, actions, confidence, edit_rounds, deadline_used)
         finished = all_rounds[-1][0]
         choice = rank_by_value(network.plan_values(context, finished))
         best, others = choice.order[0], choice.order[1:]
         rounds = [(ids[[best]], confidence[[best]]) for ids, confidence in all_rounds]
-        ways = postprocess(network.layout.decode(finished), observation.ego, bin_m, road, limits)
+        ways = postprocess(network.layout.decode(finished), observation.ego, noise_m, road, limits)
     else:
-        ways = postprocess(points, observation.ego, bin_m, road, limits)
+        ways = postprocess(points, observation.ego, noise_m, road, limits)
         choice = rank_candidates(ways, log_probs, safety_context)
         best, others = choice.order[0], choice.order[1:]
         rounds = edit_actions(network, context, actions[[best]], confidence[[best]], edit_rounds, deadline_used)
     (ids,), (confidence_of_ids,) = rounds[-1]
     edited = edited_points(points[best], actions[best], ids, network.layout)
     unchanged = np.array_equal(ids, actions[best])
-    way = ways[best] if unchanged else postprocess(edited, observation.ego, bin_m, road, limits)
+    way = ways[best] if unchanged else postprocess(edited, observation.ego, noise_m, road, limits)
     states, repairs = None, 0
     if settings.repair and safety_context.can_check:
         simulated = choice.states(best) if unchanged else None
@@ -236,7 +236,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     known = network.prefill_goal(inputs)
     actions, _ = draft_actions(network, known.context, known.actions[known.valid], config.reflectdrive2)
     road = planner_context.safety_context(observation).road
-    points = postprocess(network.layout.decode(actions), observation.ego, network.layout.codebook.bin_m, road)
+    points = postprocess(network.layout.decode(actions), observation.ego, network.layout.waypoint_noise_m, road)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
 
 

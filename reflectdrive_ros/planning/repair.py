@@ -87,7 +87,7 @@ def repair_plan(
     def points_of(many: Array) -> Array:
         kept = (many == ids).reshape(len(many), len(points), -1)[..., :2]
         decoded = np.where(kept, points, layout.decode(many)[..., :2])
-        return postprocess(decoded, known.observation.ego, layout.codebook.bin_m, known.road, known.limits)
+        return postprocess(decoded, known.observation.ego, layout.waypoint_noise_m, known.road, known.limits)
 
     def redraft(actions: Array) -> Array:
         return network.step(context, actions, layout.length, False)[0]

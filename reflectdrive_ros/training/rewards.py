@@ -83,7 +83,7 @@ class PlanScorer:
         config = Config()
         known = SafetyContext(observation, config)
         waypoints = self.layout.decode(actions)
-        points = postprocess(waypoints[..., :2], scene.ego, self.layout.codebook.bin_m, known.road)
+        points = postprocess(waypoints[..., :2], scene.ego, self.layout.waypoint_noise_m, known.road)
         points = relax_profiles(points, known)
         headings = token_headings(waypoints, points, self.layout)
         sent = trajectories(points, scene.ego.speed_mps, config.output.dt_s, known.road, headings)

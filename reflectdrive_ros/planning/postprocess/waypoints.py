@@ -30,13 +30,13 @@ STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 
 def postprocess(
-    points: Array, ego: EgoState, bin_m: float, road: FrenetFrame | None, limits: RouteLimits | None = None
+    points: Array, ego: EgoState, noise_m: float, road: FrenetFrame | None, limits: RouteLimits | None = None
 ) -> Array:
-    """Points (.., P, 2) of tokens as the car drives them: without quantisation noise, within its limits and those of
-    the route, relative to the road if it is known.
+    """Points (.., P, 2) of tokens, uncertain within `noise_m`, as the car drives them: smooth, within its limits and
+    those of the route, relative to the road if it is known.
     """
     kept = limit_acceleration(
-        drop_reversals(smooth_points(points, ego, POINT_DT_S, bin_m, road)), ego.speed_mps, POINT_DT_S
+        drop_reversals(smooth_points(points, ego, POINT_DT_S, noise_m, road)), ego.speed_mps, POINT_DT_S
     )
     kept = limit_curve_speed(kept, ego.speed_mps, POINT_DT_S)
     return kept if limits is None else slow_points(kept, limits, ego.speed_mps, POINT_DT_S)
