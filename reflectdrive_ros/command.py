@@ -18,11 +18,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from .errors import UserError
@@ -31,7 +30,6 @@ from .storage import sentence_of
 
 LOG_WIDTH = 180  # columns of standard output that is not a terminal
 Arguments = argparse.Namespace
-Item = TypeVar("Item")
 
 
 class Output(Console):
@@ -52,11 +50,6 @@ class Output(Console):
 def error_console() -> Console:
     """Standard error: plain text without wrapping, and progress bars."""
     return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
-
-
-def track_progress(items: Iterable[Item], title: str, console: Console, total: int | None = None) -> Iterable[Item]:
-    """Yields the items with a progress bar, on terminals only."""
-    return track(items, title, total, console=console, transient=True, disable=not console.is_terminal)
 
 
 def command(

@@ -56,7 +56,7 @@ GROUND = (
         "osm",
         "recipe_config",
     ),
-    *("parallel", "provenance", "stopping", "storage", "tokens", "vector_spec"),
+    *("parallel", "progress", "provenance", "stopping", "storage", "tokens", "vector_spec"),
 )
 RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")
 

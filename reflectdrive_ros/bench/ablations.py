@@ -25,7 +25,7 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import arguments
@@ -36,6 +36,7 @@ from ..documents import read_json
 from ..errors import UserError
 from ..model.checkpoint import CARD
 from ..parallel import Workers, map_restartable
+from ..progress import ShownProgress
 from ..provenance import write_numbers
 from ..scoring.scorer import SUB_SCORES
 from ..stopping import child_environment
@@ -213,7 +214,7 @@ def run_trainings(runs: Sequence[Run], jobs: Workers, errors: Console) -> dict[s
     """
     cards = {run.name: card for run in runs if (card := finished_card(run)) is not None}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+    with ShownProgress(errors, *columns) as progress:
         bar = progress.add_task("trainings", total=len(runs), completed=len(cards))
 
         def on_done(run: Run, card: dict[str, Any]) -> None:

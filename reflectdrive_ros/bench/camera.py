@@ -25,9 +25,10 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments, geometry
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..domain import Array
 from ..features.reprojection import Calibration, plan_views, reproject
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..ros import image_decoding
 from ..ros.topics import message_class

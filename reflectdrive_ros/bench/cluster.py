@@ -25,12 +25,13 @@ from rich.table import Table
 
 from .. import arguments, cluster
 from ..cluster import LOCAL, Cluster
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..config import Config, override_dotted
 from ..data.sets import SceneSetSpec
 from ..errors import UserError
 from ..evaluation import closed_loop, open_loop, scene_sets
 from ..parallel import Workers
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..runtime import cli_args
 

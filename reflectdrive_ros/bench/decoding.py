@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..config import Config
 from ..data import shards
 from ..data.scene import DrivingScene
@@ -32,6 +32,7 @@ from ..planning import drivefine, reflectdrive2
 from ..planning.assessment import score_candidates
 from ..planning.planner import Network, can_score, prefill_sequences
 from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..recipe_config import DecodingConfig, ReflectDrive2Config
 from ..runtime import cli_args

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..command import make_table, track_progress
+from ..command import make_table
 from ..config import Config
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
@@ -29,6 +29,7 @@ from ..model.token.torch_bench import measure_peaks
 from ..planning import get_planner
 from ..planning.denoiser import START_SCALE, Denoiser, in_metres, present_states, sample
 from ..planning.planner import PlannerContext, PlanningError
+from ..progress import track_progress
 from ..runtime.network import SELF_CHECK_STEPS, synthetic_vectors
 from ..runtime.torch_denoiser import TorchDenoiser
 from .roofline import bound_ms, denoiser_costs

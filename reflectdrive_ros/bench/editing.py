@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments, kinematics, parallel
@@ -38,6 +37,7 @@ from ..planning import LEARNED
 from ..planning.planner import PlannerContext, network_inputs
 from ..planning.postprocess.comfort import relax_profile
 from ..planning.postprocess.waypoints import postprocess, trajectories
+from ..progress import ShownProgress
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import model_config
@@ -114,7 +114,7 @@ def measure(
     tasks = [Task(note, count, model) for model in models.values() for note, count in notes]
     work = partial(_score_shard, folder, config, privilege_name)
     found: dict[tuple[str, str], list[Scored]] = {}
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+    with ShownProgress(errors) as progress:
         bar = progress.add_task("planning", total=sum(task.limit for task in tasks))
         with closing(parallel.map_restartable(tasks, work, workers)) as outcomes:
             for outcome in outcomes:

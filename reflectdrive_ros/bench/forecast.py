@@ -28,12 +28,13 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import agent_motion, arguments, geometry, kinematics
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..data import real_tracks, shards
 from ..data.scene import NOW
 from ..data.shards import SetError
 from ..domain import AgentHistory, Agents, Array, Forecast, Observation
 from ..evaluation import open_loop
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..scoring import prediction
 from ..scoring.frenet import FrenetFrame

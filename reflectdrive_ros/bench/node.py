@@ -23,9 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments
-from ..command import command, make_list, track_progress
+from ..command import command, make_list
 from ..config import Config, ConfigError, override_dotted
 from ..demo.recordings import RECORDING, open_recording
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..replay.node import Harness
 from ..ros import image_decoding, outputs

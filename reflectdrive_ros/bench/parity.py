@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..config import Config, ModelConfig, load, override, override_dotted
 from ..data import shards
 from ..data.scene import DrivingScene
@@ -42,6 +42,7 @@ from ..planning.planner import (
     prefill_sequences,
     run_rounds,
 )
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..recipe_config import DriveFineConfig
 from ..runtime import cli_args

@@ -47,7 +47,7 @@ import numpy as np
 from rich.console import Console
 
 from .. import arguments
-from ..command import command, track_progress
+from ..command import command
 from ..config import Config, ConfigError
 from ..domain import Array
 from ..features.images import WORDS, ModelInputs
@@ -60,6 +60,7 @@ from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
 from ..planning.planner import Network, prefill_sequences, run_rounds
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..runtime.graphs import group_views
 from ..runtime.model_file import model_config, network_kind, read_card, resolve_path

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import geometry
-from ..command import make_table, track_progress
+from ..command import make_table
 from ..config import Config
 from ..domain import Observation, Plan
 from ..errors import UserError
@@ -28,6 +28,7 @@ from ..lanes import lanes_at
 from ..parallel import Workers, map_restartable
 from ..planning import reflexdiffusion
 from ..planning.planner import PlannerContext, PlannerState
+from ..progress import track_progress
 from ..sim.expert.scenario_tags import LATERAL_MPS2
 from ..sim.network.navigation import BEHIND_M
 from ..sim.network.roads import RoadType

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import kinematics
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..config import Config
 from ..data import shards
 from ..data.contact_sheet import draw_bev
@@ -44,6 +44,7 @@ from ..planning import decoding_config, get_planner, guard
 from ..planning.assessment import planned_safety
 from ..planning.planner import Network, NetworkWrapper, PlannerContext, PlannerState, Prefilled, draft_sequentially
 from ..planning.postprocess.waypoints import postprocess, trajectories
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.network import load_network, token_network

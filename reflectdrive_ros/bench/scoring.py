@@ -27,10 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments, geometry
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..domain import AgentKind, Array
 from ..evaluation import golden
 from ..evaluation.golden import SCORING_V1, SCORING_V2, GoldenError, GoldenScene
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import Progress
 
 from .. import parallel
 from ..data.shards import SetError, ShardNote
+from ..progress import ShownProgress
 
 Result = TypeVar("Result")
 ShardTask = tuple[ShardNote, int]  # a shard, and how many of its scenes
@@ -27,7 +27,7 @@ def plan_shards(
     """What `work` gives for the scenes of each task, in the order of the tasks. Raises SetError naming a shard that
     fails, or if there is no scene."""
     found: dict[str, list[Result]] = {}
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+    with ShownProgress(errors) as progress:
         bar = progress.add_task("planning", total=sum(scenes for _, scenes in tasks))
         with closing(parallel.map_restartable(tasks, work, workers)) as outcomes:
             for outcome in outcomes:

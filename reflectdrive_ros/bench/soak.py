@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments
@@ -30,6 +29,7 @@ from ..command import command, make_list, run_program
 from ..config import Config, override_dotted
 from ..demo import world_bag
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
+from ..progress import ShownProgress
 from ..provenance import write_numbers
 from ..replay.node import PlannerOutputs
 from ..ros.processes import isolated_environment, running_node
@@ -77,7 +77,7 @@ def run_soak(args: argparse.Namespace, config: Config, errors: Console) -> dict[
         with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
-            with Progress(console=errors, transient=True) as progress:
+            with ShownProgress(errors) as progress:
                 task, lines = progress.add_task("soaking", total=args.minutes), 1
                 for moment in node.drive(None, Pacing(lock_step=True)):
                     require_running(process, log)

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments, geometry, kinematics
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..data import shards
 from ..data.shards import SetError
 from ..domain import Observation, StepKind
@@ -29,6 +29,7 @@ from ..evaluation import open_loop
 from ..evaluation.privilege import observe
 from ..planning import decoding_config
 from ..planning.planner import Network
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine

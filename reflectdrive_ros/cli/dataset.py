@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments
@@ -33,6 +32,7 @@ from ..errors import UserError
 from ..evaluation import navsim_sets
 from ..files import lock_folder, read_limited, shown
 from ..planning import LEARNED
+from ..progress import ShownProgress
 from ..provenance import write_numbers
 from ..replay.dataset import Dataset, DatasetOptions, make_dataset
 from ..replay.dataset_checks import FrameLimits
@@ -149,7 +149,7 @@ def navsim_dataset(args: argparse.Namespace, config: Config, errors: Console) ->
     if len(args.bags) != 1 or args.sensor_blobs is None:
         raise UserError("--from navsim takes one folder of logs, and --sensor-blobs DIR with its images")
     source = navsim_sets.NavsimSource(args.bags[0], args.sensor_blobs, args.metric_cache, args.scene_filter)
-    with lock_folder(args.out), Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+    with lock_folder(args.out), ShownProgress(errors) as progress:
         bar = progress.add_task("reading logs", total=None)
         rows, index = navsim_sets.make_set(
             source,

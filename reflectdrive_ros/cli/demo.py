@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments
@@ -32,6 +31,7 @@ from ..errors import UserError
 from ..evaluation.driving_scores import extend
 from ..files import lock_folder
 from ..model.card import RENDERED
+from ..progress import ShownProgress
 from ..provenance import provenance
 from ..replay.chunks import ReplayChunks
 from ..replay.counters import PublishedPlan, ReplayCounters
@@ -125,7 +125,7 @@ def run_drive(
         with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
-            with Progress(console=errors, transient=True) as progress:
+            with ShownProgress(errors) as progress:
                 task = progress.add_task("driving", total=seconds)
                 for moment in node.drive(seconds, Pacing(lock_step=True, real_time=False)):
                     require_running(process, log)

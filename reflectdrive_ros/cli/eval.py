@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..config import Config, ConfigError
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
@@ -33,6 +33,7 @@ from ..evaluation.driving_scores import MEASURES, Driver, Scores
 from ..evaluation.privilege import PRIVILEGES
 from ..planning import CAMERA_FREE, LEARNED, PLANNERS, VECTOR_PLANNERS
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlanningError
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_network

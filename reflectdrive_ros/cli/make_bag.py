@@ -17,12 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..config import Config, ConfigError, override_dotted
 from ..demo import world_bag
 from ..demo.recordings import Recording, open_recording
 from ..model.card import RENDERED
 from ..planning import get_planner
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..ros.bag import IMAGE_DOMAIN, STORAGES, BagReader, BagWriter
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_list
 from ..config import Config, ConfigError
 from ..files import lock_folder
+from ..progress import ShownProgress
 from ..replay import golden
 from ..replay.bag_folders import holds_bags
 from ..replay.bag_topics import ambiguous_choices
@@ -98,7 +98,7 @@ def run_one(args: argparse.Namespace, config: Config, console: Console, errors: 
     elif args.update_golden:
         raise GoldenError("--update-golden writes the file of --golden: name it")
     options = options_of(args)
-    with Progress(console=errors, transient=True, disable=args.node or not errors.is_terminal) as progress:
+    with ShownProgress(errors, hidden=args.node) as progress:
         task = progress.add_task("replaying", total=1.0)
 
         def on_progress(share: float) -> None:

@@ -23,11 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..config import Config, ScoringConfig, override_dotted
 from ..documents import DocumentError, array, check_fields, maybe, named, number, text, whole
 from ..evaluation import golden
 from ..evaluation.golden import GoldenError
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..tokens import Codebook
 

@@ -29,13 +29,14 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments
-from ..command import make_table, track_progress
+from ..command import make_table
 from ..config import Config
 from ..domain import Array, CameraFrame
 from ..errors import UserError
 from ..parallel import Workers, map_restartable
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..planning.planner import Planner
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_network

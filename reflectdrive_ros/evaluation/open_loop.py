@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from .. import kinematics, parallel
@@ -40,6 +39,7 @@ from ..domain import Array, Observation, Plan
 from ..files import shown
 from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, VECTOR_PLANNERS, get_planner
 from ..planning.planner import PlannerContext, PlanningError
+from ..progress import ShownProgress
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_network
@@ -178,7 +178,7 @@ def evaluate(
     tasks = shard_tasks(index, families, limit)
     drivers = make_drivers(planners, privileges, random_weights)
     work = partial(_score_shard, folder, drivers, config, families)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with ShownProgress(console) as progress:
         bar = progress.add_task("scoring", total=sum(scenes for _, scenes in tasks))
         with closing(_score_shards(tasks, work, workers, lambda count: progress.update(bar, completed=count))) as done:
             parts = {note.file: part for note, part in done}

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from ..data import sets, shards
 from ..data.sets import MakeShard, SceneSetSpec
 from ..data.shards import Index
 from ..parallel import Workers
+from ..progress import ShownProgress
 from ..sim import sumo
 
 IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
@@ -41,7 +42,7 @@ def ensure_scene_set(
     sumo.binary("netconvert")  # fail here once, not in every shard
     begun = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with ShownProgress(console, *columns) as progress:
         task = progress.add_task(f"making the set '{wanted.name}'", total=wanted.size)
         kept: list[int] = []
 

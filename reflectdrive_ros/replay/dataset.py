@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 
 from ..config import Config
 from ..data import codec, frame_index, shards
@@ -31,6 +30,7 @@ from ..data.frame_index import FrameRow
 from ..data.shards import Index, SetError, ShardContent, ShardNote
 from ..errors import UserError
 from ..parallel import Workers, map_restartable
+from ..progress import ShownProgress
 from ..provenance import program_sha256
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader, DamagedMessage
@@ -286,7 +286,7 @@ def run_jobs(
     written."""
     failures: dict[str, str] = {}
     shares = [0.0] * len(jobs)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+    with ShownProgress(errors) as progress:
         bar = progress.add_task(title, total=max(len(jobs), 1))
 
         def on_progress(place: int, share: float) -> None:

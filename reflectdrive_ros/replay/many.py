@@ -20,13 +20,14 @@ from typing import Any, cast
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, TaskID
+from rich.progress import TaskID
 
 from ..config import Config
 from ..documents import read_json
 from ..errors import UserError
 from ..files import write_atomic
 from ..parallel import map_restartable
+from ..progress import ShownProgress
 from ..provenance import program_sha256, provenance
 from ..runtime import cli_args
 from ..storage import is_remote, local_copy, upload
@@ -180,7 +181,7 @@ def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors
     failures: dict[str, str] = {}
     shares: dict[int, float] = {}
     bars: dict[int, TaskID] = {}  # by place
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+    with ShownProgress(errors) as progress:
         every = progress.add_task("bags", total=float(len(jobs)))
 
         def on_progress(place: int, share: float) -> None:

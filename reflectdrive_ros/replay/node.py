@@ -23,10 +23,10 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message, serialize_message
 from rich.console import Console
-from rich.progress import Progress
 from rosgraph_msgs.msg import Clock
 
 from ..config import Config
+from ..progress import ShownProgress
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagReader
 from ..ros.inputs.channel import InputStatus, Level
@@ -284,7 +284,7 @@ def play(
     keys = {name: key for key, name in sources.items()}
     began, clock_ns = time.perf_counter(), reader.start_ns
     harness.publish_clock(clock_ns)
-    with Progress(console=errors, transient=True) as progress:
+    with ShownProgress(errors) as progress:
         task = progress.add_task("playing to the node", total=max(stop_ns - reader.start_ns, 1))
         for message in reader.messages(keys, stop_ns=stop_ns):
             while True:

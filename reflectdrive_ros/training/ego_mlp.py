@@ -20,10 +20,11 @@ from rich.table import Table
 from torch import nn
 
 from .. import arguments
-from ..command import command, make_table, track_progress
+from ..command import command, make_table
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..domain import Array, Command
+from ..progress import track_progress
 from ..provenance import write_numbers
 from ..scoring.scorer import SUB_SCORES, WAYPOINTS, score
 

@@ -27,11 +27,12 @@ import torch
 from rich.console import Console
 
 from .. import arguments
-from ..command import HelpFormatter, command, make_table, track_progress
+from ..command import HelpFormatter, command, make_table
 from ..data.cache import CachedSet, build_cache
 from ..domain import Array
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
+from ..progress import track_progress
 from ..provenance import write_numbers
 from . import plan_policy, train_state
 from .data import Source, shape_of

@@ -10,10 +10,11 @@ from typing import Any
 
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from ..data import shards
 from ..parallel import Workers
+from ..progress import ShownProgress
 from ..provenance import write_numbers
 from ..stopping import exit_code, print_stop
 from . import settings, train_state
@@ -67,7 +68,7 @@ def show_preparation(
 ) -> Iterator[Callable[[int, int], None]]:
     """A progress bar, by its function of what is done and of the total."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+    with ShownProgress(console, *columns, TimeElapsedColumn()) as bar:
         task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
