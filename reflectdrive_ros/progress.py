@@ -28,7 +28,8 @@ class ShownProgress(Progress):
         disable = hidden or not console.is_terminal
         super().__init__(*columns, console=console, transient=True, disable=disable, get_time=get_time)
         self._prints_lines = not (hidden or console.is_terminal)
-        self._line_at = self.get_time() + LINE_S
+        self._begun_s = self.get_time()
+        self._line_at = self._begun_s + LINE_S
 
     def update(self, task_id: TaskID, **options: Any) -> None:
         super().update(task_id, **options)
@@ -43,7 +44,7 @@ class ShownProgress(Progress):
         if not self._prints_lines or now < self._line_at:
             return
         self._line_at = now + LINE_S
-        minutes = (now - (first.start_time or now)) / 60.0
+        minutes = (now - self._begun_s) / 60.0
         share = "" if first.total is None else f" {first.percentage:.0f} %"
         self.console.print(f"{first.description}:{share} after {minutes:.0f} min")
 
