@@ -151,7 +151,8 @@ def figure(found: list[Panel], title: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli_args.add_bench_arguments(parser)
-    parser.set_defaults(scenes="val", planner="reflectdrive2")
+    parser.add_argument("--planner", choices=FIGURES, default="reflectdrive2", help="whose corrections to draw")
+    parser.set_defaults(scenes="val")
     args, errors = parser.parse_args(), Console(stderr=True)
     config = cli_args.configuration(args)
     if config.planner not in FIGURES:
