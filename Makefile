@@ -134,7 +134,7 @@ REFLECT := bench reflection --guidance 0.9 1 $(ONE_THREAD)
 SEEN := out/reflection
 TOWNS := .venv/judges
 TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-test-reflexdiffusion.json \
-	eval-test-reflexdiffusion-single.json eval-real_tracks.json decoding.json decoding-drivefine.json repair.json \
+	eval-test-reflexdiffusion-single.json eval-test-drivefine.json eval-real_tracks.json decoding.json decoding-drivefine.json repair.json \
 	reflection-val.json reflection-tag.json reflection-hard.json reflection-drives.json \
 	cluster-drives.json cluster-eval.json cluster-scenes.json \
 	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
@@ -177,6 +177,7 @@ $(NUMBERS)/eval-test-reflexdiffusion.json: COMMAND = eval --scenes test --planne
 	--random-weights
 $(NUMBERS)/eval-test-reflexdiffusion-single.json: COMMAND = eval --scenes test --planner reflexdiffusion \
 	--privilege objects --setting reflexdiffusion.repair=false
+$(NUMBERS)/eval-test-drivefine.json: COMMAND = eval --scenes test --planner drivefine --privilege route
 $(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
 $(NUMBERS)/decoding.json: COMMAND = bench decoding --scenes val --limit 150 $(ONE_THREAD) --model $(SMALL)/weights.safetensors
 $(NUMBERS)/decoding-drivefine.json: COMMAND = bench decoding --scenes val --limit 100 --planner drivefine $(ONE_THREAD) \
