@@ -11,6 +11,9 @@ namespace {
 
 constexpr double kWrongWay[] = {2.0, 6.0};  // m: less is 1, less is 0.5, else 0
 constexpr int kWrongWaySteps = 10;
+constexpr double kSlackM = 1e-6;   // by which cells are enlarged when edges are sorted into them
+constexpr double kLevelM = 1e-9;   // of an edge's rise, below which it has no slope
+constexpr double kCloseM = 1e-7;   // a point nearer than this to an edge is put to shapely
 
 // Between 0 and `most`, also of a value that is none.
 double at_least_0(double value, double most) { return value > 0.0 ? std::min(value, most) : 0.0; }
@@ -19,6 +22,33 @@ bool any(const uint64_t* set, const uint64_t* mask, int words) {
   uint64_t found = 0;
   for (int word = 0; word < words; ++word) found |= set[word] & mask[word];
   return found != 0;
+}
+
+long long clamp(double value, long long most) {
+  return static_cast<long long>(std::min(std::max(value, 0.0), static_cast<double>(most)));
+}
+
+// Calls visit(edge, cell) for the cells that each edge meets, edges in their order. Within a row of cells, an edge covers one
+// stretch of columns.
+template <class Visit>
+void visit_cells(const AreaEdges& edges, const AreaGrid& grid, Visit visit) {
+  const double cell_m = grid.cell_m;
+  for (long long e = 0; e < edges.count; ++e) {
+    const double ax = edges.starts[2 * e] - grid.low_x, ay = edges.starts[2 * e + 1] - grid.low_y;
+    const double bx = edges.stops[2 * e] - grid.low_x, by = edges.stops[2 * e + 1] - grid.low_y;
+    const double low = std::min(ay, by), high = std::max(ay, by), rise = by - ay;
+    const bool is_level = std::abs(rise) < kLevelM;
+    const double slope = is_level ? 0.0 : (bx - ax) / rise;
+    const long long first = clamp(std::floor((low - kSlackM) / cell_m), grid.rows);
+    const long long end = clamp(std::floor((high + kSlackM) / cell_m) + 1.0, grid.rows);
+    for (long long row = first; row < end; ++row) {
+      const double at = std::clamp(row * cell_m - kSlackM, low, high), to = std::clamp((row + 1) * cell_m + kSlackM, low, high);
+      const double one = is_level ? ax : ax + slope * (at - ay), other = is_level ? bx : ax + slope * (to - ay);
+      const long long left = clamp(std::floor((std::min(one, other) - kSlackM) / cell_m), grid.columns);
+      const long long right = clamp(std::floor((std::max(one, other) + kSlackM) / cell_m) + 1.0, grid.columns);
+      for (long long column = left; column < right; ++column) visit(e, row * grid.columns + column);
+    }
+  }
 }
 
 // Whether a segment meets a box around the origin, by clipping it to the box (Liang and Barsky).
@@ -74,6 +104,51 @@ void flags_of_box(const uint64_t* corners, int words, const AreaKinds& kinds, bo
 }
 
 }  // namespace
+
+long long count_edge_cells(const AreaEdges& edges, const AreaGrid& grid, long long* first) {
+  const long long cells = grid.rows * grid.columns;
+  std::fill(first, first + cells + 1, 0);
+  visit_cells(edges, grid, [&](long long, long long cell) { ++first[cell + 1]; });
+  for (long long cell = 0; cell < cells; ++cell) first[cell + 1] += first[cell];
+  return first[cells];
+}
+
+void fill_edge_cells(const AreaEdges& edges, const AreaGrid& grid, const long long* first, double* of_cells, uint64_t* bits) {
+  const long long cells = grid.rows * grid.columns, pairs = first[cells];
+  std::vector<long long> next(first, first + cells);
+  visit_cells(edges, grid, [&](long long e, long long cell) {
+    const long long row = cell / grid.columns, column = cell - row * grid.columns, place = next[cell]++;
+    const double x = grid.low_x + (column + grid.reference_x) * grid.cell_m, y = grid.low_y + (row + grid.reference_y) * grid.cell_m;
+    const double ax = edges.starts[2 * e] - x, ay = edges.starts[2 * e + 1] - y;
+    const double bx = edges.stops[2 * e] - x, by = edges.stops[2 * e + 1] - y;
+    const double values[] = {ax, ay, bx, by, ax * by - ay * bx, kCloseM * std::hypot(bx - ax, by - ay)};
+    for (int k = 0; k < 6; ++k) of_cells[k * pairs + place] = values[k];
+    for (int word = 0; word < edges.words; ++word) bits[word * pairs + place] = edges.bits[e * edges.words + word];
+  });
+}
+
+void draw_references(const AreaEdges& edges, const AreaGrid& grid, uint64_t* references) {
+  const long long cells = grid.rows * grid.columns;
+  for (long long e = 0; e < edges.count; ++e) {
+    const double *start = edges.starts + 2 * e, *stop = edges.stops + 2 * e;
+    const double low = std::min(start[1], stop[1]), high = std::max(start[1], stop[1]);
+    const long long first = clamp(std::ceil((low - grid.low_y) / grid.cell_m - grid.reference_y), grid.rows);
+    const long long end = clamp(std::ceil((high - grid.low_y) / grid.cell_m - grid.reference_y), grid.rows);  // a vertex counts once
+    for (long long row = first; row < end; ++row) {
+      const double y = grid.low_y + grid.cell_m * (row + grid.reference_y);
+      const double x = start[0] + (y - start[1]) / (stop[1] - start[1]) * (stop[0] - start[0]);
+      const double column = std::ceil((x - grid.low_x) / grid.cell_m - grid.reference_x);  // first reference right of the edge
+      if (column >= grid.columns) continue;
+      const long long cell = row * grid.columns + clamp(column, grid.columns);
+      for (int word = 0; word < edges.words; ++word) references[word * cells + cell] ^= edges.bits[e * edges.words + word];
+    }
+  }
+  for (int word = 0; word < edges.words; ++word)
+    for (long long row = 0; row < grid.rows; ++row) {
+      uint64_t* at = references + word * cells + row * grid.columns;
+      for (long long column = 1; column < grid.columns; ++column) at[column] ^= at[column - 1];
+    }
+}
 
 long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* uncertain) {
   const double scale = 1.0 / index.cell_m;

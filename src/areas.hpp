@@ -19,6 +19,31 @@ struct AreaCells {
   double reach_m;             // points further away, along x or y, are put to shapely; infinite if there are none
 };
 
+// Square cells over a rectangle, each with a reference point; what lies beyond belongs to the cells at the border.
+struct AreaGrid {
+  double low_x, low_y, cell_m, reference_x, reference_y;  // references in cells
+  long long rows, columns;
+};
+
+// E edges of polygons, with the sets of the polygons that they belong to.
+struct AreaEdges {
+  const double *starts, *stops;  // (E, 2)
+  const uint64_t* bits;          // (E, words)
+  long long count;
+  int words;
+};
+
+// Counts the edges that meet each cell: `first` (cells + 1) gets where those of each cell begin, in the order of cells.
+// Their number, which is returned, contains every pair that meets, and some that do not.
+long long count_edge_cells(const AreaEdges& edges, const AreaGrid& grid, long long* first);
+
+// Fills the arrays `edges` (6, pairs) and `edge_bits` (words, pairs) of an index, in the order of `first`.
+void fill_edge_cells(const AreaEdges& edges, const AreaGrid& grid, const long long* first, double* of_cells, uint64_t* bits);
+
+// Sets (words, cells) of the polygons around each cell's reference point; zeros at first. Each row of references is walked
+// from the left, edges flip their bits.
+void draw_references(const AreaEdges& edges, const AreaGrid& grid, uint64_t* references);
+
 // Sets (P, words) of the polygons that contain points (P, 2). `uncertain` (P) are those that need an exact test; their
 // number is returned.
 long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* uncertain);

@@ -189,6 +189,32 @@ class CellArguments {
   double reach_m_;
 };
 
+// Six arguments: starts and stops (E, 2) of edges, their bits (E, words); place (5), rows and columns of a grid.
+class EdgeArguments {
+ public:
+  explicit EdgeArguments(Arguments& take)
+      : starts_(take.next(), "starts", 2), stops_(take.next(), "stops", 2), bits_(take.next(), "bits", 2),
+        place_(take.next(), "place", 1), rows_(take.integer()), columns_(take.integer()) {
+    const Py_ssize_t count = starts_.size(0);
+    starts_.of(1, 2, "starts"), stops_.of(0, count, "stops").of(1, 2, "stops"), bits_.of(0, count, "bits");
+    place_.of(0, 5, "place");
+    if (rows_ <= 0 || columns_ <= 0) throw std::invalid_argument("the grid has no cells");
+  }
+  AreaEdges edges() const { return {starts_.data(), stops_.data(), bits_.data(), starts_.size(0), static_cast<int>(words())}; }
+  AreaGrid grid() const {
+    const double* p = place_.data();
+    return {p[0], p[1], p[2], p[3], p[4], rows_, columns_};
+  }
+  Py_ssize_t words() const { return bits_.size(1); }
+  Py_ssize_t cells() const { return rows_ * columns_; }
+
+ private:
+  Doubles starts_, stops_;
+  Array<const uint64_t> bits_;
+  Doubles place_;
+  long rows_, columns_;
+};
+
 // Four arguments: bits of lanes, of the route's lanes, of drivable polygons and of intersections.
 class KindArguments {
  public:
@@ -205,6 +231,41 @@ class KindArguments {
 };
 
 }  // namespace
+
+KERNEL(count_edge_cells) {
+  return call("count_edge_cells", values, count, [](Arguments& take) {
+    const EdgeArguments of(take);
+    const Array<long long> first(take.next(), "first", 1);
+    first.of(0, of.cells() + 1, "first");
+    long long pairs = 0;
+    unlocked([&] { pairs = count_edge_cells(of.edges(), of.grid(), first.data()); });
+    return pairs;
+  });
+}
+
+KERNEL(fill_edge_cells) {
+  return call("fill_edge_cells", values, count, [](Arguments& take) {
+    const EdgeArguments of(take);
+    const Array<const long long> first(take.next(), "first", 1);
+    const Array<double> edges(take.next(), "edges", 2);
+    const Array<uint64_t> bits(take.next(), "edge_bits", 2);
+    first.of(0, of.cells() + 1, "first");
+    const Py_ssize_t pairs = first.data()[of.cells()];
+    edges.of(0, 6, "edges").of(1, pairs, "edges"), bits.of(0, of.words(), "edge_bits").of(1, pairs, "edge_bits");
+    unlocked([&] { fill_edge_cells(of.edges(), of.grid(), first.data(), edges.data(), bits.data()); });
+    return 0;
+  });
+}
+
+KERNEL(draw_references) {
+  return call("draw_references", values, count, [](Arguments& take) {
+    const EdgeArguments of(take);
+    const Array<uint64_t> references(take.next(), "references", 2);
+    references.of(0, of.words(), "references").of(1, of.cells(), "references");
+    unlocked([&] { draw_references(of.edges(), of.grid(), references.data()); });
+    return 0;
+  });
+}
 
 KERNEL(polygons_around) {
   return call("polygons_around", values, count, [](Arguments& take) {

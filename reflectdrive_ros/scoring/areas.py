@@ -24,7 +24,6 @@ from .simulate import STEPS
 
 CELL_M = 0.5
 REACH_M = 100.0  # the grid ends this far from the ego; points beyond it are tested by shapely
-CLOSE_M = 1e-7  # a point nearer than this to an edge is put to shapely
 EDGE_KEY = np.array([1.0, np.sqrt(2.0), np.sqrt(3.0), np.sqrt(5.0)])  # one number for the four of an edge
 REFERENCE = (0.4867, 0.5231)  # of a cell; off centre, so that round map coordinates do not run through it
 
@@ -152,20 +151,17 @@ class AreaIndex:
         low, high = start.min(axis=0), start.max(axis=0)
         start, stop, owner = _join_shared(start, stop, owner)
         reaches_out = bool((low < -reach_m).any() or (high > reach_m).any())
-        grid = _Grid.over(np.clip(low, -reach_m, reach_m), np.clip(high, -reach_m, reach_m))
-        edge, cell, first = grid.cells_of(start, stop)
-        references = grid.references(cell)
-        ax, ay = (start[edge] - references).T
-        bx, by = (stop[edge] - references).T
-        self.cells = (
-            np.array([*grid.low, CELL_M, *REFERENCE]),
-            grid.columns,
-            self._draw(grid, start, stop, owner),
-            first,
-            np.stack([ax, ay, bx, by, ax * by - ay * bx, CLOSE_M * np.hypot(bx - ax, by - ay)]),
-            np.ascontiguousarray(owner[edge].T),  # (words, edges)
-            reach_m if reaches_out else np.inf,
-        )
+        low, high = (np.clip(corner, -reach_m, reach_m) for corner in (low, high))
+        columns, rows = (np.floor((high - low) / CELL_M).astype(int) + 3).tolist()  # an empty rim on every side
+        place = np.array([*(low - CELL_M), CELL_M, *REFERENCE])
+        edges = start, stop, owner, place, rows, columns
+        first, references = np.empty(rows * columns + 1, np.int64), np.zeros((self.words, rows * columns), np.uint64)
+        pairs = kernels.count_edge_cells(*edges, first)
+        edges_of_cells, bits = np.empty((6, pairs)), np.empty((self.words, pairs), np.uint64)
+        kernels.fill_edge_cells(*edges, first, edges_of_cells, bits)
+        kernels.draw_references(*edges, references)
+        reach_m = reach_m if reaches_out else np.inf
+        self.cells = place, columns, references, first, edges_of_cells, bits, reach_m
 
     @cached_property
     def _polygons(self) -> Array:
@@ -182,24 +178,6 @@ class AreaIndex:
         bits = np.zeros((len(polygons), self.words), np.uint64)
         bits[np.arange(len(polygons)), polygons // 64] = np.uint64(1) << (polygons % 64).astype(np.uint64)
         return bits
-
-    def _draw(self, grid: _Grid, start: Array, stop: Array, owner: Array) -> Array:
-        """(words, cells) bits of every cell's reference: each row of references is walked from the left, edges flip
-        their bits.
-        """
-        low, high = np.minimum(start[:, 1], stop[:, 1]), np.maximum(start[:, 1], stop[:, 1])
-        first = np.ceil((low - grid.low[1]) / CELL_M - REFERENCE[1]).astype(int)
-        end = np.ceil((high - grid.low[1]) / CELL_M - REFERENCE[1]).astype(int)  # half open: a vertex counts once
-        edge, row = _expand(np.clip(first, 0, grid.rows), np.clip(end, 0, grid.rows))
-        y = grid.low[1] + CELL_M * (row + REFERENCE[1])
-        share = (y - start[edge, 1]) / (stop[edge, 1] - start[edge, 1])
-        x = start[edge, 0] + share * (stop[edge, 0] - start[edge, 0])
-        column = np.ceil((x - grid.low[0]) / CELL_M - REFERENCE[0]).astype(int)  # first reference right of the edge
-        seen = column < grid.columns
-        flips = np.zeros((grid.rows, grid.columns, self.words), np.uint64)
-        np.bitwise_xor.at(flips, (row[seen], np.maximum(column[seen], 0)), owner[edge[seen]])
-        drawn = np.bitwise_xor.accumulate(flips, axis=1)
-        return np.ascontiguousarray(drawn.reshape(-1, self.words).T)
 
     def sets(self, points: Array) -> Array:
         """(.., words) sets of the polygons that strictly contain points (.., 2)."""
@@ -219,56 +197,6 @@ class AreaIndex:
         return bits
 
 
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    """Square cells over a rectangle, each with a reference point; points beyond it belong to the cells at the
-    border.
-    """
-
-    low: Array  # (2,)
-    rows: int
-    columns: int
-
-    @staticmethod
-    def over(low: Array, high: Array) -> _Grid:
-        columns, rows = np.floor((high - low) / CELL_M).astype(int) + 3  # an empty rim on every side
-        return _Grid(low - CELL_M, int(rows), int(columns))
-
-    def references(self, cells: Array) -> Array:
-        row = cells // self.columns
-        place = np.stack([cells - row * self.columns, row], axis=-1) + np.array(REFERENCE)
-        place *= CELL_M
-        place += self.low
-        return np.asarray(place)
-
-    def cells_of(self, start: Array, stop: Array) -> tuple[Array, Array, Array]:
-        """Intersects segments with cells: pairs (segment, cell) sorted by cell, and (cells + 1,) offsets of each cell's
-        pairs.
-
-        Contains every pair that meets, and some pairs that do not.
-        """
-        slack = 1e-6
-        a, b = start - self.low, stop - self.low
-        low, high = np.minimum(a[:, 1], b[:, 1]), np.maximum(a[:, 1], b[:, 1])
-        first = np.floor((low - slack) / CELL_M).astype(int)
-        end = np.floor((high + slack) / CELL_M).astype(int) + 1
-        edge, row = _expand(np.clip(first, 0, self.rows), np.clip(end, 0, self.rows))
-        # Within the band of a row, an edge covers one stretch of columns.
-        rise = b[edge, 1] - a[edge, 1]
-        level = np.abs(rise) < 1e-9
-        slope = (b[edge, 0] - a[edge, 0]) / np.where(level, 1.0, rise)
-        band = np.stack([row * CELL_M - slack, (row + 1) * CELL_M + slack])
-        x = a[edge, 0] + slope * (np.clip(band, low[edge], high[edge]) - a[edge, 1])
-        x = np.where(level, np.stack([a[edge, 0], b[edge, 0]]), x)
-        left = np.floor((x.min(axis=0) - slack) / CELL_M).astype(int)
-        right = np.floor((x.max(axis=0) + slack) / CELL_M).astype(int) + 1
-        stretch, column = _expand(np.clip(left, 0, self.columns), np.clip(right, 0, self.columns))
-        edge, cell = edge[stretch], row[stretch] * self.columns + column
-        order = np.argsort(cell, kind="stable")
-        counts = np.bincount(cell, minlength=self.rows * self.columns)
-        return edge[order], cell[order], np.concatenate([[0], np.cumsum(counts)])
-
-
 def _join_shared(start: Array, stop: Array, bits: Array) -> tuple[Array, Array, Array]:
     """Edges that several polygons share, made one edge with all their bits; direction does not matter for crossings."""
     turned = (start[:, 0] > stop[:, 0]) | ((start[:, 0] == stop[:, 0]) & (start[:, 1] > stop[:, 1]))
@@ -278,10 +206,3 @@ def _join_shared(start: Array, stop: Array, bits: Array) -> tuple[Array, Array, 
     ends = ends[order]
     begins = np.flatnonzero(np.concatenate([[True], (ends[1:] != ends[:-1]).any(axis=1)]))
     return ends[begins, :2], ends[begins, 2:], np.bitwise_xor.reduceat(bits[order], begins, axis=0)
-
-
-def _expand(first: Array, end: Array) -> tuple[Array, Array]:
-    """All integers of the half-open ranges first..end: which range, which integer."""
-    count = np.maximum(end - first, 0)
-    which = np.repeat(np.arange(len(count)), count)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(count) - count - first, count)
