@@ -6,6 +6,7 @@ A plan of tokens is postprocessed as in `planning.reflectdrive2` when neither ag
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -30,7 +31,7 @@ from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
 from ..tokens import TokenLayout
 
 COLUMNS = ("score", *SUB_SCORES)  # of a reward
-KEPT_SCENES = 50_000  # by the workers of a machine together: some 150 kB each
+SCENE_BYTES, MEMORY_SHARE = 160_000, 0.25  # of a scene in memory; of all memory, that scenes may take
 CLUSTER_WORKERS = 16  # of a machine of a cluster, at most
 REACH_M = 40.0  # of the index of a scene's areas; few plans of 4 s go beyond, and they are scored more slowly
 
@@ -95,7 +96,8 @@ class ScorePool:
 
     def __init__(self, scorer: Scorer, workers: Workers) -> None:
         beside = workers if isinstance(workers, int) else CLUSTER_WORKERS
-        work = _Work(scorer, KeptScenes(KEPT_SCENES // max(beside, 1)))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        work = _Work(scorer, KeptScenes(int(MEMORY_SHARE * memory / SCENE_BYTES / max(beside, 1))))
         self._pool: RestartablePool[PlansOfScene, Array] = RestartablePool(work, workers)
 
     def __enter__(self) -> ScorePool:
