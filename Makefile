@@ -138,7 +138,7 @@ TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-tes
 	reflection-val.json reflection-tag.json reflection-hard.json reflection-drives.json \
 	cluster-drives.json cluster-eval.json cluster-scenes.json \
 	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
-	closed-loop-road-reflexdiffusion.json closed-loop-every-full.json planner-onnxruntime.json step.json node.json) $(JUDGED)
+	closed-loop-road-reflexdiffusion.json closed-loop-planners.json closed-loop-every-full.json planner-onnxruntime.json step.json node.json) $(JUDGED)
 LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
 PLANNERS := $(LEARNED:%=$(NUMBERS)/planners-%.json)
 BARE := $(LEARNED:%=$(NUMBERS)/planners-%-bare.json)
@@ -200,6 +200,8 @@ $(NUMBERS)/closed-loop-lights.json: COMMAND = $(FRESH)
 $(NUMBERS)/closed-loop-road.json: COMMAND = $(FRESH) --random-weights --setting inputs.drivable_type=map
 $(NUMBERS)/closed-loop-reflexdiffusion.json: COMMAND = $(DENOISER)
 $(NUMBERS)/closed-loop-road-reflexdiffusion.json: COMMAND = $(DENOISER) --setting inputs.drivable_type=map
+$(NUMBERS)/closed-loop-planners.json: COMMAND = eval --closed-loop --planner $(LEARNED) --first-seed 850 --seeds 6 \
+	--duration 20 $(ONE_THREAD)
 $(NUMBERS)/closed-loop-judge-carla.json: COMMAND = $(JUDGE) --planner reflectdrive2 route_follower
 $(NUMBERS)/closed-loop-judge-carla-random.json: COMMAND = $(JUDGE) --seeds 6 --planner reflectdrive2 --only-random-weights
 $(NUMBERS)/closed-loop-judge-carla-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion

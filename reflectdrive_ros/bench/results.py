@@ -27,6 +27,7 @@ from .decoding import expert_sentence
 Numbers = Mapping[str, Any]
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
 PLANNERS = "planners-"  # begins the files of `all_planners`
+PLANNERS_DRIVES = "closed-loop-planners"  # its closed loop
 HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
@@ -89,8 +90,9 @@ def render(files: Mapping[str, Numbers]) -> dict[str, str]:
 
 def all_planners(files: Mapping[str, Numbers]) -> str:
     """The learned planners side by side, of `planners-PLANNER.json` and, without their repair,
-    `planners-PLANNER-bare.json`: the same scenes and inputs."""
+    `planners-PLANNER-bare.json`: the same scenes and inputs. The closed loop is that of `closed-loop-planners.json`."""
     found = {stem: numbers for stem, numbers in files.items() if stem.startswith(PLANNERS)}
+    drives = {stem: numbers for stem, numbers in files.items() if stem == PLANNERS_DRIVES}
     rows = [
         (
             f"`{driver.partition(' (')[0]}`",
@@ -98,6 +100,7 @@ def all_planners(files: Mapping[str, Numbers]) -> str:
             *_scores(row),
             _format(row["epdms"]),
             _format(row.get("best_of_k")),
+            *_drive_cells(drives.get(PLANNERS_DRIVES), driver.partition(" (")[0] if not stem.endswith("-bare") else ""),
         )
         for stem, numbers in found.items()
         for driver, row in numbers["drivers"].items()
@@ -105,11 +108,25 @@ def all_planners(files: Mapping[str, Numbers]) -> str:
     ]
     if not rows:
         return ""
-    heads = ("planner", "repair", *SCORES.values(), "95 % of PDMS", "EPDMS", "best of its plans")
+    measured = ("EPDMS", "best of its plans", "closed loop: PDMS", "full; lite step, ms")
+    heads = ("planner", "repair", *SCORES.values(), "95 % of PDMS", *measured)
     scenes = {row["scenes"] for numbers in found.values() for row in numbers["drivers"].values()}
-    about = f"First {max(scenes)} scenes of `test`, privilege `objects`. EPDMS is without extended comfort."
-    sources = "".join(_sources({stem: numbers}) for stem, numbers in found.items())
+    about = (
+        f"First {max(scenes)} scenes of `test`, privilege `objects`. EPDMS is without extended comfort, which compares "
+        "plans of consecutive moments. Closed loop: the same generated towns; the processor time of a step there, "
+        "scores and checks included."
+    )
+    sources = "".join(_sources({stem: numbers}) for stem, numbers in {**found, **drives}.items())
     return f"## All planners\n\n{about}\n\n{_table(heads, sorted(rows, key=lambda row: -float(row[2])))}\n{sources}"
+
+
+def _drive_cells(drives: Numbers | None, planner: str) -> tuple[str, str]:
+    """PDMS of a planner in closed loop, and the mean times of its steps; "-" where it did not drive."""
+    row = None if drives is None else drives["planners"].get(planner)
+    if row is None:
+        return "-", "-"
+    times = (row.get("planning_ms", {}).get(kind, {}).get("mean") for kind in ("full", "lite"))
+    return _format(row.get("pdms")), "; ".join(_format(each) for each in times if each is not None)
 
 
 def open_loop(files: Mapping[str, Numbers]) -> str:
@@ -286,7 +303,7 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
     text = "Milliseconds are processor time of whole steps, scores and checks included."
     parts = [f"{text}{''.join(_alternating(files))}\n"]
     for stem, numbers in sorted(files.items(), key=lambda item: "judge" in item[1]):  # generated towns first
-        if "route_completion" not in numbers:
+        if "route_completion" not in numbers or stem == PLANNERS_DRIVES:
             continue
         rows = [
             (
