@@ -484,5 +484,5 @@ def _sources(some: Mapping[str, Numbers]) -> str:
 
 
 def _weights(numbers: Numbers) -> str:
-    sha256 = numbers.get("weights_sha256")
-    return f"weights `{sha256[:8]}`, " if sha256 else ""
+    hashes = numbers.get("weights_sha256")  # of several networks, separated by commas
+    return f"weights {', '.join(f'`{each[:8]}`' for each in hashes.split(', '))}, " if hashes else ""
