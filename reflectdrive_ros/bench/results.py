@@ -42,7 +42,7 @@ HEAD_SETTINGS = """# Results by setting
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
 `make docs/bench/NAME.json` measures the numbers of one table. The effect of decoding, repair, guidance and losses on
-the scores of [results.md](results.md), and time beside the network.
+the scores of [results.md](results.md), and the time of a step, in the network and beside it.
 """
 
 
@@ -447,8 +447,8 @@ def _reflection_table(rows: Mapping[str, Numbers], shown: Mapping[str, str], tim
 
 Section = Callable[[Mapping[str, Numbers]], str]
 PAGES: dict[str, tuple[str, tuple[Section, ...]]] = {
-    "results.md": (HEAD, (all_planners, open_loop, families, closed_loop, speed)),
-    "results_settings.md": (HEAD_SETTINGS, (decoding, repair, ablations, reflection, time_beside_the_network)),
+    "results.md": (HEAD, (all_planners, open_loop, families, closed_loop)),
+    "results_settings.md": (HEAD_SETTINGS, (decoding, repair, ablations, reflection, speed, time_beside_the_network)),
 }
 
 
