@@ -134,11 +134,13 @@ REFLECT := bench reflection --guidance 0.9 1 $(ONE_THREAD)
 SEEN := out/reflection
 TOWNS := .venv/judges
 TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-test-reflexdiffusion.json \
-	eval-test-reflexdiffusion-single.json eval-test-drivefine.json eval-real_tracks.json decoding.json decoding-drivefine.json repair.json \
+	eval-test-reflexdiffusion-single.json eval-test-drivefine.json eval-real_tracks.json \
+	decoding.json decoding-drivefine.json repair.json \
 	reflection-val.json reflection-tag.json reflection-hard.json reflection-drives.json \
 	cluster-drives.json cluster-eval.json cluster-scenes.json \
 	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
-	closed-loop-road-reflexdiffusion.json closed-loop-planners.json closed-loop-every-full.json planner-onnxruntime.json step.json node.json) $(JUDGED)
+	closed-loop-road-reflexdiffusion.json closed-loop-planners.json closed-loop-every-full.json \
+	planner-onnxruntime.json step.json node.json) $(JUDGED)
 LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
 PLANNERS := $(LEARNED:%=$(NUMBERS)/planners-%.json)
 BARE := $(LEARNED:%=$(NUMBERS)/planners-%-bare.json)

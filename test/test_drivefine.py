@@ -220,10 +220,10 @@ def test_a_real_network_plans_and_its_plan_is_judged():
     net = TorchNetwork(
         tiny_net(layout=DRIVEFINE, table_stride=7, refine=RefineConfig(1), words=WORDS, text_vocabulary=64)
     )
-    made = config(planner="drivefine", model__file="x", model__sha256="y")
+    made = config(planner="drivefine", model__file="x", model__sha256="y", drivefine__candidates=6)
     engine = Engine(made, Clock(), planner=get_planner(made), network=net)
     report = engine.step(seen(8.0, agents=cars()))
-    assert report.verdict in (Verdict.OK, Verdict.UNSAFE, Verdict.INFEASIBLE)  # of random weights
+    assert report.verdict in (Verdict.OK, Verdict.UNSAFE)
     assert report.step is StepKind.FULL
     assert report.plan.trajectory.horizon_s >= 3.0
     assert DriveFineConfig().draft_rounds == 4

@@ -214,7 +214,7 @@ def run_trainings(runs: Sequence[Run], jobs: Workers, errors: Console) -> dict[s
     """
     cards = {run.name: card for run in runs if (card := finished_card(run)) is not None}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with ShownProgress(errors, *columns) as progress:
+    with ShownProgress(errors, *columns, hidden=not errors.is_terminal) as progress:
         bar = progress.add_task("trainings", total=len(runs), completed=len(cards))
 
         def on_done(run: Run, card: dict[str, Any]) -> None:

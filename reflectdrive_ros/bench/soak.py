@@ -77,7 +77,7 @@ def run_soak(args: argparse.Namespace, config: Config, errors: Console) -> dict[
         with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
-            with ShownProgress(errors) as progress:
+            with ShownProgress(errors, hidden=not errors.is_terminal) as progress:
                 task, lines = progress.add_task("soaking", total=args.minutes), 1
                 for moment in node.drive(None, Pacing(lock_step=True)):
                     require_running(process, log)

@@ -5,22 +5,21 @@
 acts on changes of curvature and speed: a plan that gets faster in a bend has to change its lateral acceleration
 kappa v^2 too. The paper gives no map from them to futures. Here the noise of the ego's x and y, in metres, displaces
 the points of the predicted plan along and beside its path; the changes of curvature and speed are those of the
-displaced path, linearised; P is applied; and the displacements with the nearest changes (least squares) replace the
-noise, shortened to the length that it had.
+displaced path, linearised; P is applied; and the displacements with the resulting changes replace the noise, shortened
+to the length that it had.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from .. import geometry
 from ..domain import Array
 from ..scoring.frenet import FrenetFrame
 from ..vector_spec import VectorSpec
-from .confidence import speeds_and_curvatures
+from .confidence import SLOW_MPS, speeds_and_curvatures
 from .denoiser import in_metres, poses_of
 from .ego_future import cartesian_poses
-
-SLOWEST_MPS = 1.0  # below, the curvature of a path is noise
 
 
 def couple_noise(noise: Array, clean: Array, spec: VectorSpec, line: FrenetFrame | None) -> Array:
@@ -34,7 +33,7 @@ def couple_noise(noise: Array, clean: Array, spec: VectorSpec, line: FrenetFrame
     turn = np.zeros(len(poses)) if line is not None else poses[:, 2]
     path = poses if line is None else cartesian_poses(poses, line)
     speed, curvature = speeds_and_curvatures(path, spec.future_dt_s)
-    coupled = _rotate(couple(_rotate(moved, -turn), speed, curvature, spec.future_dt_s), turn) / std
+    coupled = geometry.rotate(couple(geometry.rotate(moved, -turn), speed, curvature, spec.future_dt_s), turn) / std
     length, allowed = np.linalg.norm(coupled), np.linalg.norm(noise[0, 1:, :2])
     projected: Array = noise.copy()
     projected[0, 1:, :2] = coupled * min(1.0, allowed / max(float(length), 1e-9))
@@ -44,18 +43,9 @@ def couple_noise(noise: Array, clean: Array, spec: VectorSpec, line: FrenetFrame
 def couple(moved_m: Array, speed_mps: Array, curvature_per_m: Array, dt_s: float) -> Array:
     """(T, 2) displacements along and left of a path whose changes of curvature and speed are those of `moved_m` (T, 2)
     times P; the point before the first is fixed."""
-    count = len(moved_m)
-    fixed = np.eye(count + 1)[:, 1:]  # a displacement of 0 comes first
-    by_speed = np.diff(fixed, axis=0) / dt_s  # (T, T)
-    slope = np.diff(fixed, axis=0) / (np.maximum(speed_mps, SLOWEST_MPS) * dt_s)[:, None]
-    by_curvature = np.diff(slope, axis=0, prepend=0.0) / (np.maximum(speed_mps, SLOWEST_MPS) * dt_s)[:, None]
-    faster, bent = by_speed @ moved_m[:, 0], by_curvature @ moved_m[:, 1]
-    wanted = speed_mps**2 * bent + 2.0 * curvature_per_m * speed_mps * faster
-    left = np.linalg.solve(by_curvature, wanted)
-    return np.stack([moved_m[:, 0], left], axis=-1)  # the second row of P keeps the speeds, and with them these
-
-
-def _rotate(vectors: Array, angles: Array) -> Array:
-    """(T, 2) vectors, each turned by an angle (T,)."""
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.stack([cos * vectors[:, 0] - sin * vectors[:, 1], sin * vectors[:, 0] + cos * vectors[:, 1]], axis=-1)
+    step_m = np.maximum(speed_mps, SLOW_MPS) * dt_s
+    faster_mps = np.diff(moved_m[:, 0], prepend=0.0) / dt_s
+    bent_per_m = np.diff(np.diff(moved_m[:, 1], prepend=0.0) / step_m, prepend=0.0) / step_m
+    wanted = speed_mps**2 * bent_per_m + 2.0 * curvature_per_m * speed_mps * faster_mps
+    left_m = np.cumsum(np.cumsum(wanted * step_m) * step_m)
+    return np.stack([moved_m[:, 0], left_m], axis=-1)  # the second row of P keeps the speeds, and with them these

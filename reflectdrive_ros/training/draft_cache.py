@@ -26,7 +26,7 @@ from .losses import Batch
 from .prompt_cache import each_scene_once, hash_weights
 from .rewards import RewardPool
 
-FORMAT = 1
+FORMAT = 2  # raise it when drafts or their scores change
 EXPERT_PARAMETERS = ("refiner.", "plan_value_")  # of a network, those that its generator has no use for
 
 
