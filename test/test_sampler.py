@@ -71,6 +71,24 @@ def test_the_same_shard_is_the_same_to_the_last_byte(shard, folder):
         assert digest(one) == digest(other)
 
 
+def test_displaced_egos_are_further_off_their_lane_and_the_expert_drives_back(folder, shard):
+    """Only where they are asked for: a share of 0 is tested to the last byte above and in test_scene_sets.py."""
+    displaced = list(sampler.Shard("claims", 3, 24, folder, sampler.Options(pictures=False, displaced_share=1.0)).scenes())
+
+    def offsets(scenes):
+        """(N, 2) m: lateral distance to the route, now and at the end of the expert's plan."""
+        points = [np.stack([np.zeros(2), scene.expert[-1, :2]]) for scene in scenes]
+        pairs = zip(scenes, points, strict=True)
+        return np.abs([geometry.project(scene.route, ends)[1] for scene, ends in pairs])
+
+    usual, far = offsets(shard[1]), offsets(displaced)
+    assert np.median(far[:, 0]) > 2 * np.median(usual[:, 0])
+    assert far[:, 0].max() > 1.0
+    assert np.median(far[:, 1]) < 0.7 * np.median(far[:, 0])
+    for scene in displaced:
+        assert not scene_extraction.off_road(scene.areas, geometry.box_corners(BOX, SIZE)), scene.name
+
+
 def test_sets_have_their_own_towns():
     seeds = {
         sampler.seed_of(f"{split}-{index:05d}-{number:02d}")

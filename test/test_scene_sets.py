@@ -294,6 +294,14 @@ def test_another_scene_version_is_another_set(monkeypatch):
     assert sets.default_folder("val", sets.made_by({})) != sets.default_folder("val", before)
 
 
+def test_only_sets_with_displaced_egos_name_their_share():
+    usual, displaced = (
+        scene_sets.make_sampler(288, 162, images=True, displaced_share=share)[1]["options"] for share in (0.0, 0.5)
+    )
+    assert usual == {"width": 288, "height": 162, "pictures": True}
+    assert displaced == {**usual, "displaced_share": 0.5}
+
+
 # --- splits ----------------------------------------------------------------------------------------------------------
 
 

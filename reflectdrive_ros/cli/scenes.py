@@ -60,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of an image (default: %(default)s px)",
     )
     parser.add_argument("--no-images", action="store_true", help="scenes without cameras")
+    parser.add_argument(
+        "--displaced",
+        type=arguments.Range(0.0, 1.0),
+        default=0.0,
+        metavar="SHARE",
+        help="share of the egos that start up to 2 m and 20 degrees off their lane, for training (default: 0)",
+    )
     parser.add_argument("--check", type=arguments.location, metavar="DIR", help="only compare a set with its checksums")
     parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into an image")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
@@ -74,7 +81,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         shown = None if args.show is None else arguments.positive_int(MAX_SHOWN)(args.show[0])
     except argparse.ArgumentTypeError as fault:
         raise UserError(f"--show: {fault}") from None
-    make_shard, made_by = scene_sets.make_sampler(args.width, args.height, images=not args.no_images, first=args.first)
+    make_shard, made_by = scene_sets.make_sampler(
+        args.width, args.height, images=not args.no_images, first=args.first, displaced_share=args.displaced
+    )
     wanted = SceneSetSpec(args.scenes, args.count or sets.SIZES[args.scenes], made_by)
     folder = args.out or sets.default_folder(args.scenes, made_by)
     index, rate = scene_sets.ensure_scene_set(folder, wanted, make_shard, args.workers, errors)

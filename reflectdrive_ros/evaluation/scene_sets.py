@@ -22,12 +22,17 @@ from ..sim import sumo
 IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
 
 
-def make_sampler(width: int, height: int, *, images: bool, first: int = 0) -> tuple[MakeShard, dict[str, Any]]:
+def make_sampler(
+    width: int, height: int, *, images: bool, first: int = 0, displaced_share: float = 0.0
+) -> tuple[MakeShard, dict[str, Any]]:
     """The shard generator of the proving ground, and the options that its scenes depend on."""
     from ..sim import sampler
 
-    options = sampler.Options(width, height, images)
-    return partial(sampler.Shard, options=options), sets.made_by(asdict(options), first)
+    options = sampler.Options(width, height, images, displaced_share)
+    named = asdict(options)
+    if not displaced_share:
+        del named["displaced_share"]  # sets without displaced egos keep the names and indexes that they have
+    return partial(sampler.Shard, options=options), sets.made_by(named, first)
 
 
 def ensure_scene_set(

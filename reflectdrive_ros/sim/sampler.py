@@ -54,6 +54,7 @@ class Options:
     width: int = 288
     height: int = 162
     pictures: bool = True
+    displaced_share: float = 0.0  # of the moments whose ego is far from where the log has it
 
 
 def seed_of(*words: object) -> int:
@@ -182,7 +183,14 @@ class Shard:
             seed = seed_of(log.road_map.name, moment.step, moment.ego)
             try:
                 extracted = scene_extraction.extract_scene(
-                    log, moment.step, moment.ego, family, seed, self._vehicle, moment.parked
+                    log,
+                    moment.step,
+                    moment.ego,
+                    family,
+                    seed,
+                    self._vehicle,
+                    moment.parked,
+                    self.options.displaced_share,
                 )
             except scene_extraction.NoScene as reason:
                 self.counts[str(reason)] += 1

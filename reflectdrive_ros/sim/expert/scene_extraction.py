@@ -1,7 +1,8 @@
 """Builds a scene from one step of recorded traffic and one of its cars as the ego; the expert's plan is added later.
 
 The ego's state differs from the log: the car is wider, has a small offset from the lane's centre, a small heading error
-and a slightly different speed, and its last two seconds are consistent with that.
+and a slightly different speed, and its last two seconds are consistent with that. A displaced ego has a large offset and
+heading error: a planner in closed loop gets there by its own errors, and has to learn the way back.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from ..traffic.scripted_actors import ScriptedActor
 from ..traffic.traffic_log import TrafficLog
 
 STEP_NS = 100_000_000
-OFFSET_M, HEADING_RAD, SPEED_SHARE = 0.22, 0.025, 0.06  # spread of how the driver departs from the log
+OFFSET_M, HEADING_RAD, SPEED_SHARE = 0.22, 0.025, 0.06  # standard deviations from the log
+DISPLACED_OFFSET_M, DISPLACED_HEADING_RAD = 0.8, 0.12  # of a displaced ego
+MAX_OFFSET_M, MAX_HEADING_RAD = 2.0, 0.35  # largest of a displaced ego
 ACTOR_RANGE_M = 90.0  # agents that never come closer are left out
 MAX_ACTORS = 64
 MIN_ROUTE_EDGES = 4  # a route that ends sooner is drawn on
@@ -58,14 +61,22 @@ class ExtractedScene:
 
 
 def extract_scene(
-    log: TrafficLog, step: int, ego: int, family: str, seed: int, vehicle: VehicleConfig, parked: int = -1
+    log: TrafficLog,
+    step: int,
+    ego: int,
+    family: str,
+    seed: int,
+    vehicle: VehicleConfig,
+    parked: int = -1,
+    displaced_share: float = 0.0,
 ) -> ExtractedScene:
-    """The moment of actor `ego` at a step of the log; `parked` is the actor that opens its door or pulls out.
+    """The moment of actor `ego` at a step of the log; `parked` is the actor that opens its door or pulls out. The ego
+    is displaced with the probability `displaced_share`.
 
     Raises NoScene.
     """
     generator = np.random.default_rng(seed)
-    state, history = _perturb_ego(log, step, ego, vehicle, generator)
+    state, history = _perturb_ego(log, step, ego, vehicle, generator, displaced_share)
     map_from_ego = state.map_from_ego
     keys, line, along_m = _route(log, step, ego, map_from_ego, generator)
     scripted = None
@@ -119,10 +130,19 @@ def off_road(areas: MapAreas, corners: Array) -> bool:
 
 
 def _perturb_ego(
-    log: TrafficLog, step: int, ego: int, vehicle: VehicleConfig, generator: np.random.Generator
+    log: TrafficLog,
+    step: int,
+    ego: int,
+    vehicle: VehicleConfig,
+    generator: np.random.Generator,
+    displaced_share: float,
 ) -> tuple[EgoState, Array]:
     """The ego's state, and its rear axle (21, 3) from 2 s ago till now in its present frame."""
     offset, turned, faster = generator.normal(0.0, (OFFSET_M, HEADING_RAD, SPEED_SHARE)).clip(-0.5, 0.5)
+    if displaced_share > 0.0 and generator.random() < displaced_share:
+        limits = MAX_OFFSET_M, MAX_HEADING_RAD
+        drawn = generator.normal(0.0, (DISPLACED_OFFSET_M, DISPLACED_HEADING_RAD))
+        offset, turned = drawn.clip(np.negative(limits), limits)
     window = slice(step - HISTORY_STEPS, step + 1)
     centers, speeds = log.poses[window, ego].astype(float), log.speeds_mps[window, ego].astype(float)
     rear = geometry.compose(centers, np.array([-vehicle.rear_axle_to_center_m, 0.0, 0.0]))
