@@ -11,14 +11,16 @@ from scenes import SECOND_NS, cars, config, observation, straight_route, turning
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.config import RepairConfig
-from reflectdrive_ros.domain import AgentKind, Agents, Plan, Trajectory
+from reflectdrive_ros.config import RepairConfig, VehicleConfig
+from reflectdrive_ros.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
+from reflectdrive_ros.planning.paths_without_tokens import follow_route
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
-from reflectdrive_ros.planning.repair import ANCHORS, best_pairs, drop_tried, follow_route, mask_around, run_repair
+from reflectdrive_ros.planning.repair import ANCHORS, best_pairs, drop_tried, mask_around, repair_points, run_repair
 from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
+from reflectdrive_ros.sim.ego import ego_at_speed, step_ego
 
 EVEN = np.arange(1, POINTS + 1)[:, None]
 
@@ -298,6 +300,47 @@ def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_r
     assert np.abs(np.diff(ways[:, :, 1], axis=1)).max() < 0.5  # and not at a jump
     nowhere = known_of(observation(8.0, route=np.zeros((0, 3)), drivable=strip_grid(2.0)))
     assert nowhere.route is None
+
+
+@pytest.mark.parametrize("speed_mps", [3.0, 8.0])
+def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_unknown(speed_mps):
+    """A safe plan goes on 4 m beside the route."""
+    beside = {"route": straight_route(left=4.0), "agents": Agents.none()}
+    ahead = straight(speed_mps)
+    known = known_of(observation(speed_mps, **beside))
+    found = repaired(ahead, known)
+    assert (found.safe, found.iterations) == (True, 1)
+    assert abs(found.points[-1, 1] - 4.0) < 0.5
+    assert assess(known, evaluate(known, found.points[None])).sound.all()
+    np.testing.assert_allclose(plain(found.ids[None])[0], found.points, atol=0.16)
+    assert repair_points(plain(ahead[None])[0], known).points[-1, 1] == pytest.approx(found.points[-1, 1], abs=0.3)
+
+    left_alone = (
+        observation(speed_mps, route=straight_route(left=1.9), agents=Agents.none()),  # still beside its lane
+        observation(speed_mps, route=straight_route(left=4.0)),  # the plan may avoid what is unknown here
+        observation(speed_mps, drivable=strip_grid(9.0), **beside),  # the plan stays on the road
+        observation(speed_mps, route=straight_route(left=4.0), agents=cars((6, 4, 0, 0), (14, 4, 0, 0), (22, 4, 0, 0))),
+    )
+    for scene in left_alone:
+        np.testing.assert_array_equal(repaired(ahead, known_of(scene)).ids, ahead)
+    turned_back = LAYOUT.encode(np.concatenate([0.5 * speed_mps * EVEN, 0.3 * EVEN], axis=1))
+    np.testing.assert_array_equal(repaired(turned_back, known).ids, turned_back)
+
+
+def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
+    """2 m beside the route and turned 70 degrees away from it; its planner drives straight on wherever it is."""
+    route, ego, ahead = straight_route(), ego_at_speed(np.array([0.0, -2.0, -1.2]), 1.5), plain(straight(1.5)[None])[0]
+    left_m = []
+    for step in range(150):
+        here = geometry.compose(geometry.invert(ego.map_from_ego), route)
+        scene = observation(ego.speed_mps, route=here, agents=Agents.none())
+        points = repair_points(ahead, known_of(scene)).points
+        (trajectory,) = trajectories(points[None], ego.speed_mps, 0.1)
+        plan = Plan(step * SECOND_NS // 10, ego.map_from_ego, trajectory, StepKind.BASELINE)
+        ego = step_ego(ego, plan, plan.stamp_ns, VehicleConfig())
+        left_m.append(ego.map_from_ego[1])
+    assert np.abs(left_m).max() < 8.0  # straight on it would be 23 m away
+    assert max(left_m) > 0.0
 
 
 def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():

@@ -15,7 +15,8 @@ path of the plan with stronger braking, and the route.
 Once HURRY_DEADLINE_SHARE of the deadline is used, no second iteration begins and the first one tries only the braking
 and route candidates, in less than half the time.
 
-The plan that is driven now is continued where it is safe (`continue_last`), before anything is searched.
+The plan that is driven now is continued where it is safe (`continue_last`), before anything is searched. A safe plan
+is replaced in one case: the car has left its lane, and the plan does not lead back (`return_to_route`).
 
 No plan is evaluated twice, so the loop cannot cycle. It ends after `max_stalled_iterations` iterations without
 improvement; until then the waypoint before is tried. The result is the best plan found, including the input: its safety
@@ -30,13 +31,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry, kinematics
 from ..config import RepairConfig
 from ..domain import Array, Plan
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
 from ..tokens import TokenLayout
 from .assessment import Assessment, assess, evaluate, rank_as_planned
+from .paths_without_tokens import brake_along_plan, follow_route, return_to_route
 from .planner import Network, PlannerContext, no_deadline
 from .postprocess.route_limits import slow_points
 from .postprocess.waypoints import POINT_DT_S, carried_points, postprocess, waypoint_poses
@@ -44,10 +45,7 @@ from .postprocess.waypoints import POINT_DT_S, carried_points, postprocess, wayp
 ANCHORS = 4  # token pairs that are kept per iteration
 ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
-BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
-
-CONTINUED_PROGRESS = 0.5  # share of the progress of an unsafe plan that the plan driven now must make to replace it
-MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
+CONTINUED_PROGRESS = 0.5  # share of a plan's progress that what replaces it without a search must make
 
 Redraft = Callable[[Array], Array]  # partly masked ids (M, T) int32 -> complete ids, in one step of the network
 PointsOf = Callable[[Array], Array]  # ids (M, T) -> post-processed points (M, P, 2) m
@@ -123,7 +121,8 @@ def repair_points(points: Array, known: SafetyContext, last: Plan | None = None)
     """
     evaluation = evaluate(known, points[None])
     if evaluation.safe[0]:
-        return RepairedPoints(points, True, 0)
+        back = return_to_route(points, known)
+        return RepairedPoints(points, True, 0) if back is None else RepairedPoints(back.points[0], True, 1)
     start = assess(known, evaluation)
     far_m = float(start.progress_m[0])
     if (held := continue_last(last, known, len(points), far_m)) is not None:
@@ -158,15 +157,15 @@ def run_repair(
     ids = np.asarray(ids, np.int32)
     evaluation = evaluate(known, driven[None], states)
     if evaluation.safe[0]:
+        back = return_to_route(driven, known) if settings.iterations else None
+        if back is not None:
+            return _without_tokens(back, driven, known, layout)
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
     start = assess(known, evaluation)
     far_m = float(start.progress_m[0])  # a repaired plan need not get further than the input
     held = continue_last(last, known, layout.points, far_m) if settings.iterations else None
     if held is not None:
-        seen_points = (start.points[0], held.points[0])
-        return RepairResult(
-            encode_points(held.points, known, layout)[0], held.points[0], True, 1, seen_points, held.states[0]
-        )
+        return _without_tokens(held, driven, known, layout)
     tried = {ids.tobytes()}
     present, present_ids = start, ids
     best, best_ids = start, ids
@@ -210,6 +209,12 @@ def run_repair(
     return RepairResult(best_ids, best.points[0], safe, iterations, tuple(seen), best.states[0])
 
 
+def _without_tokens(found: Assessment, driven: Array, known: SafetyContext, layout: TokenLayout) -> RepairResult:
+    """The result of a repair of `driven` (P, 2) whose one plan is safe and no result of a search of tokens."""
+    ids = encode_points(found.points, known, layout)[0]
+    return RepairResult(ids, found.points[0], True, 1, (driven, found.points[0]), found.states[0])
+
+
 def best_pairs(
     ids: Array,
     place: int,
@@ -251,28 +256,6 @@ def mask_around(plans: Array, place: int, anchored: Array, layout: TokenLayout) 
     return np.concatenate(actions).astype(np.int32)
 
 
-def brake_along_plan(points: Array, speed_mps: float) -> Array:
-    """(6, P, 2) points on the path of a plan (P, 2), with braking from now on of at least each of BRAKING_MPS2."""
-    line = np.concatenate([np.zeros((1, 2)), points])
-    along = geometry.arc_lengths(line)
-    reached = _brake_profiles(along, speed_mps)
-    return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
-
-
-def follow_route(points: Array, known: SafetyContext) -> Array:
-    """(7, P, 2) points along the route, merging within MERGE_S, at the distances of the plan (P, 2) and braked."""
-    assert known.route is not None
-    speed_mps = float(known.scene.motion[0])
-    (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
-    along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
-    reached = np.concatenate([along[None, 1:], _brake_profiles(along, speed_mps)])
-    poses = geometry.sample(known.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
-    left = np.clip(1.0 - reached / max(MERGE_S * speed_mps, MERGE_M), 0.0, 1.0)
-    aside = aside_m * left**2 * (3.0 - 2.0 * left)
-    normal = np.stack([-np.sin(poses[..., 2]), np.cos(poses[..., 2])], axis=-1)
-    return np.asarray(poses[..., :2] + aside[..., None] * normal)
-
-
 def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: float) -> Assessment | None:
     """The rest of the plan that is driven now, as `count` points, if it is not older than `engine.carry_max_s`, safe,
     within the vehicle limits, and makes at least CONTINUED_PROGRESS of the progress `far_m` of the unsafe plan.
@@ -291,13 +274,6 @@ def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: fl
     slowed = slow_points(points[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
     found = assess(known, evaluate(known, slowed), far_m)
     return found if found.sound.all() and found.progress_m[0] >= CONTINUED_PROGRESS * far_m else None
-
-
-def _brake_profiles(along: Array, speed_mps: float) -> Array:
-    """(6, 8) distances on a plan `along` (9,) with braking of at least each of BRAKING_MPS2 from now on."""
-    times_s = POINT_DT_S * np.arange(1, len(along))
-    braked = np.stack([kinematics.braking_distances(speed_mps, braking, times_s) for braking in BRAKING_MPS2])
-    return np.asarray(np.minimum(braked, along[1:]))
 
 
 def drop_tried(options: Array, tried: set[bytes]) -> Array:

@@ -1,8 +1,8 @@
 """Builds a scene from one step of recorded traffic and one of its cars as the ego; the expert's plan is added later.
 
-The ego's state differs from the log: the car is wider, has a small offset from the lane's centre, a small heading error
-and a slightly different speed, and its last two seconds are consistent with that. A displaced ego has a large offset and
-heading error: a planner in closed loop gets there by its own errors, and has to learn the way back.
+The ego's state differs from the log: the car is wider, has a small offset from the lane's centre, a small heading
+error and a slightly different speed, and its last two seconds are consistent with that. A displaced ego has a large
+offset and heading error: a planner in closed loop gets there by its own errors, and has to learn the way back.
 """
 
 from __future__ import annotations

@@ -1,0 +1,82 @@
+"""Candidates of the repair that no network writes: the path of the plan with braking, the route, the way back to it.
+
+A network may be lost: at walking pace 2 m beside the route, heading 70 degrees away from it, `reflectdrive2` creeps
+straight on, and without a known edge of the road nothing in the check contradicts. `return_to_route` leads it back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import geometry, kinematics
+from ..domain import Array
+from ..scoring.safety import SafetyContext
+from .assessment import Assessment, assess, evaluate
+from .postprocess.curvature import limit_curvature
+from .postprocess.route_limits import slow_points
+from .postprocess.waypoints import POINT_DT_S
+
+BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
+MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
+ASTRAY_M = 2.0  # from the route: a lane leaves a car about 0.6 m each side
+RETURN_SHARE = 0.7  # of this distance, at most, is left at the end of a plan that leads back
+FINE = 5  # steps per waypoint of the way back
+
+
+def brake_along_plan(points: Array, speed_mps: float) -> Array:
+    """(6, P, 2) points on the path of a plan (P, 2), with braking from now on of at least each of BRAKING_MPS2."""
+    line = np.concatenate([np.zeros((1, 2)), points])
+    along = geometry.arc_lengths(line)
+    reached = _brake_profiles(along, speed_mps)
+    return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
+
+
+def follow_route(points: Array, known: SafetyContext) -> Array:
+    """(7, P, 2) points along the route, merging within MERGE_S, at the distances of the plan (P, 2) and braked."""
+    assert known.route is not None
+    speed_mps = float(known.scene.motion[0])
+    (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
+    along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
+    reached = np.concatenate([along[None, 1:], _brake_profiles(along, speed_mps)])
+    poses = geometry.sample(known.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
+    left = np.clip(1.0 - reached / max(MERGE_S * speed_mps, MERGE_M), 0.0, 1.0)
+    aside = aside_m * left**2 * (3.0 - 2.0 * left)
+    normal = np.stack([-np.sin(poses[..., 2]), np.cos(poses[..., 2])], axis=-1)
+    return np.asarray(poses[..., :2] + aside[..., None] * normal)
+
+
+def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
+    """The way back to the route at the distances of a plan through points (P, 2). None unless the car has left its
+    lane, the plan does not lead back, and the way is safe and within the vehicle limits.
+
+    None also where the edge of the road is known, which the plan is checked against, or no agents are: what the plan
+    avoids is then unknown here.
+    """
+    if known.route is None or known.grid is not None or known.others is None:
+        return None
+    _, offsets = geometry.project(known.route, np.stack([np.zeros(2), points[-1]]))
+    now_m, end_m = np.abs(offsets).tolist()
+    if now_m <= ASTRAY_M or end_m <= RETURN_SHARE * now_m:
+        return None
+    way = slow_points(_pursue_route(points, known)[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
+    found = assess(known, evaluate(known, way))
+    return found if found.sound.all() else None
+
+
+def _pursue_route(points: Array, known: SafetyContext) -> Array:
+    """(P, 2) points at the distances of a plan (P, 2) of a car that steers to the route, whatever its heading is."""
+    knots = np.concatenate([np.zeros((1, 2)), points])
+    at = np.arange(1, FINE * len(points) + 1) / FINE
+    fine = np.stack([np.interp(at, np.arange(len(knots)), knots[:, axis]) for axis in (0, 1)], axis=-1)
+    path = follow_route(fine, known)[0]
+    steps = np.diff(path, axis=0, prepend=np.zeros((1, 2)))
+    poses = np.column_stack([path, np.arctan2(steps[:, 1], steps[:, 0])])
+    along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), fine]))[1:]
+    return np.asarray(limit_curvature(poses[None], along[None])[0, FINE - 1 :: FINE, :2])
+
+
+def _brake_profiles(along: Array, speed_mps: float) -> Array:
+    """(6, 8) distances on a plan `along` (9,) with braking of at least each of BRAKING_MPS2 from now on."""
+    times_s = POINT_DT_S * np.arange(1, len(along))
+    braked = np.stack([kinematics.braking_distances(speed_mps, braking, times_s) for braking in BRAKING_MPS2])
+    return np.asarray(np.minimum(braked, along[1:]))
