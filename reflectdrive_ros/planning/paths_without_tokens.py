@@ -16,28 +16,31 @@ from .postprocess.curvature import limit_curvature
 from .postprocess.route_limits import slow_points
 from .postprocess.waypoints import POINT_DT_S
 
-BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
+GENTLE_MPS2, JERK_MPS3 = (0.7, 1.4, 2.2, 3.0, 3.6), 2.5  # within the comfort limits of the driving score
+HARD_MPS2 = (3.0, 4.5, 6.0, 8.0)  # at once
+SUBSTEPS = 5  # of `smooth_braking`, per waypoint
+SUBSTEP_S = POINT_DT_S / SUBSTEPS
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
 ASTRAY_M = 2.0  # from the route: a lane leaves a car about 0.6 m each side
 RETURN_SHARE = 0.7  # of this distance, at most, is left at the end of a plan that leads back
 FINE = 5  # steps per waypoint of the way back
 
 
-def brake_along_plan(points: Array, speed_mps: float) -> Array:
-    """(6, P, 2) points on the path of a plan (P, 2), with braking from now on of at least each of BRAKING_MPS2."""
+def brake_along_plan(points: Array, known: SafetyContext) -> Array:
+    """(B, P, 2) points on the path of a plan (P, 2), with braking from now on of at least each rate."""
     line = np.concatenate([np.zeros((1, 2)), points])
     along = geometry.arc_lengths(line)
-    reached = _brake_profiles(along, speed_mps)
+    reached = _brake_profiles(along, known)
     return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
 
 
 def follow_route(points: Array, known: SafetyContext) -> Array:
-    """(7, P, 2) points along the route, merging within MERGE_S, at the distances of the plan (P, 2) and braked."""
+    """(1 + B, P, 2) points along the route, merging within MERGE_S, at the distances of the plan (P, 2) and braked."""
     assert known.route is not None
     speed_mps = float(known.scene.motion[0])
     (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
     along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
-    reached = np.concatenate([along[None, 1:], _brake_profiles(along, speed_mps)])
+    reached = np.concatenate([along[None, 1:], _brake_profiles(along, known)])
     poses = geometry.sample(known.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
     left = np.clip(1.0 - reached / max(MERGE_S * speed_mps, MERGE_M), 0.0, 1.0)
     aside = aside_m * left**2 * (3.0 - 2.0 * left)
@@ -75,8 +78,24 @@ def _pursue_route(points: Array, known: SafetyContext) -> Array:
     return np.asarray(limit_curvature(poses[None], along[None])[0, FINE - 1 :: FINE, :2])
 
 
-def _brake_profiles(along: Array, speed_mps: float) -> Array:
-    """(6, 8) distances on a plan `along` (9,) with braking of at least each of BRAKING_MPS2 from now on."""
-    times_s = POINT_DT_S * np.arange(1, len(along))
-    braked = np.stack([kinematics.braking_distances(speed_mps, braking, times_s) for braking in BRAKING_MPS2])
-    return np.asarray(np.minimum(braked, along[1:]))
+def _brake_profiles(along: Array, known: SafetyContext) -> Array:
+    """(B, P) distances on a plan `along` (P + 1,) with braking of at least each of GENTLE_MPS2 and of HARD_MPS2."""
+    ego, times_s = known.observation.ego, POINT_DT_S * np.arange(1, len(along))
+    gentle = smooth_braking(ego.speed_mps, ego.acceleration_mps2, np.array(GENTLE_MPS2), len(times_s))
+    hard = [kinematics.braking_distances(ego.speed_mps, braking, times_s) for braking in HARD_MPS2]
+    return np.asarray(np.minimum(np.concatenate([gentle, np.stack(hard)]), along[1:]))
+
+
+def smooth_braking(speed_mps: float, acceleration_mps2: float, braking_mps2: Array, points: int) -> Array:
+    """(B, points) m at 0.5, 1, .. s: braking at rates (B,) that sets in and ends with a jerk of JERK_MPS3."""
+    speed, rate = np.full(len(braking_mps2), max(speed_mps, 0.0)), np.full(len(braking_mps2), acceleration_mps2)
+    driven, found = np.zeros(len(braking_mps2)), []
+    for step in range(1, 1 + SUBSTEPS * points):
+        wanted = -np.minimum(braking_mps2, np.sqrt(2.0 * JERK_MPS3 * speed))
+        change = JERK_MPS3 * SUBSTEP_S
+        rate = rate + np.clip(wanted - rate, -change, change)
+        after = np.maximum(speed + rate * SUBSTEP_S, 0.0)
+        driven, speed = driven + 0.5 * (speed + after) * SUBSTEP_S, after
+        if step % SUBSTEPS == 0:
+            found.append(driven)
+    return np.stack(found, axis=1)

@@ -35,8 +35,9 @@ from ..config import RepairConfig
 from ..domain import Array, Plan
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
+from ..scoring.simulate import DT_S
 from ..tokens import TokenLayout
-from .assessment import Assessment, assess, evaluate, rank_as_planned
+from .assessment import Assessment, assess, comfortable, evaluate, rank_as_planned
 from .paths_without_tokens import brake_along_plan, follow_route, return_to_route
 from .planner import Network, PlannerContext, no_deadline
 from .postprocess.route_limits import slow_points
@@ -128,12 +129,17 @@ def repair_points(points: Array, known: SafetyContext, last: Plan | None = None)
     if (held := continue_last(last, known, len(points), far_m)) is not None:
         return RepairedPoints(held.points[0], True, 1)
     speed_mps = float(known.scene.motion[0])
-    candidates = [points[None], brake_along_plan(points, speed_mps)]
+    candidates = [points[None], brake_along_plan(points, known)]
     if known.route is not None:
         candidates.append(slow_points(follow_route(points, known), known.limits, speed_mps, POINT_DT_S))
     found = assess(known, evaluate(known, np.concatenate(candidates)), far_m)
     best = found.best(float(start.limit_violation.max()))
     safe = bool(found.safety.worst[best] >= SAFE)
+    if safe:
+        best = comfortable_stop(found, best, known)
+    if not safe and (calm := without_contact(found.one(0), found.one(best), known)) is not None:
+        changed = not np.array_equal(calm.points[0], points)
+        return RepairedPoints(calm.points[0], False, int(changed))
     return RepairedPoints(found.points[best], safe, int(best > 0))
 
 
@@ -157,9 +163,9 @@ def run_repair(
     ids = np.asarray(ids, np.int32)
     evaluation = evaluate(known, driven[None], states)
     if evaluation.safe[0]:
-        back = return_to_route(driven, known) if settings.iterations else None
-        if back is not None:
-            return _without_tokens(back, driven, known, layout)
+        returning = return_to_route(driven, known) if settings.iterations else None
+        if returning is not None:
+            return _without_tokens(returning, driven, known, layout)
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
     start = assess(known, evaluation)
     far_m = float(start.progress_m[0])  # a repaired plan need not get further than the input
@@ -184,7 +190,7 @@ def run_repair(
         if not wrong.any():  # safe, but beyond the vehicle limits
             wrong = ~present.sound[0]
         place = max(int(np.argmax(wrong)) - back, 0)
-        braked = brake_along_plan(present.points[0], float(known.scene.motion[0]))
+        braked = brake_along_plan(present.points[0], known)
         candidates = [encode_points(braked, known, layout), *routed]
         if deadline_used() <= HURRY_DEADLINE_SHARE:
             moved = best_pairs(present_ids, place, tried, allowed_violation, known, layout, points_of, settings)
@@ -206,11 +212,47 @@ def run_repair(
         if present.key(0) > best.key(0):
             best, best_ids, improved_at = present, present_ids, iterations
     safe = bool(best.safety.worst[0] >= SAFE)
+    if not safe and iterations and (calm := without_contact(start, best, known)) is not None:
+        best = calm
+        best_ids = ids if np.array_equal(calm.points[0], driven) else encode_points(calm.points, known, layout)[0]
     return RepairResult(best_ids, best.points[0], safe, iterations, tuple(seen), best.states[0])
 
 
+def _accepted(plan: Assessment, known: SafetyContext) -> bool:
+    """Whether the guard accepts one plan."""
+    return bool(plan.guard_safe_steps[0] > int(known.config.guard.safe_horizon_s / DT_S + 1e-6))
+
+
+def without_contact(start: Assessment, best: Assessment, known: SafetyContext) -> Assessment | None:
+    """Where neither a plan nor `best`, its repair, is safe: of the plan and those that brake on its path the one with
+    the best score that stays on the road and touches nobody.
+
+    A gap that is below the clearance already, or will be whatever the car does, makes every plan unsafe. Braking as
+    hard as possible does not change that, and costs comfort and progress. None if there is no such plan, or if `best`
+    is what the guard accepts. The result is never unsafe sooner than the plan.
+    """
+    if _accepted(best, known) and not _accepted(start, known):
+        return None
+    plans = np.concatenate([start.points, brake_along_plan(start.points[0], known)])
+    found = assess(known, evaluate(known, plans), float(start.progress_m[0]))
+    suitable = evaluate(known.with_margins(0.0, 0.0), plans).safe & (found.safety.worst >= start.safety.worst[0])
+    suitable &= found.safety.first_unsafe >= start.safety.first_unsafe[0]
+    return found.one(int(np.argmax(np.where(suitable, found.quality, -1.0)))) if suitable.any() else None
+
+
+def comfortable_stop(found: Assessment, best: int, known: SafetyContext) -> int:
+    """Index of a plan that passengers bear, if the safe plan `best` is none: one that keeps the clearance of the guard
+    but not all of `repair.stop_gap_m`, with the best score; else `best`."""
+    bearable = comfortable(known, found.points)
+    if bearable[best]:
+        return best
+    closer = known.with_margins(known.config.guard.clearance_m, 0.0)
+    suitable = bearable & evaluate(closer, found.points).safe & (found.guard_safe_steps >= found.guard_safe_steps[best])
+    return int(np.argmax(np.where(suitable, found.quality, -1.0))) if suitable.any() else best
+
+
 def _without_tokens(found: Assessment, driven: Array, known: SafetyContext, layout: TokenLayout) -> RepairResult:
-    """The result of a repair of `driven` (P, 2) whose one plan is safe and no result of a search of tokens."""
+    """The result of a repair of `driven` (P, 2) to one safe plan that no search of tokens found."""
     ids = encode_points(found.points, known, layout)[0]
     return RepairResult(ids, found.points[0], True, 1, (driven, found.points[0]), found.states[0])
 

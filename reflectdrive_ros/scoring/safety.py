@@ -162,6 +162,12 @@ class SafetyContext:
         touched &= ~touched[-1]  # those that the vehicle itself touches are not checked with any gap
         return longer[int(np.argmin(touched.any(axis=1)))]
 
+    def with_margins(self, clearance_m: float, stop_gap_m: float) -> SafetyContext:
+        """The same inputs with other gaps to the others: `guard.clearance_m` and `repair.stop_gap_m`."""
+        guard = replace(self.config.guard, clearance_m=clearance_m)
+        repair = replace(self.config.repair, stop_gap_m=stop_gap_m)
+        return SafetyContext(self.observation, replace(self.config, guard=guard, repair=repair))
+
     @cached_property
     def for_kernels(self) -> tuple[Any, ...]:
         """Arguments of `kernels.plan_safety`: agents with `inflated_sizes`, closed lines, the grid."""
