@@ -21,8 +21,9 @@ HARD_MPS2 = (3.0, 4.5, 6.0, 8.0)  # at once
 SUBSTEPS = 5  # of `smooth_braking`, per waypoint
 SUBSTEP_S = POINT_DT_S / SUBSTEPS
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
-ASTRAY_M = 2.0  # from the route: a lane leaves a car about 0.6 m each side
-RETURN_SHARE = 0.7  # of this distance, at most, is left at the end of a plan that leads back
+BESIDE_M, BESIDE_SHARE = 1.0, 0.125  # a plan may end as far beside the route, and by this share of its length more ..
+MOST_BESIDE_M = 3.0  # .. at most: who passes a parked car swings out by 2.4 m
+RETURN_SHARE = 0.7  # of the present distance, at most, is left at the end of a plan that leads back
 FINE = 5  # steps per waypoint of the way back
 
 
@@ -49,8 +50,8 @@ def follow_route(points: Array, known: SafetyContext) -> Array:
 
 
 def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
-    """The way back to the route at the distances of a plan through points (P, 2). None unless the car has left its
-    lane, the plan does not lead back, and the way is safe and within the vehicle limits.
+    """The way back to the route at the distances of a plan through points (P, 2). None unless the plan ends beside its
+    lane and does not lead back, and the way is safe and within the vehicle limits.
 
     None also where the edge of the road is known, which the plan is checked against, or no agents are: what the plan
     avoids is then unknown here.
@@ -59,7 +60,8 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
         return None
     _, offsets = geometry.project(known.route, np.stack([np.zeros(2), points[-1]]))
     now_m, end_m = np.abs(offsets).tolist()
-    if now_m <= ASTRAY_M or end_m <= RETURN_SHARE * now_m:
+    length_m = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))[-1]
+    if end_m <= max(min(BESIDE_M + BESIDE_SHARE * length_m, MOST_BESIDE_M), RETURN_SHARE * now_m):
         return None
     way = slow_points(_pursue_route(points, known)[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
     found = assess(known, evaluate(known, way))

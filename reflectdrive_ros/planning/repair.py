@@ -16,7 +16,7 @@ Once HURRY_DEADLINE_SHARE of the deadline is used, no second iteration begins an
 and route candidates, in less than half the time.
 
 The plan that is driven now is continued where it is safe (`continue_last`), before anything is searched. A safe plan
-is replaced in one case: the car has left its lane, and the plan does not lead back (`return_to_route`).
+is replaced in one case: it ends beside its lane and does not lead back (`return_to_route`).
 
 No plan is evaluated twice, so the loop cannot cycle. It ends after `max_stalled_iterations` iterations without
 improvement; until then the waypoint before is tried. The result is the best plan found, including the input: its safety
