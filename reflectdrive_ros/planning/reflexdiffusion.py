@@ -44,6 +44,7 @@ from .denoiser import (
 from .ego_future import ego_poses, line_of
 from .planner import PlannerContext, PlannerState, PlanningError
 from .postprocess.bends import slow_in_bends
+from .postprocess.comfort import relax_profile
 from .postprocess.route_limits import slow_trajectory
 from .postprocess.speed_profile import limit_acceleration
 from .postprocess.standstill import without_reversal
@@ -52,6 +53,7 @@ from .repair import repair_points
 
 ConfidenceOf = Callable[[Array], float]  # clean futures -> confidence of the ego's
 Project = Callable[[Array, Array], Array]  # noise, clean futures -> noise
+SPEEDING_UP_MPS2 = 2.2  # within the comfort limit of the driving score, 2.4
 SEED = 0  # of the noise that a plan starts from: the same in every step, so that plans do not jump
 
 
@@ -84,13 +86,15 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     trajectory = reachable(trajectory, observation.ego.speed_mps)
     trajectory = slow_in_bends(trajectory, observation.ego.speed_mps)
     trajectory = slow_trajectory(trajectory, known.limits, observation.ego.speed_mps)
-    repairs = 0
+    points, repairs = waypoints(trajectory), 0
+    sent = points
     if settings.repair and known.can_check:
-        repaired = repair_points(waypoints(trajectory), known, state.previous)
-        if repaired.iterations:
-            repairs = repaired.iterations
-            dt_s = denoiser.spec.future_dt_s
-            (trajectory,) = trajectories(repaired.points[None], observation.ego.speed_mps, dt_s, known.road)
+        repaired = repair_points(points, known, state.previous)
+        sent, repairs = (repaired.points, repaired.iterations) if repaired.iterations else (points, 0)
+    sent = relax_profile(sent, known)
+    if sent is not points:
+        dt_s = denoiser.spec.future_dt_s
+        (trajectory,) = trajectories(sent[None], observation.ego.speed_mps, dt_s, known.road)
     trajectory = at_interval(trajectory, planner_context.config.output.dt_s)
     result = Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory, StepKind.FULL)
     result = replace(result, check=safety_check(result, known, repairs))
@@ -225,12 +229,12 @@ def waypoints(trajectory: Trajectory) -> Array:
 
 
 def reachable(trajectory: Trajectory, speed_mps: float) -> Trajectory:
-    """The trajectory, delayed along its path where it speeds up by more than a car can from `speed_mps`.
+    """The trajectory, delayed along its path where it speeds up by more than passengers bear from `speed_mps`.
 
     A network that knows few starts from a standstill predicts the speed of a car that drives already.
     """
     points = waypoints(trajectory)
-    limited = limit_acceleration(points, speed_mps, POINT_DT_S)
+    limited = limit_acceleration(points, speed_mps, POINT_DT_S, SPEEDING_UP_MPS2)
     if np.array_equal(limited, points):
         return trajectory
     (delayed,) = trajectories(limited[None], speed_mps, trajectory.dt_s)

@@ -225,7 +225,7 @@ def _accepted(plan: Assessment, known: SafetyContext) -> bool:
 
 def without_contact(start: Assessment, best: Assessment, known: SafetyContext) -> Assessment | None:
     """Where neither a plan nor `best`, its repair, is safe: of the plan and those that brake on its path the one with
-    the best score that stays on the road and touches nobody.
+    the best score that stays on the road and touches no agent.
 
     A gap that is below the clearance already, or will be whatever the car does, makes every plan unsafe. Braking as
     hard as possible does not change that, and costs comfort and progress. None if there is no such plan, or if `best`
