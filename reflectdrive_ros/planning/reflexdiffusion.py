@@ -53,7 +53,6 @@ from .repair import repair_points
 
 ConfidenceOf = Callable[[Array], float]  # clean futures -> confidence of the ego's
 Project = Callable[[Array, Array], Array]  # noise, clean futures -> noise
-SPEEDING_UP_MPS2 = 2.2  # within the comfort limit of the driving score, 2.4
 SEED = 0  # of the noise that a plan starts from: the same in every step, so that plans do not jump
 
 
@@ -229,12 +228,12 @@ def waypoints(trajectory: Trajectory) -> Array:
 
 
 def reachable(trajectory: Trajectory, speed_mps: float) -> Trajectory:
-    """The trajectory, delayed along its path where it speeds up by more than passengers bear from `speed_mps`.
+    """The trajectory, delayed along its path where it speeds up by more than a car can from `speed_mps`.
 
     A network that knows few starts from a standstill predicts the speed of a car that drives already.
     """
     points = waypoints(trajectory)
-    limited = limit_acceleration(points, speed_mps, POINT_DT_S, SPEEDING_UP_MPS2)
+    limited = limit_acceleration(points, speed_mps, POINT_DT_S)
     if np.array_equal(limited, points):
         return trajectory
     (delayed,) = trajectories(limited[None], speed_mps, trajectory.dt_s)

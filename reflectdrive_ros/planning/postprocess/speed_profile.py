@@ -30,13 +30,13 @@ MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # limits of a published plan's acceleration a
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
 
 
-def limit_acceleration(points: Array, speed_mps: float, dt_s: float, most_mps2: float = SPEEDING_UP_MPS2) -> Array:
-    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, delayed along their path to keep the acceleration
-    `most_mps2` from `speed_mps`."""
+def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
+    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, delayed along their path to keep SPEEDING_UP_MPS2 from
+    `speed_mps`."""
     points = np.asarray(points, float)
     found = points.copy()
     plans = found.reshape(-1, *points.shape[-2:])
-    changed = kernels.limit_acceleration(plans, speed_mps, dt_s, most_mps2, BRAKING_MPS2)
+    changed = kernels.limit_acceleration(plans, speed_mps, dt_s, SPEEDING_UP_MPS2, BRAKING_MPS2)
     return found if changed else points
 
 
