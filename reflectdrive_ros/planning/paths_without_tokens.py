@@ -37,13 +37,16 @@ def brake_along_plan(points: Array, known: SafetyContext) -> Array:
 
 def follow_route(points: Array, known: SafetyContext) -> Array:
     """(1 + B, P, 2) points along the route, merging within MERGE_S, at the distances of the plan (P, 2) and braked."""
-    assert known.route is not None
-    speed_mps = float(known.scene.motion[0])
-    (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
     along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
-    reached = np.concatenate([along[None, 1:], _brake_profiles(along, known)])
+    return _merge(np.concatenate([along[None, 1:], _brake_profiles(along, known)]), known)
+
+
+def _merge(reached: Array, known: SafetyContext) -> Array:
+    """Points (.., P, 2) at distances (.., P) on the way to the route and along it."""
+    assert known.route is not None
+    (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
     poses = geometry.sample(known.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
-    left = np.clip(1.0 - reached / max(MERGE_S * speed_mps, MERGE_M), 0.0, 1.0)
+    left = np.clip(1.0 - reached / max(MERGE_S * float(known.scene.motion[0]), MERGE_M), 0.0, 1.0)
     aside = aside_m * left**2 * (3.0 - 2.0 * left)
     normal = np.stack([-np.sin(poses[..., 2]), np.cos(poses[..., 2])], axis=-1)
     return np.asarray(poses[..., :2] + aside[..., None] * normal)
@@ -70,14 +73,12 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
 
 def _pursue_route(points: Array, known: SafetyContext) -> Array:
     """(P, 2) points at the distances of a plan (P, 2) of a car that steers to the route, whatever its heading is."""
-    knots = np.concatenate([np.zeros((1, 2)), points])
-    at = np.arange(1, FINE * len(points) + 1) / FINE
-    fine = np.stack([np.interp(at, np.arange(len(knots)), knots[:, axis]) for axis in (0, 1)], axis=-1)
-    path = follow_route(fine, known)[0]
+    along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
+    fine = np.interp(np.arange(1, FINE * len(points) + 1) / FINE, np.arange(len(along)), along)
+    path = _merge(fine, known)
     steps = np.diff(path, axis=0, prepend=np.zeros((1, 2)))
     poses = np.column_stack([path, np.arctan2(steps[:, 1], steps[:, 0])])
-    along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), fine]))[1:]
-    return np.asarray(limit_curvature(poses[None], along[None])[0, FINE - 1 :: FINE, :2])
+    return np.asarray(limit_curvature(poses[None], fine[None])[0, FINE - 1 :: FINE, :2])
 
 
 def _brake_profiles(along: Array, known: SafetyContext) -> Array:
