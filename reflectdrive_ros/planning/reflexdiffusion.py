@@ -44,7 +44,6 @@ from .denoiser import (
 from .ego_future import ego_poses, line_of
 from .planner import PlannerContext, PlannerState, PlanningError
 from .postprocess.bends import slow_in_bends
-from .postprocess.comfort import relax_profile
 from .postprocess.route_limits import slow_trajectory
 from .postprocess.speed_profile import limit_acceleration
 from .postprocess.standstill import without_reversal
@@ -85,15 +84,13 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     trajectory = reachable(trajectory, observation.ego.speed_mps)
     trajectory = slow_in_bends(trajectory, observation.ego.speed_mps)
     trajectory = slow_trajectory(trajectory, known.limits, observation.ego.speed_mps)
-    points, repairs = waypoints(trajectory), 0
-    sent = points
+    repairs = 0
     if settings.repair and known.can_check:
-        repaired = repair_points(points, known, state.previous)
-        sent, repairs = (repaired.points, repaired.iterations) if repaired.iterations else (points, 0)
-    sent = relax_profile(sent, known)
-    if sent is not points:
-        dt_s = denoiser.spec.future_dt_s
-        (trajectory,) = trajectories(sent[None], observation.ego.speed_mps, dt_s, known.road)
+        repaired = repair_points(waypoints(trajectory), known, state.previous)
+        if repaired.iterations:
+            repairs = repaired.iterations
+            dt_s = denoiser.spec.future_dt_s
+            (trajectory,) = trajectories(repaired.points[None], observation.ego.speed_mps, dt_s, known.road)
     trajectory = at_interval(trajectory, planner_context.config.output.dt_s)
     result = Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory, StepKind.FULL)
     result = replace(result, check=safety_check(result, known, repairs))
