@@ -87,7 +87,7 @@ def planners(monkeypatch):
 def by_hand(monkeypatch, tmp_path):
     """The sampler is the hand-made one, shards have 10 scenes, sets 20, and lie in a folder of the test."""
     maker = (hand_scenes.make, hand_scenes.MADE_BY)
-    monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0: maker)
+    monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0, displaced_share=0.0: maker)
     monkeypatch.setattr(sets, "SHARD", 10)
     monkeypatch.setattr(sets, "SIZES", dict.fromkeys(sets.SIZES, 20))
     monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path / "sets"))
@@ -497,7 +497,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     place = tmp_path / "set"
     if case == "full disk":
         maker = (hand_scenes.make_on_a_full_disk, hand_scenes.MADE_BY)
-        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0: maker)
+        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0, displaced_share=0.0: maker)
     if case == "no folder":
         (tmp_path / "file").touch()
         place = tmp_path / "file" / "set"
@@ -506,7 +506,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     if case == "another version":
         store(place)
         maker = (hand_scenes.make, {**hand_scenes.MADE_BY, "scene_version": 2})
-        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0: maker)
+        monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0, displaced_share=0.0: maker)
     assert command(scenes_run, "--out", place, "--workers", 1) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     expected = {

@@ -15,9 +15,18 @@ from reflectdrive_ros.config import RepairConfig, VehicleConfig
 from reflectdrive_ros.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.planning.assessment import Assessment, assess, comfortable, evaluate, limit_violation
-from reflectdrive_ros.planning.paths_without_tokens import GENTLE_MPS2, follow_route, smooth_braking
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
-from reflectdrive_ros.planning.repair import ANCHORS, best_pairs, drop_tried, mask_around, repair_points, run_repair
+from reflectdrive_ros.planning.repair import (
+    ANCHORS,
+    GENTLE_MPS2,
+    best_pairs,
+    drop_tried,
+    follow_route,
+    mask_around,
+    repair_points,
+    run_repair,
+    smooth_braking,
+)
 from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
 from reflectdrive_ros.sim.ego import ego_at_speed, step_ego
