@@ -14,18 +14,16 @@ from reflectdrive_ros import geometry
 from reflectdrive_ros.config import RepairConfig, VehicleConfig
 from reflectdrive_ros.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.planning.assessment import Assessment, assess, comfortable, evaluate, limit_violation
+from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
 from reflectdrive_ros.planning.repair import (
     ANCHORS,
-    GENTLE_MPS2,
     best_pairs,
     drop_tried,
     follow_route,
     mask_around,
     repair_points,
     run_repair,
-    smooth_braking,
 )
 from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
@@ -350,42 +348,6 @@ def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
         left_m.append(ego.map_from_ego[1])
     assert np.abs(left_m).max() < 8.0  # straight on it would be 23 m away
     assert max(left_m) > 0.0
-
-
-def test_gentle_braking_is_comfortable_at_any_speed_and_ends_at_a_stop():
-    for speed_mps in (1.0, 3.0, 6.0, 10.0, 15.0):
-        known = known_of(observation(speed_mps, agents=Agents.none()))
-        along = smooth_braking(speed_mps, 0.0, np.array(GENTLE_MPS2), 8)
-        assert comfortable(known, np.stack([along, np.zeros_like(along)], axis=-1)).all()
-        assert (np.diff(along, axis=1) >= 0.0).all()
-        assert (np.diff(along, axis=0) <= 1e-9).all()  # the stronger, the shorter
-    stop_m = smooth_braking(4.0, 0.0, np.array([3.0]), 16)[0]
-    assert stop_m[-1] == stop_m[-2]
-    assert 4.0**2 / 6.0 < stop_m[-1] < 8.0
-
-
-def test_where_no_plan_keeps_the_clearance_and_the_plan_touches_nobody_it_does_not_brake_hard():
-    """A car parked beside the lane is passed with 0.2 m; it is too near to be avoided, or to stop before it."""
-    known = known_of(observation(8.0, agents=cars((9.0, 2.25, 0, 0))))
-    ahead = straight(8.0)
-    assert not safety_of(known, plain(ahead)).worst[0]
-    assert evaluate(known.with_margins(0.0, 0.0), plain(ahead)[None]).safe[0]
-    found = repair_points(plain(ahead), known)
-    assert not found.safe
-    assert found.points[-1, 0] > 16.0
-    assert comfortable(known, found.points[None])[0]
-
-
-def test_it_stops_within_the_comfort_limits_where_that_only_costs_a_part_of_the_stop_gap():
-    ends = {}
-    for ahead_m in np.arange(10.0, 24.0, 0.5):
-        known = known_of(observation(7.0, agents=cars((ahead_m, 0, 0, 0))))
-        found = repair_points(plain(straight(7.0)), known)
-        if found.safe and comfortable(known, found.points[None])[0]:
-            ends[ahead_m] = ahead_m - found.points[-1, 0]
-            assert evaluate(known.with_margins(0.3, 0.0), found.points[None]).safe[0]
-    nearest_m = min(ends)
-    assert ends[nearest_m] < min(gap for ahead_m, gap in ends.items() if ahead_m > nearest_m + 2.0)
 
 
 def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():

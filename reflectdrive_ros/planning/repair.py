@@ -38,9 +38,8 @@ from ..config import RepairConfig
 from ..domain import Array, Plan
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
-from ..scoring.simulate import DT_S
 from ..tokens import TokenLayout
-from .assessment import Assessment, assess, comfortable, evaluate, rank_as_planned
+from .assessment import Assessment, assess, evaluate, rank_as_planned
 from .planner import Network, PlannerContext, no_deadline
 from .postprocess.curvature import limit_curvature
 from .postprocess.route_limits import slow_points
@@ -49,16 +48,14 @@ from .postprocess.waypoints import POINT_DT_S, carried_points, postprocess, wayp
 ANCHORS = 4  # token pairs that are kept per iteration
 ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
-GENTLE_MPS2, JERK_MPS3 = (0.7, 1.4, 2.2, 3.0, 3.6), 2.5  # within the comfort limits of the driving score
-HARD_MPS2 = (3.0, 4.5, 6.0, 8.0)  # at once
-SUBSTEPS = 5  # of `smooth_braking`, per waypoint
-SUBSTEP_S = POINT_DT_S / SUBSTEPS
+BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
+
+CONTINUED_PROGRESS = 0.5  # share of the progress of an unsafe plan that the plan driven now must make to replace it
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
 BESIDE_M, BESIDE_SHARE = 1.0, 0.125  # a plan may end as far beside the route, and by this share of its length more ..
 MOST_BESIDE_M = 3.0  # .. at most: who passes a parked car swings out by 2.4 m
 RETURN_SHARE = 0.7  # of the present distance, at most, is left at the end of a plan that leads back
 FINE = 5  # steps per waypoint of the way back
-CONTINUED_PROGRESS = 0.5  # share of a plan's progress that what replaces it without a search must make
 
 Redraft = Callable[[Array], Array]  # partly masked ids (M, T) int32 -> complete ids, in one step of the network
 PointsOf = Callable[[Array], Array]  # ids (M, T) -> post-processed points (M, P, 2) m
@@ -141,17 +138,12 @@ def repair_points(points: Array, known: SafetyContext, last: Plan | None = None)
     if (held := continue_last(last, known, len(points), far_m)) is not None:
         return RepairedPoints(held.points[0], True, 1)
     speed_mps = float(known.scene.motion[0])
-    candidates = [points[None], brake_along_plan(points, known)]
+    candidates = [points[None], brake_along_plan(points, speed_mps)]
     if known.route is not None:
         candidates.append(slow_points(follow_route(points, known), known.limits, speed_mps, POINT_DT_S))
     found = assess(known, evaluate(known, np.concatenate(candidates)), far_m)
     best = found.best(float(start.limit_violation.max()))
     safe = bool(found.safety.worst[best] >= SAFE)
-    if safe:
-        best = comfortable_stop(found, best, known)
-    if not safe and (calm := without_contact(found.one(0), found.one(best), known)) is not None:
-        changed = not np.array_equal(calm.points[0], points)
-        return RepairedPoints(calm.points[0], False, int(changed))
     return RepairedPoints(found.points[best], safe, int(best > 0))
 
 
@@ -202,7 +194,7 @@ def run_repair(
         if not wrong.any():  # safe, but beyond the vehicle limits
             wrong = ~present.sound[0]
         place = max(int(np.argmax(wrong)) - back, 0)
-        braked = brake_along_plan(present.points[0], known)
+        braked = brake_along_plan(present.points[0], float(known.scene.motion[0]))
         candidates = [encode_points(braked, known, layout), *routed]
         if deadline_used() <= HURRY_DEADLINE_SHARE:
             moved = best_pairs(present_ids, place, tried, allowed_violation, known, layout, points_of, settings)
@@ -224,43 +216,7 @@ def run_repair(
         if present.key(0) > best.key(0):
             best, best_ids, improved_at = present, present_ids, iterations
     safe = bool(best.safety.worst[0] >= SAFE)
-    if not safe and iterations and (calm := without_contact(start, best, known)) is not None:
-        best = calm
-        best_ids = ids if np.array_equal(calm.points[0], driven) else encode_points(calm.points, known, layout)[0]
     return RepairResult(best_ids, best.points[0], safe, iterations, tuple(seen), best.states[0])
-
-
-def _accepted(plan: Assessment, known: SafetyContext) -> bool:
-    """Whether the guard accepts one plan."""
-    return bool(plan.guard_safe_steps[0] > int(known.config.guard.safe_horizon_s / DT_S + 1e-6))
-
-
-def without_contact(start: Assessment, best: Assessment, known: SafetyContext) -> Assessment | None:
-    """Where neither a plan nor `best`, its repair, is safe: of the plan and those that brake on its path the one with
-    the best score that stays on the road and touches no agent.
-
-    A gap that is below the clearance already, or will be whatever the car does, makes every plan unsafe. Braking as
-    hard as possible does not change that, and costs comfort and progress. None if there is no such plan, or if `best`
-    is what the guard accepts. The result is never unsafe sooner than the plan.
-    """
-    if _accepted(best, known) and not _accepted(start, known):
-        return None
-    plans = np.concatenate([start.points, brake_along_plan(start.points[0], known)])
-    found = assess(known, evaluate(known, plans), float(start.progress_m[0]))
-    suitable = evaluate(known.with_margins(0.0, 0.0), plans).safe & (found.safety.worst >= start.safety.worst[0])
-    suitable &= found.safety.first_unsafe >= start.safety.first_unsafe[0]
-    return found.one(int(np.argmax(np.where(suitable, found.quality, -1.0)))) if suitable.any() else None
-
-
-def comfortable_stop(found: Assessment, best: int, known: SafetyContext) -> int:
-    """Index of a plan that passengers bear, if the safe plan `best` is none: one that keeps the clearance of the guard
-    but not all of `repair.stop_gap_m`, with the best score; else `best`."""
-    bearable = comfortable(known, found.points)
-    if bearable[best]:
-        return best
-    closer = known.with_margins(known.config.guard.clearance_m, 0.0)
-    suitable = bearable & evaluate(closer, found.points).safe & (found.guard_safe_steps >= found.guard_safe_steps[best])
-    return int(np.argmax(np.where(suitable, found.quality, -1.0))) if suitable.any() else best
 
 
 def _without_tokens(found: Assessment, driven: Array, known: SafetyContext, layout: TokenLayout) -> RepairResult:
@@ -310,51 +266,18 @@ def mask_around(plans: Array, place: int, anchored: Array, layout: TokenLayout) 
     return np.concatenate(actions).astype(np.int32)
 
 
-def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: float) -> Assessment | None:
-    """The rest of the plan that is driven now, as `count` points, if it is not older than `engine.carry_max_s`, safe,
-    within the vehicle limits, and makes at least CONTINUED_PROGRESS of the progress `far_m` of the unsafe plan.
-
-    Two repairs that are each safe, one around an agent and one that stops before it, are not safe when they alternate.
-    """
-    if last is None:
-        return None
-    age_ns = known.observation.stamp_ns - last.stamp_ns
-    if not 0 < age_ns <= known.config.engine.carry_max_s * 1e9:
-        return None
-    points = carried_points(last, known.observation, count)
-    for place in np.flatnonzero(np.isnan(points[:, 0])):  # beyond its end: at constant velocity
-        before = points[place - 2] if place > 1 else np.zeros(2)
-        points[place] = 2.0 * points[place - 1] - before
-    slowed = slow_points(points[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
-    found = assess(known, evaluate(known, slowed), far_m)
-    return found if found.sound.all() and found.progress_m[0] >= CONTINUED_PROGRESS * far_m else None
-
-
-def drop_tried(options: Array, tried: set[bytes]) -> Array:
-    """(M, T) options that have not been tried, which are added to `tried`; may be empty."""
-    options, kept = np.asarray(options, np.int32), list[int]()
-    for place, option in enumerate(options):
-        if option.tobytes() not in tried:
-            tried.add(option.tobytes())
-            kept.append(place)
-    return np.asarray(options[kept])
-
-
-# --- candidates that no network writes --------------------------------------------------------------------------------
-
-
-def brake_along_plan(points: Array, known: SafetyContext) -> Array:
-    """(B, P, 2) points on the path of a plan (P, 2), with braking from now on of at least each rate."""
+def brake_along_plan(points: Array, speed_mps: float) -> Array:
+    """(6, P, 2) points on the path of a plan (P, 2), with braking from now on of at least each of BRAKING_MPS2."""
     line = np.concatenate([np.zeros((1, 2)), points])
     along = geometry.arc_lengths(line)
-    reached = _brake_profiles(along, known)
+    reached = _brake_profiles(along, speed_mps)
     return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
 
 
 def follow_route(points: Array, known: SafetyContext) -> Array:
-    """(1 + B, P, 2) points along the route, merging within MERGE_S, at the distances of the plan (P, 2) and braked."""
+    """(7, P, 2) points along the route, merging within MERGE_S, at the distances of the plan (P, 2) and braked."""
     along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
-    return _merge(np.concatenate([along[None, 1:], _brake_profiles(along, known)]), known)
+    return _merge(np.concatenate([along[None, 1:], _brake_profiles(along, float(known.scene.motion[0]))]), known)
 
 
 def _merge(reached: Array, known: SafetyContext) -> Array:
@@ -397,24 +320,38 @@ def _pursue_route(points: Array, known: SafetyContext) -> Array:
     return np.asarray(limit_curvature(poses[None], fine[None])[0, FINE - 1 :: FINE, :2])
 
 
-def _brake_profiles(along: Array, known: SafetyContext) -> Array:
-    """(B, P) distances on a plan `along` (P + 1,) with braking of at least each of GENTLE_MPS2 and of HARD_MPS2."""
-    ego, times_s = known.observation.ego, POINT_DT_S * np.arange(1, len(along))
-    gentle = smooth_braking(ego.speed_mps, ego.acceleration_mps2, np.array(GENTLE_MPS2), len(times_s))
-    hard = [kinematics.braking_distances(ego.speed_mps, braking, times_s) for braking in HARD_MPS2]
-    return np.asarray(np.minimum(np.concatenate([gentle, np.stack(hard)]), along[1:]))
+def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: float) -> Assessment | None:
+    """The rest of the plan that is driven now, as `count` points, if it is not older than `engine.carry_max_s`, safe,
+    within the vehicle limits, and makes at least CONTINUED_PROGRESS of the progress `far_m` of the unsafe plan.
+
+    Two repairs that are each safe, one around an agent and one that stops before it, are not safe when they alternate.
+    """
+    if last is None:
+        return None
+    age_ns = known.observation.stamp_ns - last.stamp_ns
+    if not 0 < age_ns <= known.config.engine.carry_max_s * 1e9:
+        return None
+    points = carried_points(last, known.observation, count)
+    for place in np.flatnonzero(np.isnan(points[:, 0])):  # beyond its end: at constant velocity
+        before = points[place - 2] if place > 1 else np.zeros(2)
+        points[place] = 2.0 * points[place - 1] - before
+    slowed = slow_points(points[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
+    found = assess(known, evaluate(known, slowed), far_m)
+    return found if found.sound.all() and found.progress_m[0] >= CONTINUED_PROGRESS * far_m else None
 
 
-def smooth_braking(speed_mps: float, acceleration_mps2: float, braking_mps2: Array, points: int) -> Array:
-    """(B, points) m at 0.5, 1, .. s: braking at rates (B,) that sets in and ends with a jerk of JERK_MPS3."""
-    speed, rate = np.full(len(braking_mps2), max(speed_mps, 0.0)), np.full(len(braking_mps2), acceleration_mps2)
-    driven, found = np.zeros(len(braking_mps2)), []
-    for step in range(1, 1 + SUBSTEPS * points):
-        wanted = -np.minimum(braking_mps2, np.sqrt(2.0 * JERK_MPS3 * speed))
-        change = JERK_MPS3 * SUBSTEP_S
-        rate = rate + np.clip(wanted - rate, -change, change)
-        after = np.maximum(speed + rate * SUBSTEP_S, 0.0)
-        driven, speed = driven + 0.5 * (speed + after) * SUBSTEP_S, after
-        if step % SUBSTEPS == 0:
-            found.append(driven)
-    return np.stack(found, axis=1)
+def _brake_profiles(along: Array, speed_mps: float) -> Array:
+    """(6, 8) distances on a plan `along` (9,) with braking of at least each of BRAKING_MPS2 from now on."""
+    times_s = POINT_DT_S * np.arange(1, len(along))
+    braked = np.stack([kinematics.braking_distances(speed_mps, braking, times_s) for braking in BRAKING_MPS2])
+    return np.asarray(np.minimum(braked, along[1:]))
+
+
+def drop_tried(options: Array, tried: set[bytes]) -> Array:
+    """(M, T) options that have not been tried, which are added to `tried`; may be empty."""
+    options, kept = np.asarray(options, np.int32), list[int]()
+    for place, option in enumerate(options):
+        if option.tobytes() not in tried:
+            tried.add(option.tobytes())
+            kept.append(place)
+    return np.asarray(options[kept])

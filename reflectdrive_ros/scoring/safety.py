@@ -60,7 +60,6 @@ BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
 SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much ..
 LEAST_GAP_M = 0.15  # .. but none of a gap below this: planned ten times a second, they would add up to a contact
 STOP_GAP_CHOICES = 5  # shares of `repair.stop_gap_m` that are tried where less than it is free ahead
-WITHOUT_MARGINS = ("others", "route_line", "road", "limits", "forecast", "scene")  # parts that no gap changes
 TOUCH_M = 1e-6  # a box that touches the vehicle now would not be checked at all
 
 
@@ -162,14 +161,6 @@ class SafetyContext:
         touched = geometry.boxes_overlap(centres[:, None], sizes[:, None], now[None], self.inflated_sizes[None])
         touched &= ~touched[-1]  # those that the vehicle itself touches are not checked with any gap
         return longer[int(np.argmin(touched.any(axis=1)))]
-
-    def with_margins(self, clearance_m: float, stop_gap_m: float) -> SafetyContext:
-        """The same inputs with other gaps to the others: `guard.clearance_m` and `repair.stop_gap_m`."""
-        guard = replace(self.config.guard, clearance_m=clearance_m)
-        repair = replace(self.config.repair, stop_gap_m=stop_gap_m)
-        other = SafetyContext(self.observation, replace(self.config, guard=guard, repair=repair))
-        vars(other).update({name: getattr(self, name) for name in WITHOUT_MARGINS})
-        return other
 
     @cached_property
     def for_kernels(self) -> tuple[Any, ...]:
