@@ -52,8 +52,8 @@ BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
 CONTINUED_PROGRESS = 0.5  # share of the progress of an unsafe plan that the plan driven now must make to replace it
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
-BESIDE_M, BESIDE_SHARE = 1.0, 0.125  # a plan may end as far beside the route, and by this share of its length more ..
-MOST_BESIDE_M = 3.0  # .. at most: who passes a parked car swings out by 2.4 m
+BESIDE_M, BESIDE_SHARE = 1.0, 0.125  # a plan may end as far beside the route, and by this share of its length more
+CREEPING_M = 8.0  # a longer plan is that of a network that knows where it is
 RETURN_SHARE = 0.7  # of the present distance, at most, is left at the end of a plan that leads back
 FINE = 5  # steps per waypoint of the way back
 
@@ -303,7 +303,7 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
     _, offsets = geometry.project(known.route, np.stack([np.zeros(2), points[-1]]))
     now_m, end_m = np.abs(offsets).tolist()
     length_m = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))[-1]
-    if end_m <= max(min(BESIDE_M + BESIDE_SHARE * length_m, MOST_BESIDE_M), RETURN_SHARE * now_m):
+    if length_m > CREEPING_M or end_m <= max(BESIDE_M + BESIDE_SHARE * length_m, RETURN_SHARE * now_m):
         return None
     way = slow_points(_pursue_route(points, known)[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
     found = assess(known, evaluate(known, way))
