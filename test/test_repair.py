@@ -309,9 +309,9 @@ def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_r
     assert nowhere.route is None
 
 
-@pytest.mark.parametrize("speed_mps", [1.8])
-def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_unknown(speed_mps):
-    """A safe plan goes on 4 m beside the route."""
+def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_unknown():
+    """A safe plan creeps on 4 m beside the route."""
+    speed_mps = 1.8
     beside = {"route": straight_route(left=4.0), "agents": Agents.none()}
     ahead = straight(speed_mps)
     known = known_of(observation(speed_mps, **beside))

@@ -292,8 +292,8 @@ def _merge(reached: Array, known: SafetyContext) -> Array:
 
 
 def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
-    """The way back to the route at the distances of a plan through points (P, 2). None unless the plan ends beside its
-    lane and does not lead back, and the way is safe and within the vehicle limits.
+    """The way back to the route at the distances of a plan through points (P, 2). None unless the plan is short, ends
+    beside its lane and does not lead back, and the way is safe and within the vehicle limits.
 
     None also where the edge of the road is known, which the plan is checked against, or no agents are: what the plan
     avoids is then unknown here.
@@ -302,18 +302,18 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
         return None
     _, offsets = geometry.project(known.route, np.stack([np.zeros(2), points[-1]]))
     now_m, end_m = np.abs(offsets).tolist()
-    length_m = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))[-1]
+    along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
+    length_m = along[-1]
     if length_m > CREEPING_M or end_m <= max(BESIDE_M + BESIDE_SHARE * length_m, RETURN_SHARE * now_m):
         return None
-    way = slow_points(_pursue_route(points, known)[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
+    way = slow_points(_pursue_route(along, known)[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
     found = assess(known, evaluate(known, way))
     return found if found.sound.all() else None
 
 
-def _pursue_route(points: Array, known: SafetyContext) -> Array:
-    """(P, 2) points at the distances of a plan (P, 2) of a car that steers to the route, whatever its heading is."""
-    along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
-    fine = np.interp(np.arange(1, FINE * len(points) + 1) / FINE, np.arange(len(along)), along)
+def _pursue_route(along: Array, known: SafetyContext) -> Array:
+    """(P, 2) points at distances `along` (P + 1,), from 0 on, of a car that steers to the route from any heading."""
+    fine = np.interp(np.arange(1, FINE * (len(along) - 1) + 1) / FINE, np.arange(len(along)), along)
     path = _merge(fine, known)
     steps = np.diff(path, axis=0, prepend=np.zeros((1, 2)))
     poses = np.column_stack([path, np.arctan2(steps[:, 1], steps[:, 0])])
