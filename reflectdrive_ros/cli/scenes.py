@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.Range(0.0, 1.0),
         default=0.0,
         metavar="SHARE",
-        help="share of the egos that start up to 2 m and 20 degrees off their lane, for training (default: 0)",
+        help="share of the egos that start up to 2 m and 34 degrees off their lane, for training (default: 0)",
     )
     parser.add_argument("--check", type=arguments.location, metavar="DIR", help="only compare a set with its checksums")
     parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into an image")

@@ -30,8 +30,9 @@ from ..traffic.traffic_log import TrafficLog
 
 STEP_NS = 100_000_000
 OFFSET_M, HEADING_RAD, SPEED_SHARE = 0.22, 0.025, 0.06  # standard deviations from the log
-DISPLACED_OFFSET_M, DISPLACED_HEADING_RAD = 0.8, 0.12  # of a displaced ego
-MAX_OFFSET_M, MAX_HEADING_RAD = 2.0, 0.35  # largest of a displaced ego
+DISPLACED_OFFSET_M, DISPLACED_HEADING_RAD = 0.8, 0.2  # of a displaced ego
+MAX_OFFSET_M, MAX_HEADING_RAD = 2.0, 0.6  # largest of a displaced ego
+SLOWED = 0.2, 1.1  # its speed, as a share of the recorded car's: a car that is lost is slow
 ACTOR_RANGE_M = 90.0  # agents that never come closer are left out
 MAX_ACTORS = 64
 MIN_ROUTE_EDGES = 4  # a route that ends sooner is drawn on
@@ -143,6 +144,7 @@ def _perturb_ego(
         limits = MAX_OFFSET_M, MAX_HEADING_RAD
         drawn = generator.normal(0.0, (DISPLACED_OFFSET_M, DISPLACED_HEADING_RAD))
         offset, turned = drawn.clip(np.negative(limits), limits)
+        faster = generator.uniform(*SLOWED) - 1.0
     window = slice(step - HISTORY_STEPS, step + 1)
     centers, speeds = log.poses[window, ego].astype(float), log.speeds_mps[window, ego].astype(float)
     rear = geometry.compose(centers, np.array([-vehicle.rear_axle_to_center_m, 0.0, 0.0]))
