@@ -2,7 +2,7 @@
 
 netconvert makes lanes, connectors, right of way and traffic lights; the drivable surface is drawn from the file
 (`opendrive_surface`). A map for traffic on the left is mirrored at its x axis first. Connectors take the shapes of the
-file and are shifted where they miss the ends of their lanes.
+file, are shifted where they miss the ends of their lanes, and lose the points at which they turn back.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SUFFIXES = (".xodr", ".xodr.gz")
 DEFAULT_LIMIT_MPS = 50 / 3.6  # of roads without one
 FREE_LIMIT_MPS = 130 / 3.6  # of roads with "no limit"
 MAX_GAP_M = 0.05  # a connector further than this from the end of its lane is shifted onto it
+MAX_KINK_RAD = np.deg2rad(60.0)  # of a connector at one of its points; no car drives more
+SPIKE_M = 1.0  # from this length on the points beside a spike are removed with it
 UNITS = {"m/s": 1.0, "km/h": 1 / 3.6, "mph": 0.44704}
 # What a reflection at the x axis negates: attributes by element.
 MIRRORED = {
@@ -79,6 +81,7 @@ def load(xodr: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMa
         net = ElementTree.parse(made)
     u_turns.redraw_u_turns(net.getroot())
     _join_connectors(net.getroot())
+    _remove_spikes(net.getroot())
     net.write(net_file)
     try:
         road_map = roads.read(net_file, name)
@@ -234,6 +237,41 @@ def _join_connectors(net: Element) -> None:
             share = (along / length_m if length_m > 0 else np.linspace(0.0, 1.0, len(line)))[:, None]
             moved = line + (1 - share) * (before - lines[0][0]) + share * (after - lines[-1][-1])
             _set_points(lanes[key], moved)
+
+
+def _remove_spikes(net: Element) -> None:
+    """Removes the points at which connectors turn back: netconvert draws such, up to 12 m aside, where lanes are
+    offset, and routes and traffic would follow them."""
+    for lane in (lane for edge in net.iter("edge") if edge.get("function") == "internal" for lane in edge.iter("lane")):
+        points = lane.get("shape", "").split()
+        kept = smooth_places(_points(lane)) if len(points) > 2 else list(range(len(points)))
+        if len(kept) < len(points):
+            lane.set("shape", " ".join(points[place] for place in kept))
+            lane.set("length", f"{max(float(shapely.LineString(_points(lane)).length), 0.1):.3f}")
+
+
+def smooth_places(line: Array) -> list[int]:
+    """Indices of the points of a line (V, 2) that stay when it may not turn by more than MAX_KINK_RAD at a point.
+
+    The sharpest point is removed first. Of one with sides of SPIKE_M or more, the points within the length of its
+    shorter side go, too, so that the way past it is no jog. Both ends stay.
+    """
+    kept = [0, *(place for place in range(1, len(line) - 1) if (line[place] != line[place - 1]).any()), len(line) - 1]
+    while len(kept) > 2:
+        steps = np.diff(line[kept], axis=0)
+        lengths_m, headings = np.hypot(*steps.T), np.arctan2(steps[:, 1], steps[:, 0])
+        kinks = np.abs(geometry.wrap(np.diff(headings)))
+        if kinks.max() <= MAX_KINK_RAD:
+            break
+        sharpest = int(np.argmax(kinks)) + 1
+        reach_m = float(min(lengths_m[sharpest - 1], lengths_m[sharpest]))
+        along_m = np.concatenate([[0.0], np.cumsum(lengths_m)])
+        gone = np.zeros(len(kept), bool)
+        if reach_m >= SPIKE_M:
+            gone = (along_m >= along_m[sharpest - 1] - reach_m) & (along_m <= along_m[sharpest + 1] + reach_m)
+        gone[sharpest], gone[0], gone[-1] = True, False, False
+        kept = [place for place, lost in zip(kept, gone, strict=True) if not lost]
+    return kept
 
 
 def _lane_id(link: Element, end: str) -> str:
