@@ -240,14 +240,12 @@ def _join_connectors(net: Element) -> None:
 
 
 def _remove_spikes(net: Element) -> None:
-    """Removes the points at which connectors turn back: netconvert draws such, up to 12 m aside, where lanes are
-    offset, and routes and traffic would follow them."""
+    """Removes the points at which connectors turn back: netconvert draws such where lanes are offset, and routes and
+    traffic would follow them."""
     for lane in (lane for edge in net.iter("edge") if edge.get("function") == "internal" for lane in edge.iter("lane")):
-        points = lane.get("shape", "").split()
-        kept = smooth_places(_points(lane)) if len(points) > 2 else list(range(len(points)))
-        if len(kept) < len(points):
-            lane.set("shape", " ".join(points[place] for place in kept))
-            lane.set("length", f"{max(float(shapely.LineString(_points(lane)).length), 0.1):.3f}")
+        points, line = lane.get("shape", "").split(), _points(lane)
+        if len(points) > 2 and len(kept := smooth_places(line)) < len(points):
+            _set_shape(lane, [points[place] for place in kept], line[kept])
 
 
 def smooth_places(line: Array) -> list[int]:
@@ -287,5 +285,10 @@ def _set_points(lane: Element, moved: Array) -> None:
     """Sets x and y of a lane's shape and keeps the heights."""
     before: Sequence[list[str]] = [point.split(",") for point in lane.get("shape", "").split()]
     texts = [",".join([f"{x:.3f}", f"{y:.3f}", *old[2:]]) for (x, y), old in zip(moved, before, strict=True)]
-    lane.set("shape", " ".join(texts))
-    lane.set("length", f"{max(float(shapely.LineString(moved).length), 0.1):.3f}")
+    _set_shape(lane, texts, moved)
+
+
+def _set_shape(lane: Element, points: Sequence[str], line: Array) -> None:
+    """Sets the shape of a lane, as texts of its points, and its length, that of the line (V, 2) through them."""
+    lane.set("shape", " ".join(points))
+    lane.set("length", f"{max(float(shapely.LineString(line).length), 0.1):.3f}")
