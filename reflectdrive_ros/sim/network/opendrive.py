@@ -24,6 +24,7 @@ from ...domain import Array
 from ...files import MEGABYTE, read_limited
 from .. import sumo
 from . import opendrive_surface, roads, u_turns
+from .connectors import find_connectors, parse_shape
 from .roads import RoadError, RoadMap, list_unusable
 from .towns import NETCONVERT
 
@@ -215,23 +216,18 @@ def _negate(number: str) -> str:
 def _join_connectors(net: Element) -> None:
     """Shifts connectors onto the ends of the lanes that they join: maps exist where both are metres apart."""
     lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
-    links = [link for link in net.iter("connection") if link.get("via")]
-    onwards = {_lane_id(link, "from"): link.get("via", "") for link in links}
-    for link in links:
-        source, target = lanes.get(_lane_id(link, "from")), lanes.get(_lane_id(link, "to"))
-        if _lane_id(link, "from").startswith(":") or source is None or target is None:
+    for connector in find_connectors(net):
+        source, target = lanes.get(connector.source), lanes.get(connector.target)
+        if source is None or target is None:
             continue
-        chain = [link.get("via", "")]
-        while chain[-1] in onwards:
-            chain.append(onwards[chain[-1]])
-        lines = [_points(lanes[key]) for key in chain]
+        lines = [_points(lanes[key]) for key in connector.parts]
         before, after = _points(source)[-1], _points(target)[0]
         if max(np.hypot(*(lines[0][0] - before)), np.hypot(*(lines[-1][-1] - after))) < MAX_GAP_M:
             continue
         whole = geometry.distinct_points(np.concatenate(lines), closer_than=1e-3)
         length_m = float(geometry.arc_lengths(whole)[-1]) if len(whole) > 1 else 0.0
         at_m = 0.0
-        for key, line in zip(chain, lines, strict=True):
+        for key, line in zip(connector.parts, lines, strict=True):
             along = at_m + geometry.arc_lengths(line)
             at_m = float(along[-1])
             share = (along / length_m if length_m > 0 else np.linspace(0.0, 1.0, len(line)))[:, None]
@@ -272,13 +268,8 @@ def smooth_places(line: Array) -> list[int]:
     return kept
 
 
-def _lane_id(link: Element, end: str) -> str:
-    return f"{link.get(end)}_{link.get(f'{end}Lane')}"
-
-
 def _points(lane: Element) -> Array:
-    """(V, 2)"""
-    return np.array([[float(number) for number in point.split(",")[:2]] for point in lane.get("shape", "").split()])
+    return parse_shape(lane.get("shape"))
 
 
 def _set_points(lane: Element, moved: Array) -> None:

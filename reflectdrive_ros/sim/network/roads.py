@@ -21,6 +21,7 @@ from ... import geometry
 from ...domain import Array
 from ...errors import UserError
 from ...lanes import Lane
+from .connectors import parse_shape
 
 
 class RoadError(UserError, ValueError):
@@ -195,11 +196,6 @@ def _is_shoulder(lane: Element) -> bool:
     return lane.get("disallow") == "all" and _width(lane) <= MAX_SHOULDER_M
 
 
-def _points(shape: str | None) -> Array:
-    """(V, 2) of SUMO's "x,y x,y" or "x,y,z x,y,z"."""
-    return np.array([[float(number) for number in point.split(",")[:2]] for point in (shape or "").split()])
-
-
 def _width(lane: Element) -> float:
     return float(lane.get("width", DEFAULT_WIDTH_M))
 
@@ -234,7 +230,7 @@ def _lanes(
         for lane_id in (link.source, link.target):
             if not lane_id.startswith(":"):
                 ends.setdefault(crossing, set()).add(_road_type(edges[_edge_of(lane_id)]))
-    lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for _, lane in cars]
+    lines = [geometry.distinct_points(parse_shape(lane.get("shape")), closer_than=1e-3) for _, lane in cars]
     lines = [line if len(line) > 1 else _stub_line(lane) for line, (_, lane) in zip(lines, cars, strict=True)]
     polygons = _buffer_lines(lines, [_width(lane) / 2 for _, lane in cars])
     lanes = {}
@@ -285,7 +281,7 @@ def _adjacent_lanes(edge_id: str, lane: Element, keys: Mapping[str, int]) -> tup
 
 def _stub_line(lane: Element) -> Array:
     """A line of 1 cm for a lane of zero length inside its junction."""
-    x, y = _points(lane.get("shape"))[0]
+    x, y = parse_shape(lane.get("shape"))[0]
     return np.array([[x, y], [x + 0.01, y]])
 
 
@@ -303,13 +299,15 @@ def _extend_ends(line: Array, ahead_m: float) -> Array:
 
 
 def _lane_shapes(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Array]:
-    return [_points(lane.get("shape")) for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)]
+    return [
+        parse_shape(lane.get("shape")) for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)
+    ]
 
 
 def _lane_polygons(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Any]:
     """Polygons of the lanes that `wanted` selects."""
     chosen = [lane for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)]
-    lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for lane in chosen]
+    lines = [geometry.distinct_points(parse_shape(lane.get("shape")), closer_than=1e-3) for lane in chosen]
     kept = [(line, _width(lane) / 2) for line, lane in zip(lines, chosen, strict=True) if len(line) > 1]
     return _buffer_lines([line for line, _ in kept], [half for _, half in kept])
 
@@ -335,7 +333,7 @@ def _roads(edges: Mapping[str, Element], road_edges: set[str]) -> dict[str, Any]
         for lane in edge.iter("lane")
         if _allows(lane, "passenger") or _is_shoulder(lane)
     ]
-    lines = [geometry.distinct_points(_points(lane.get("shape")), closer_than=1e-3) for _, lane in chosen]
+    lines = [geometry.distinct_points(parse_shape(lane.get("shape")), closer_than=1e-3) for _, lane in chosen]
     lines = [line if len(line) > 1 else _stub_line(lane) for line, (_, lane) in zip(lines, chosen, strict=True)]
     halves = [_width(lane) / 2 + SEAM_M for _, lane in chosen]
     parts: dict[str, list[Any]] = {}
@@ -357,7 +355,7 @@ def _junctions(net: Element, lanes: Mapping[int, RoadLane], walking: Sequence[An
         if junction_id not in across:
             continue
         driven = shapely.union_all(shapely.buffer(across[junction_id], SEAM_M, join_style="mitre"))
-        ring = _points(junction.get("shape"))
+        ring = parse_shape(junction.get("shape"))
         if len(ring) > 2:
             surface = shapely.Polygon(ring).buffer(0)
             people = [walking[index] for index in corners.query(surface, predicate="intersects")]

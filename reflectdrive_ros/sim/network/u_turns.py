@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import geometry
 from ...domain import Array
+from .connectors import find_connectors, parse_shape
 
 HANDLE_SHARE = 2 / 3  # of the distance between the lanes: a cubic curve with such handles is almost half a circle
 POINTS = 33
@@ -16,38 +17,24 @@ POINTS = 33
 def redraw_u_turns(net: Element) -> None:
     """Replace the shape of every U-turn connection of a network by a near half circle across its lanes."""
     lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
-    links = [link for link in net.iter("connection") if link.get("via") is not None]
-    onwards = {_lane_id(link, "from"): link.get("via", "") for link in links}
-    for link in links:
-        source, target = _lane_id(link, "from"), _lane_id(link, "to")
-        if link.get("dir") != "t" or source.startswith(":"):
+    for connector in find_connectors(net):
+        if connector.direction != "t":
             continue
-        parts = [link.get("via", "")]
-        while parts[-1] in onwards:
-            parts.append(onwards[parts[-1]])
-        curve = _u_turn_curve(_points(lanes[source])[-2:], _points(lanes[target])[:2])
+        curve = _u_turn_curve(*(parse_shape(lanes[lane].get("shape")) for lane in (connector.source, connector.target)))
         along = geometry.arc_lengths(curve)
-        shares = np.cumsum([0.0, *(float(lanes[part].get("length", "1")) for part in parts)])
-        for part, begin, end in zip(parts, shares[:-1] / shares[-1], shares[1:] / shares[-1], strict=True):
+        shares = np.cumsum([0.0, *(float(lanes[part].get("length", "1")) for part in connector.parts)])
+        for part, begin, end in zip(connector.parts, shares[:-1] / shares[-1], shares[1:] / shares[-1], strict=True):
             at = np.linspace(begin, end, max(int((end - begin) * POINTS), 2)) * along[-1]
             points = np.column_stack([np.interp(at, along, curve[:, axis]) for axis in (0, 1)])
             lanes[part].set("shape", " ".join(f"{x:.3f},{y:.3f}" for x, y in points))
             lanes[part].set("length", f"{(end - begin) * along[-1]:.3f}")
 
 
-def _lane_id(link: Element, end: str) -> str:
-    return f"{link.get(end)}_{link.get(f'{end}Lane')}"
-
-
-def _points(lane: Element) -> Array:
-    return np.array([[float(number) for number in point.split(",")[:2]] for point in lane.get("shape", "").split()])
-
-
 def _u_turn_curve(leaving: Array, reaching: Array) -> Array:
-    """(POINTS, 2) cubic Bezier from the end of one lane to the start of another; each given as (2, 2)."""
-    start, stop = leaving[1], reaching[0]
+    """(POINTS, 2) cubic Bezier from the end of one lane to the start of another, (V, 2) each."""
+    start, stop = leaving[-1], reaching[0]
     reach = HANDLE_SHARE * np.hypot(*(stop - start))
-    ahead = [step / np.hypot(*step) for step in (leaving[1] - leaving[0], reaching[1] - reaching[0])]
+    ahead = [step / np.hypot(*step) for step in (leaving[-1] - leaving[-2], reaching[1] - reaching[0])]
     controls = np.stack([start, start + reach * ahead[0], stop - reach * ahead[1], stop])
     t = np.linspace(0.0, 1.0, POINTS)
     weights = np.stack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=-1)
