@@ -11,6 +11,7 @@ from small_xodr import R, figure_of_eight
 from reflectdrive_ros import geometry
 from reflectdrive_ros.sim import sumo
 from reflectdrive_ros.sim.network import maps, opendrive, opendrive_surface
+from reflectdrive_ros.sim.network.connectors import parse_shape
 from reflectdrive_ros.sim.network.roads import RoadError
 from reflectdrive_ros.sim.network.routing import random_walk
 from reflectdrive_ros.sim.traffic.demand import Demand
@@ -124,6 +125,56 @@ def test_a_connector_that_turns_back_is_drawn_past_its_spike_and_a_curve_stays_a
     assert opendrive.smooth_places(curve) == list(range(13))
     doubled = np.insert(curve, 7, curve[6] + [0.1, 0.0], axis=0)  # a step back of 10 cm costs one point
     assert len(opendrive.smooth_places(doubled)) == 13
+
+
+def network_with_connector(*parts):
+    """The XML of two lanes in line, joined by a connector of one part or more; each is a list of points."""
+
+    def shape(line):
+        return " ".join(f"{x:.2f},{y:.2f}" for x, y in line)
+
+    lanes = {"in_0": [(0, 0), (20, 0)], "out_0": [(60, 0), (80, 0)]}
+    lanes |= {f":j_{place}_0": part for place, part in enumerate(parts)}
+    links = [("in", "out", ":j_0_0"), *((f":j_{place}", "out", f":j_{place + 1}_0") for place in range(len(parts) - 1))]
+    net = ElementTree.Element("net")
+    for key, line in lanes.items():
+        length = f"{shapely.LineString(line).length:.2f}"
+        ElementTree.SubElement(net, "lane", id=key, shape=shape(line), length=length)
+    for source, target, via in links:
+        ElementTree.SubElement(
+            net, "connection", {"from": source, "fromLane": "0", "to": target, "toLane": "0"}, via=via
+        )
+    return net
+
+
+def drawn(net, key):
+    (lane,) = (each for each in net.iter("lane") if each.get("id") == key)
+    return parse_shape(lane.get("shape"))
+
+
+def test_a_connector_that_leads_off_the_road_is_drawn_anew_between_its_lanes():
+    road = shapely.box(0.0, -2.5, 80.0, 2.5)
+    net = network_with_connector([(20, 0), (30, 3), (40, 4)], [(40, 4), (50, 3), (60, 0)])
+    opendrive.redraw_strays(net, road)
+    first, second = drawn(net, ":j_0_0"), drawn(net, ":j_1_0")
+    np.testing.assert_allclose(first[0], [20.0, 0.0], atol=1e-3)
+    np.testing.assert_allclose(first[-1], second[0], atol=1e-3)
+    np.testing.assert_allclose(second[-1], [60.0, 0.0], atol=1e-3)
+    assert opendrive.road_margin_m(road, np.concatenate([first, second])) == pytest.approx(2.5, abs=0.01)
+
+
+def test_a_connector_on_the_road_stays_as_the_map_draws_it_and_so_does_one_that_no_curve_improves():
+    line = [(20, 0), (30, 1), (50, 1), (60, 0)]
+    for road in (shapely.box(0.0, -2.5, 80.0, 2.5), shapely.box(0.0, -0.5, 80.0, 2.5)):
+        net = network_with_connector(line)
+        opendrive.redraw_strays(net, road)
+        np.testing.assert_array_equal(drawn(net, ":j_0_0"), line)
+
+
+def test_the_margin_of_a_line_is_negative_off_the_road():
+    road = shapely.box(0.0, 0.0, 10.0, 4.0)
+    assert opendrive.road_margin_m(road, np.array([[2.0, 1.0], [8.0, 1.0]])) == pytest.approx(1.0)
+    assert opendrive.road_margin_m(road, np.array([[2.0, 1.0], [8.0, -1.5]])) == pytest.approx(-1.5)
 
 
 def test_cars_on_a_bridge_are_not_in_the_way_of_a_car_below(eight):

@@ -2,7 +2,8 @@
 
 netconvert makes lanes, connectors, right of way and traffic lights; the drivable surface is drawn from the file
 (`opendrive_surface`). A map for traffic on the left is mirrored at its x axis first. Connectors take the shapes of the
-file, are shifted where they miss the ends of their lanes, and lose the points at which they turn back.
+file, are shifted where they miss the ends of their lanes, lose the points at which they turn back, and are drawn anew
+where a car on them would leave the surface.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -24,7 +26,7 @@ from ...domain import Array
 from ...files import MEGABYTE, read_limited
 from .. import sumo
 from . import opendrive_surface, roads, u_turns
-from .connectors import find_connectors, parse_shape
+from .connectors import U_TURN, cubic, draw, find_connectors, parse_shape
 from .roads import RoadError, RoadMap, list_unusable
 from .towns import NETCONVERT
 
@@ -35,6 +37,9 @@ DEFAULT_LIMIT_MPS = 50 / 3.6  # of roads without one
 FREE_LIMIT_MPS = 130 / 3.6  # of roads with "no limit"
 MAX_GAP_M = 0.05  # a connector further than this from the end of its lane is shifted onto it
 MAX_KINK_RAD = np.deg2rad(60.0)  # of a connector at one of its points; no car drives more
+HALF_CAR_M = 1.1  # half the width of a car: a connector whose middle is nearer to the edge of the road is a stray
+HANDLE_SHARE = 0.4  # of a stray that is drawn anew: a cubic curve with such handles is almost a quarter of a circle
+MIN_GAIN_M = 0.1  # the new curve must be further from the edge than the stray by this
 SPIKE_M = 1.0  # from this length on the points beside a spike are removed with it
 UNITS = {"m/s": 1.0, "km/h": 1 / 3.6, "mph": 0.44704}
 # What a reflection at the x axis negates: attributes by element.
@@ -83,6 +88,7 @@ def load(xodr: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMa
     u_turns.redraw_u_turns(net.getroot())
     _join_connectors(net.getroot())
     _remove_spikes(net.getroot())
+    redraw_strays(net.getroot(), shapely.union_all([*surface.roads.values(), *surface.junctions.values()]))
     net.write(net_file)
     try:
         road_map = roads.read(net_file, name)
@@ -242,6 +248,34 @@ def _remove_spikes(net: Element) -> None:
         points, line = lane.get("shape", "").split(), _points(lane)
         if len(points) > 2 and len(kept := smooth_places(line)) < len(points):
             _set_shape(lane, [points[place] for place in kept], line[kept])
+
+
+def redraw_strays(net: Element, road: Any) -> None:
+    """Draws connectors anew on which a car would leave the road: netconvert bends some out of the surface, and routes
+    and traffic would follow them."""
+    lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
+    shapely.prepare(road)
+    for connector in find_connectors(net):
+        source, target = lanes.get(connector.source), lanes.get(connector.target)
+        if connector.direction == U_TURN or source is None or target is None:
+            continue
+        margin_m = road_margin_m(road, np.concatenate([_points(lanes[key]) for key in connector.parts]))
+        if margin_m >= HALF_CAR_M:
+            continue
+        curve = cubic(_points(source), _points(target), HANDLE_SHARE)
+        if road_margin_m(road, curve) > margin_m + MIN_GAIN_M:
+            draw(lanes, connector.parts, curve)
+
+
+def road_margin_m(road: Any, line: Array) -> float:
+    """Smallest distance of a line (V, 2) from the edge of a road; negative where the line lies off it.
+
+    At one point per metre.
+    """
+    whole = shapely.LineString(line)
+    points = shapely.line_interpolate_point(whole, np.linspace(0.0, whole.length, int(whole.length) + 2))
+    distances_m = shapely.distance(road.boundary, points)
+    return float(np.where(shapely.contains(road, points), distances_m, -distances_m).min())
 
 
 def smooth_places(line: Array) -> list[int]:
