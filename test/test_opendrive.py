@@ -152,7 +152,7 @@ def drawn(net, key):
     return parse_shape(lane.get("shape"))
 
 
-def test_a_connector_that_leads_off_the_road_is_drawn_anew_between_its_lanes():
+def test_a_connector_that_leads_off_the_road_is_redrawn_between_its_lanes():
     road = shapely.box(0.0, -2.5, 80.0, 2.5)
     net = network_with_connector([(20, 0), (30, 3), (40, 4)], [(40, 4), (50, 3), (60, 0)])
     opendrive.redraw_strays(net, road)

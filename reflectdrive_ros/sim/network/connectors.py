@@ -1,4 +1,4 @@
-"""Connectors and lane shapes in the XML of a SUMO network: found, parsed, drawn anew."""
+"""Connectors and lane shapes in the XML of a SUMO network: found, parsed, redrawn."""
 
 from __future__ import annotations
 

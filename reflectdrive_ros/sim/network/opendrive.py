@@ -2,7 +2,7 @@
 
 netconvert makes lanes, connectors, right of way and traffic lights; the drivable surface is drawn from the file
 (`opendrive_surface`). A map for traffic on the left is mirrored at its x axis first. Connectors take the shapes of the
-file, are shifted where they miss the ends of their lanes, lose the points at which they turn back, and are drawn anew
+file, are shifted where they miss the ends of their lanes, lose the points at which they turn back, and are redrawn
 where a car on them would leave the surface.
 """
 
@@ -38,7 +38,7 @@ FREE_LIMIT_MPS = 130 / 3.6  # of roads with "no limit"
 MAX_GAP_M = 0.05  # a connector further than this from the end of its lane is shifted onto it
 MAX_KINK_RAD = np.deg2rad(60.0)  # of a connector at one of its points; no car drives more
 HALF_CAR_M = 1.15  # half the width of the ego: a connector whose middle is nearer to the edge of the road is a stray
-HANDLE_SHARE = 0.4  # of a stray that is drawn anew: a cubic curve with such handles is almost a quarter of a circle
+HANDLE_SHARE = 0.4  # of a redrawn stray: a cubic curve with such handles is almost a quarter of a circle
 MIN_GAIN_M = 0.1  # the new curve must be further from the edge than the stray by this
 SPIKE_M = 1.0  # from this length on the points beside a spike are removed with it
 UNITS = {"m/s": 1.0, "km/h": 1 / 3.6, "mph": 0.44704}
@@ -251,7 +251,7 @@ def _remove_spikes(net: Element) -> None:
 
 
 def redraw_strays(net: Element, road: Any) -> None:
-    """Draws connectors anew on which a car would leave the road: netconvert bends some out of the surface, and routes
+    """Redraws connectors on which a car would leave the road: netconvert bends some out of the surface, and routes
     and traffic would follow them."""
     lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
     shapely.prepare(road)
