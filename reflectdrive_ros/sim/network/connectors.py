@@ -24,18 +24,22 @@ class Connector(NamedTuple):
     direction: str | None  # SUMO's letter: s straight, l left, r right, U_TURN
 
 
+def lanes_by_id(net: Element) -> dict[str, Element]:
+    return {lane.get("id", ""): lane for lane in net.iter("lane")}
+
+
 def find_connectors(net: Element) -> Iterator[Connector]:
     """All connectors between lanes outside junctions."""
     links = [link for link in net.iter("connection") if link.get("via")]
-    onwards = {_lane_id(link, "from"): link.get("via", "") for link in links}
+    onwards = {lane_at(link, "from"): link.get("via", "") for link in links}
     for link in links:
-        source = _lane_id(link, "from")
+        source = lane_at(link, "from")
         if source.startswith(":"):
             continue
         parts = [link.get("via", "")]
         while parts[-1] in onwards:
             parts.append(onwards[parts[-1]])
-        yield Connector(source, _lane_id(link, "to"), tuple(parts), link.get("dir"))
+        yield Connector(source, lane_at(link, "to"), tuple(parts), link.get("dir"))
 
 
 def parse_shape(shape: str | None) -> Array:
@@ -68,5 +72,6 @@ def draw(lanes: Mapping[str, Element], parts: Sequence[str], curve: Array) -> No
         lanes[part].set("length", f"{(end - begin) * along[-1]:.3f}")
 
 
-def _lane_id(link: Element, end: str) -> str:
-    return f"{link.get(end)}_{link.get(f'{end}Lane')}"
+def lane_at(connection: Element, end: str) -> str:
+    """Id of the lane at an end, `from` or `to`, of a connection."""
+    return f"{connection.get(end)}_{connection.get(f'{end}Lane')}"

@@ -26,7 +26,7 @@ from ...domain import Array
 from ...files import MEGABYTE, read_limited
 from .. import sumo
 from . import opendrive_surface, roads, u_turns
-from .connectors import U_TURN, cubic, draw, find_connectors, parse_shape
+from .connectors import U_TURN, cubic, draw, find_connectors, lanes_by_id, parse_shape
 from .roads import RoadError, RoadMap, list_unusable
 from .towns import NETCONVERT
 
@@ -221,7 +221,7 @@ def _negate(number: str) -> str:
 
 def _join_connectors(net: Element) -> None:
     """Shifts connectors onto the ends of the lanes that they join: maps exist where both are metres apart."""
-    lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
+    lanes = lanes_by_id(net)
     for connector in find_connectors(net):
         source, target = lanes.get(connector.source), lanes.get(connector.target)
         if source is None or target is None:
@@ -253,7 +253,7 @@ def _remove_spikes(net: Element) -> None:
 def redraw_strays(net: Element, road: Any) -> None:
     """Redraws connectors on which a car would leave the road: netconvert bends some out of the surface, and routes
     and traffic would follow them."""
-    lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
+    lanes = lanes_by_id(net)
     shapely.prepare(road)
     for connector in find_connectors(net):
         source, target = lanes.get(connector.source), lanes.get(connector.target)

@@ -21,7 +21,7 @@ from ... import geometry
 from ...domain import Array
 from ...errors import UserError
 from ...lanes import Lane
-from .connectors import parse_shape
+from .connectors import U_TURN, lane_at, parse_shape
 
 
 class RoadError(UserError, ValueError):
@@ -113,7 +113,7 @@ SLIVER_M = 0.3  # parts of a junction narrower than twice this are no road
 SEAM_M = 0.05  # roads are grown by this to close gaps between adjacent lanes
 OVERLAP_M = 0.4  # a road extends this far into its junctions
 MIN_EDGES = 8  # road edges of a usable network
-TURNS = {"s": Turn.STRAIGHT, "l": Turn.LEFT, "L": Turn.LEFT, "r": Turn.RIGHT, "R": Turn.RIGHT, "t": Turn.BACK}
+TURNS = {"s": Turn.STRAIGHT, "l": Turn.LEFT, "L": Turn.LEFT, "r": Turn.RIGHT, "R": Turn.RIGHT, U_TURN: Turn.BACK}
 ROAD_TYPES = {road_type.value: road_type for road_type in RoadType}
 
 
@@ -168,9 +168,9 @@ class _Link:
 
 def _link(connection: Element) -> _Link:
     return _Link(
-        source=f"{connection.get('from')}_{connection.get('fromLane')}",
+        source=lane_at(connection, "from"),
         via=connection.get("via"),
-        target=f"{connection.get('to')}_{connection.get('toLane')}",
+        target=lane_at(connection, "to"),
         turn=TURNS.get(connection.get("dir", ""), Turn.STRAIGHT),
     )
 
@@ -373,9 +373,9 @@ def _remove_slivers(area: Any) -> Any:
 def _signals(net: Element, lanes: Mapping[int, RoadLane], keys: Mapping[str, int]) -> tuple[Signal, ...]:
     signals: dict[tuple[str, int, int], list[int]] = {}
     for connection in net.iter("connection"):
-        lane_id, via = f"{connection.get('from')}_{connection.get('fromLane')}", connection.get("via", "")
-        if connection.get("tl") is not None and lane_id in keys and via in keys:
-            light = (connection.get("tl", ""), int(connection.get("linkIndex", "0")), keys[lane_id])
+        source, via = lane_at(connection, "from"), connection.get("via", "")
+        if connection.get("tl") is not None and source in keys and via in keys:
+            light = (connection.get("tl", ""), int(connection.get("linkIndex", "0")), keys[source])
             signals.setdefault(light, []).extend(_junction_chain(lanes, keys[via]))
     return tuple(
         Signal(tls, link, lane, tuple(connectors), _stop_line(lanes[lane]))

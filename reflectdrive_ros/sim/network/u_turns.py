@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from .connectors import U_TURN, cubic, draw, find_connectors, parse_shape
+from .connectors import U_TURN, cubic, draw, find_connectors, lanes_by_id, parse_shape
 
 HANDLE_SHARE = 2 / 3  # of the distance between the lanes: a cubic curve with such handles is almost half a circle
 
 
 def redraw_u_turns(net: Element) -> None:
     """Replace the shape of every U-turn connection of a network by a near half circle across its lanes."""
-    lanes = {lane.get("id", ""): lane for lane in net.iter("lane")}
+    lanes = lanes_by_id(net)
     for connector in find_connectors(net):
         if connector.direction == U_TURN:
             leaving, reaching = (parse_shape(lanes[key].get("shape")) for key in (connector.source, connector.target))
