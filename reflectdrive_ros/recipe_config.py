@@ -40,7 +40,8 @@ class ReflectDrive2Config:
     )
     goal_logprob_margin: float = setting(
         1.0,
-        "choose the nearest valid goal whose log-probability is within this margin of the best; 0 chooses the best",
+        "unless objects and traffic lights are known: choose the nearest valid goal whose log-probability is within "
+        "this margin of the best; 0 chooses the best",
         0.0,
         20.0,
     )

@@ -350,6 +350,21 @@ def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
     assert max(left_m) > 0.0
 
 
+def test_the_way_back_is_driven_at_walking_pace_unless_somebody_is_there():
+    """A car at 1 m/s, 2 m beside its route, whose plan goes on at that speed."""
+    route = {"route": straight_route(left=2.5)}
+    creeping = plain(straight(1.0)[None])[0]
+    free = repair_points(creeping, known_of(observation(1.0, agents=Agents.none(), **route))).points
+    steps_mps = np.hypot(*np.diff(free, axis=0).T) / 0.5
+    assert free[-1, 1] > 2.0
+    assert steps_mps.max() == pytest.approx(3.0, abs=0.1)
+    assert np.diff(steps_mps).max() <= 0.51  # 1 m/s2
+    behind = known_of(observation(1.0, agents=cars((9.0, 2.5, 0.0, 0.0)), **route))
+    held = repair_points(creeping, behind).points
+    assert np.hypot(*np.diff(held, axis=0).T).sum() < 0.6 * np.hypot(*np.diff(free, axis=0).T).sum()
+    assert assess(behind, evaluate(behind, held[None])).sound.all()
+
+
 def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():
     """The road ends 8 m ahead of the axle of a car at 12 m/s."""
     known = known_of(observation(12.0, drivable=strip_grid(4.0, length_m=8.0)))

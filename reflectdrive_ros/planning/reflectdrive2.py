@@ -9,8 +9,9 @@ Post-processing (`postprocess`) removes the quantisation noise, limits accelerat
 comfort limits. If agents or drivable space are known, the plan is checked and repaired if it is unsafe (`repair`).
 
 Goal selection: if agents or drivable space are known, all goals are drafted and those with the best driving score
-without progress are kept. Of these the nearest goal whose log-probability is within a margin of the best is selected;
-the paper selects the most probable. Only the selected plan is edited; the other drafts are published as candidates.
+without progress are kept. Of these the best sum of driving score and weighted log-probability is selected if agents and
+traffic lights are known, else the nearest goal whose log-probability is within a margin of the best; the paper selects
+the most probable. Only the selected plan is edited; the other drafts are published as candidates.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
 MAX_JUMP_M = 1.0  # largest difference between the map pose and the extrapolated one
 EDIT_DEADLINE_SHARE = 0.6  # share of the deadline after which no further AutoEdit round begins
 SAME_SCORE = 1e-3  # scores that differ by less count as equal
+LOG_PROB_WEIGHT = 0.125  # score (0..1) per nat of a goal's log-probability
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,13 +322,18 @@ def rank_by_value(values: Array) -> RankedCandidates:
 def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> RankedCandidates:
     """Order plans of points (M, P, 2) by preference.
 
-    The first is chosen by `select_goal` among the plans with the best driving score without progress: the goal
-    probabilities include traffic lights and brake lights, which the score does not know. The rest follow by score.
+    The first is one of those with the best driving score without progress. If agents and traffic lights are known, it
+    is the one with the best sum of score and weighted log-probability. Otherwise `select_goal` chooses: the goal
+    probabilities include what the score does not know then, lights and brake lights. The rest follow by score.
     """
     if len(points) == 1:
         return RankedCandidates(np.zeros(1, int))
     scored = score_candidates(known, points)
     equal = scored.scores_without_progress >= scored.scores_without_progress.max() - SAME_SCORE
-    first = select_goal(points[:, -1], log_probs, equal, known.observation.ego, known.config.reflectdrive2)
+    observation = known.observation
+    if observation.agents is not None and observation.traffic_lights is not None:
+        first = int(np.argmax(np.where(equal, scored.scores + LOG_PROB_WEIGHT * log_probs, -np.inf)))
+    else:
+        first = select_goal(points[:, -1], log_probs, equal, observation.ego, known.config.reflectdrive2)
     order = np.argsort(-scored.scores, kind="stable")
     return RankedCandidates(np.concatenate([[first], order[order != first]]), scored)

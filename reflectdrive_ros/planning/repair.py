@@ -55,6 +55,7 @@ MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after th
 BESIDE_M, BESIDE_SHARE = 1.0, 0.125  # a plan may end as far beside the route, and by this share of its length more
 CREEPING_M = 8.0  # a longer plan is that of a network that knows where it is
 RETURN_SHARE = 0.7  # of the present distance, at most, is left at the end of a plan that leads back
+RETURN_MPS, RETURN_MPS2 = 3.0, 1.0  # speed and acceleration of the way back; a slower car is hardly steered
 FINE = 5  # steps per waypoint of the way back
 
 Redraft = Callable[[Array], Array]  # partly masked ids (M, T) int32 -> complete ids, in one step of the network
@@ -292,8 +293,11 @@ def _merge(reached: Array, known: SafetyContext) -> Array:
 
 
 def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
-    """The way back to the route at the distances of a plan through points (P, 2). None unless the plan is short, ends
-    beside its lane and does not lead back, and the way is safe and within the vehicle limits.
+    """The way back to the route from a plan through points (P, 2). None unless the plan is short, ends beside its lane
+    and does not lead back, and a way is safe and within the vehicle limits.
+
+    A way is driven at the distances of the plan, or at walking pace and more: slower cars are hardly steered by the
+    controller. The one whose simulation ends nearest to the route is taken.
 
     None also where the edge of the road is known, which the plan is checked against, or no agents are: what the plan
     avoids is then unknown here.
@@ -306,18 +310,35 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
     length_m = along[-1]
     if length_m > CREEPING_M or end_m <= max(BESIDE_M + BESIDE_SHARE * length_m, RETURN_SHARE * now_m):
         return None
-    way = slow_points(_pursue_route(along, known)[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
-    found = assess(known, evaluate(known, way))
-    return found if found.sound.all() else None
+    speed_mps = float(known.scene.motion[0])
+    faster = np.maximum(along, _speed_up(speed_mps, len(points)))
+    ways = slow_points(_pursue_route(np.stack([along, faster]), known), known.limits, speed_mps, POINT_DT_S)
+    found = assess(known, evaluate(known, ways))
+    sound = found.sound.all(axis=1)
+    if not sound.any():
+        return None
+    _, left = geometry.project(known.route, found.states[:, -1, :2])
+    return found.one(int(np.argmin(np.where(sound, np.abs(left), np.inf))))
+
+
+def _speed_up(speed_mps: float, count: int) -> Array:
+    """(count + 1,) distances, from 0 on, of a car that accelerates at RETURN_MPS2 to RETURN_MPS, and is no slower."""
+    times_s = POINT_DT_S * np.arange(count + 1)
+    until_s = max(RETURN_MPS - speed_mps, 0.0) / RETURN_MPS2
+    accelerated_s = np.minimum(times_s, until_s)
+    return np.asarray(speed_mps * times_s + RETURN_MPS2 * accelerated_s * (times_s - 0.5 * accelerated_s))
 
 
 def _pursue_route(along: Array, known: SafetyContext) -> Array:
-    """(P, 2) points at distances `along` (P + 1,), from 0 on, of a car that steers to the route from any heading."""
-    fine = np.interp(np.arange(1, FINE * (len(along) - 1) + 1) / FINE, np.arange(len(along)), along)
+    """(K, P, 2) points at distances `along` (K, P + 1), from 0 on, of a car that steers to the route from any
+    heading."""
+    count = along.shape[1]
+    at = np.arange(1, FINE * (count - 1) + 1) / FINE
+    fine = np.stack([np.interp(at, np.arange(count), row) for row in along])
     path = _merge(fine, known)
-    steps = np.diff(path, axis=0, prepend=np.zeros((1, 2)))
-    poses = np.column_stack([path, np.arctan2(steps[:, 1], steps[:, 0])])
-    return np.asarray(limit_curvature(poses[None], fine[None])[0, FINE - 1 :: FINE, :2])
+    steps = np.diff(path, axis=1, prepend=np.zeros((len(path), 1, 2)))
+    poses = np.concatenate([path, np.arctan2(steps[..., 1], steps[..., 0])[..., None]], axis=-1)
+    return np.asarray(limit_curvature(poses, fine)[:, FINE - 1 :: FINE, :2])
 
 
 def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: float) -> Assessment | None:
