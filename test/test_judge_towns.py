@@ -103,14 +103,14 @@ def test_judge_and_map_exclude_each_other_and_a_page_needs_its_folder(eight, cap
     assert "--worst N and --out DIR belong together" in capsys.readouterr().err
 
 
-def incident(kind, severity):
+def incident(kind, severity, planner="a <b>"):
     pose = np.array([5.0, 2.0, 1.0])
     moments = [
         Moment(0.1 * k, pose, 4.0, np.array([[9.0, 2.0, 0.0, 4.5, 2.0]]), np.zeros((3, 3)), "PLANNER", "OK")
         for k in range(21)
     ]
     road = (np.array([[0.0, 0.0], [20.0, 0.0], [20.0, 9.0], [0.0, 9.0]]),)
-    return Incident("a <b>", "town", 1, kind, 2.0, "text & more", severity, ("c",), tuple(moments), road[0][:2], road)
+    return Incident(planner, "town", 1, kind, 2.0, "text & more", severity, ("c",), tuple(moments), road[0][:2], road)
 
 
 def test_the_worst_incidents_come_first_and_text_is_escaped():
@@ -121,6 +121,14 @@ def test_the_worst_incidents_come_first_and_text_is_escaped():
     assert "text &amp; more" in page
     assert page.count('class="ego"') == 3
     assert page.count('class="ego before"') == 6  # one and two seconds before
+    others = [incident("collision", 120.0, "b"), incident("off_road", 6.0, "b")]
+    both = worst_page.worst([*some, *others], 2)
+    assert [(one.planner, one.severity) for one in both] == [
+        ("a <b>", 104.0),
+        ("a <b>", 54.0),
+        ("b", 120.0),
+        ("b", 6.0),
+    ]
     assert "No collision at fault" in worst_page.render([], VehicleConfig())
 
 

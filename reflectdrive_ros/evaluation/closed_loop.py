@@ -5,8 +5,8 @@ of a judge (`--judge carla`). The engine plans at 10 Hz and the ego follows its 
 never late, and a drive depends on its seed only, not on the machine. No town of a closed loop is part of a scene set.
 
 With `--random-weights` each learned planner drives once more with random weights, with `--only-random-weights` only so:
-what choice and repair do alone. A drive that fails is listed in the
-table and sets exit code 1. `--worst N` writes a page of the N worst incidents, drawn from above.
+what choice and repair do alone. A drive that fails is listed in the table and sets exit code 1. `--worst N` writes a
+page of the N worst incidents of each planner, drawn from above.
 
 Route completion is the progress along the route divided by the distance that the speed limits allow in the same time.
 It stays below 100 % because of curves, traffic lights and other vehicles. Distances are measured along the driven path.
@@ -357,7 +357,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         "--worst",
         type=arguments.positive_int(1000),
         metavar="N",
-        help="closed loop: write a page of the N worst incidents to --out",
+        help="closed loop: write a page of the N worst incidents of each planner to --out",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"closed loop: folder of the page {PAGE} of --worst")
 

@@ -20,8 +20,11 @@ COLOURS = {"road": "#d9dce1", "route": "#2e9e5b", "plan": "#2563eb", "ego": "#c2
 
 
 def worst(incidents: Sequence[Incident], count: int) -> list[Incident]:
-    """The `count` most severe incidents: collisions, then red lights, then departures from the road, by speed."""
-    return sorted(incidents, key=lambda one: (-one.severity, one.planner, one.seed, one.time_s))[:count]
+    """The `count` most severe incidents of each planner, in the planners' order: collisions, then red lights, then
+    departures from the road, by speed."""
+    ranked = sorted(incidents, key=lambda one: (-one.severity, one.seed, one.time_s))
+    planners = dict.fromkeys(one.planner for one in incidents)
+    return [one for planner in planners for one in [own for own in ranked if own.planner == planner][:count]]
 
 
 def render(incidents: Sequence[Incident], vehicle: VehicleConfig) -> str:

@@ -311,7 +311,7 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
     if length_m > CREEPING_M or end_m <= max(BESIDE_M + BESIDE_SHARE * length_m, RETURN_SHARE * now_m):
         return None
     speed_mps = float(known.scene.motion[0])
-    faster = np.maximum(along, _speed_up(speed_mps, len(points)))
+    faster = np.maximum(along, _return_distances(speed_mps, len(points)))
     ways = slow_points(_pursue_route(np.stack([along, faster]), known), known.limits, speed_mps, POINT_DT_S)
     found = assess(known, evaluate(known, ways))
     sound = found.sound.all(axis=1)
@@ -321,7 +321,7 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
     return found.one(int(np.argmin(np.where(sound, np.abs(left), np.inf))))
 
 
-def _speed_up(speed_mps: float, count: int) -> Array:
+def _return_distances(speed_mps: float, count: int) -> Array:
     """(count + 1,) distances, from 0 on, of a car that accelerates at RETURN_MPS2 to RETURN_MPS, and is no slower."""
     times_s = POINT_DT_S * np.arange(count + 1)
     until_s = max(RETURN_MPS - speed_mps, 0.0) / RETURN_MPS2
