@@ -12,7 +12,7 @@ from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import RepairConfig, VehicleConfig
-from reflectdrive_ros.domain import AgentKind, Agents, Plan, StepKind, Trajectory
+from reflectdrive_ros.domain import AgentKind, Agents, Plan, StepKind, TrafficLights, Trajectory
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
@@ -29,6 +29,7 @@ from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
 from reflectdrive_ros.sim.ego import ego_at_speed, step_ego
 
+NO_LIGHTS = TrafficLights(np.zeros(0, int), np.zeros(0, int))
 EVEN = np.arange(1, POINTS + 1)[:, None]
 
 
@@ -352,7 +353,7 @@ def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
 
 def test_the_way_back_is_driven_at_walking_pace_unless_somebody_is_there():
     """A car at 1 m/s, 2 m beside its route, whose plan goes on at that speed."""
-    route = {"route": straight_route(left=2.5)}
+    route = {"route": straight_route(left=2.5), "traffic_lights": NO_LIGHTS}
     creeping = plain(straight(1.0)[None])[0]
     free = repair_points(creeping, known_of(observation(1.0, agents=Agents.none(), **route))).points
     steps_mps = np.hypot(*np.diff(free, axis=0).T) / 0.5
@@ -363,6 +364,15 @@ def test_the_way_back_is_driven_at_walking_pace_unless_somebody_is_there():
     held = repair_points(creeping, behind).points
     assert np.hypot(*np.diff(held, axis=0).T).sum() < 0.6 * np.hypot(*np.diff(free, axis=0).T).sum()
     assert assess(behind, evaluate(behind, held[None])).sound.all()
+
+
+@pytest.mark.parametrize(("speed_mps", "lights"), [(1.0, None), (4.0, NO_LIGHTS)])
+def test_the_way_back_is_no_faster_than_a_plan_that_may_stop_for_a_light_or_brakes(speed_mps, lights):
+    stopping = np.stack([np.minimum(0.4 * speed_mps * EVEN[:, 0], 1.5 * speed_mps), np.full(8, -0.2)], axis=1)
+    scene = observation(speed_mps, route=straight_route(left=2.5), agents=Agents.none(), traffic_lights=lights)
+    found = repair_points(stopping, known_of(scene))
+    lengths_m = [np.hypot(*np.diff(points, axis=0).T).sum() for points in (stopping, found.points)]
+    assert lengths_m[1] <= 1.05 * lengths_m[0]
 
 
 def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():

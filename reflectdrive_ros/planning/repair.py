@@ -296,8 +296,9 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
     """The way back to the route from a plan through points (P, 2). None unless the plan is short, ends beside its lane
     and does not lead back, and a way is safe and within the vehicle limits.
 
-    A way is driven at the distances of the plan, or at walking pace and more: slower cars are hardly steered by the
-    controller. The one whose simulation ends nearest to the route is taken.
+    The way is driven at the distances of the plan. A slow car is hardly steered by the controller: where traffic lights
+    are known, for which the plan may be slow, it is also driven at up to RETURN_MPS, and the one whose simulation ends
+    nearer to the route is taken.
 
     None also where the edge of the road is known, which the plan is checked against, or no agents are: what the plan
     avoids is then unknown here.
@@ -311,8 +312,10 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
     if length_m > CREEPING_M or end_m <= max(BESIDE_M + BESIDE_SHARE * length_m, RETURN_SHARE * now_m):
         return None
     speed_mps = float(known.scene.motion[0])
-    faster = np.maximum(along, _return_distances(speed_mps, len(points)))
-    ways = slow_points(_pursue_route(np.stack([along, faster]), known), known.limits, speed_mps, POINT_DT_S)
+    options = [along]
+    if speed_mps < RETURN_MPS and known.observation.traffic_lights is not None:
+        options.append(np.maximum(along, _return_distances(speed_mps, len(points))))
+    ways = slow_points(_pursue_route(np.stack(options), known), known.limits, speed_mps, POINT_DT_S)
     found = assess(known, evaluate(known, ways))
     sound = found.sound.all(axis=1)
     if not sound.any():
@@ -322,9 +325,9 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
 
 
 def _return_distances(speed_mps: float, count: int) -> Array:
-    """(count + 1,) distances, from 0 on, of a car that accelerates at RETURN_MPS2 to RETURN_MPS, and is no slower."""
+    """(count + 1,) distances, from 0 on, of a car that accelerates at RETURN_MPS2 to RETURN_MPS."""
     times_s = POINT_DT_S * np.arange(count + 1)
-    until_s = max(RETURN_MPS - speed_mps, 0.0) / RETURN_MPS2
+    until_s = (RETURN_MPS - speed_mps) / RETURN_MPS2
     accelerated_s = np.minimum(times_s, until_s)
     return np.asarray(speed_mps * times_s + RETURN_MPS2 * accelerated_s * (times_s - 0.5 * accelerated_s))
 
