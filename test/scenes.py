@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.domain import Agents, EgoState, Observation
+from reflectdrive_ros.domain import Agents, EgoState, Observation, TrafficLights
 
 SECOND_NS = 1_000_000_000
 
@@ -40,6 +40,9 @@ def turning_route(radius=12.0, before=30.0, turn=np.pi / 2, after=60.0):
     from reflectdrive_ros.geometry import headings_along
 
     return np.concatenate([points, headings_along(points)[:, None]], axis=1)
+
+
+NO_LIGHTS = TrafficLights(np.zeros(0, int), np.zeros(0, int))  # known to be none, unlike None
 
 
 def cars(*rows):

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import cars, config, observation
+from scenes import NO_LIGHTS, cars, config, observation
 from test_reflectdrive2 import LAYOUT, SLOW, STRAIGHT, KnownWays, arc_way, drive, frames, seen
 
-from reflectdrive_ros.domain import DrivableGrid, TrafficLights
+from reflectdrive_ros.domain import DrivableGrid
 from reflectdrive_ros.planning import assessment, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.recipe_config import ReflectDrive2Config as Settings
@@ -62,21 +62,18 @@ def test_with_others_known_the_score_chooses_who_stops_in_time():
     assert unchosen.tokens.tolist() == network.ids[0].tolist()
 
 
-NO_LIGHTS = TrafficLights(np.zeros(0, int), np.zeros(0, int))
-
-
-def test_with_agents_and_lights_known_a_free_road_is_driven_and_without_lights_with_care():
+def test_with_agents_and_lights_known_the_score_decides_how_far_to_go_and_without_lights_the_nearest_goal():
     network = KnownWays(STRAIGHT, SLOW)  # about as likely
     ((free, _),) = drive(network, [seen(speed=6.0, agents=cars(), traffic_lights=NO_LIGHTS)])
-    ((careful, _),) = drive(network, [seen(speed=6.0, agents=cars())])
+    ((nearest, _),) = drive(network, [seen(speed=6.0, agents=cars())])
     assert free.tokens.tolist() == network.ids[0].tolist()
-    assert careful.tokens.tolist() == network.ids[1].tolist()
+    assert nearest.tokens.tolist() == network.ids[1].tolist()
     ((behind, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), traffic_lights=NO_LIGHTS)])
     assert behind.tokens.tolist() == network.ids[1].tolist()
 
 
 def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest():
-    """Goals 32, 28 and 24 m ahead at 8 m/s: 4 m are an eighth of the progress, which is worth 5 of 12 points."""
+    """Goals 32, 28 and 24 m ahead at 8 m/s: 4 m are an eighth of the progress, whose weight is 5 of 12."""
     times_s = 0.5 * np.arange(1, 9)
     ways = np.stack([8.0 * times_s - 0.5 * braking * times_s**2 for braking in (0.0, 0.5, 1.0)])
     ways = np.stack([ways, np.zeros_like(ways)], axis=-1)
@@ -85,11 +82,11 @@ def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest()
         scene = observation(speed=8.0, agents=cars(*others), traffic_lights=NO_LIGHTS)
         return reflectdrive2.rank_candidates(ways, np.array(log_probs), SafetyContext(scene, config())).order[0]
 
-    nats = 0.125 * 5.0 / 12.0 / reflectdrive2.LOG_PROB_WEIGHT  # what 4 m are worth
+    margin = 0.125 * 5.0 / 12.0 / reflectdrive2.LOG_PROB_WEIGHT  # log-probability that outweighs 4 m
     assert chosen((0.0, 0.0, 0.0)) == 0
-    assert chosen((-0.7 * nats, 0.0, 0.0)) == 0
-    assert chosen((-1.3 * nats, 0.0, 0.0)) == 1
-    assert chosen((-3.0 * nats, -1.3 * nats, 0.0)) == 2
+    assert chosen((-0.7 * margin, 0.0, 0.0)) == 0
+    assert chosen((-1.3 * margin, 0.0, 0.0)) == 1
+    assert chosen((-3.0 * margin, -1.3 * margin, 0.0)) == 2
     assert chosen((0.0, -9.0, -9.0), (35.0, 0.0, 0.0, 0.0)) == 1  # the first comes too close to the car ahead
 
 

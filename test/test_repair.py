@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rubber_band import LAYOUT, plain, redraw, strip_grid
-from scenes import SECOND_NS, cars, config, observation, straight_route, turning_route
+from scenes import NO_LIGHTS, SECOND_NS, cars, config, observation, straight_route, turning_route
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import RepairConfig, VehicleConfig
-from reflectdrive_ros.domain import AgentKind, Agents, Plan, StepKind, TrafficLights, Trajectory
+from reflectdrive_ros.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
@@ -29,7 +29,6 @@ from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
 from reflectdrive_ros.sim.ego import ego_at_speed, step_ego
 
-NO_LIGHTS = TrafficLights(np.zeros(0, int), np.zeros(0, int))
 EVEN = np.arange(1, POINTS + 1)[:, None]
 
 

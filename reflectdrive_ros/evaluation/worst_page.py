@@ -23,8 +23,10 @@ def worst(incidents: Sequence[Incident], count: int) -> list[Incident]:
     """The `count` most severe incidents of each planner, in the planners' order: collisions, then red lights, then
     departures from the road, by speed."""
     ranked = sorted(incidents, key=lambda one: (-one.severity, one.seed, one.time_s))
-    planners = dict.fromkeys(one.planner for one in incidents)
-    return [one for planner in planners for one in [own for own in ranked if own.planner == planner][:count]]
+    by_planner: dict[str, list[Incident]] = {one.planner: [] for one in incidents}
+    for one in ranked:
+        by_planner[one.planner].append(one)
+    return [one for own in by_planner.values() for one in own[:count]]
 
 
 def render(incidents: Sequence[Incident], vehicle: VehicleConfig) -> str:

@@ -296,9 +296,9 @@ def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
     """The way back to the route from a plan through points (P, 2). None unless the plan is short, ends beside its lane
     and does not lead back, and a way is safe and within the vehicle limits.
 
-    The way is driven at the distances of the plan. A slow car is hardly steered by the controller: where traffic lights
-    are known, for which the plan may be slow, it is also driven at up to RETURN_MPS, and the one whose simulation ends
-    nearer to the route is taken.
+    The way has the distances of the plan. The controller hardly steers a creeping car: a second way accelerates to
+    RETURN_MPS, if traffic lights are known (the plan may be slow because of one that is not). The way whose simulation
+    ends nearer to the route is taken.
 
     None also where the edge of the road is known, which the plan is checked against, or no agents are: what the plan
     avoids is then unknown here.
