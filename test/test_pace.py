@@ -4,24 +4,27 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import config, observation
+from scenes import config, ego, observation
 
 from reflectdrive_ros import kinematics
 from reflectdrive_ros.domain import Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.postprocess import speed_profile
 from reflectdrive_ros.planning.postprocess.speed_profile import (
     BRAKING_MPS2,
     CREEPING_MPS,
     LATERAL_ACCELERATION_MAX_MPS2,
     SPEEDING_UP_MPS2,
     drop_reversals,
+    hold_standstill,
     interpolate_path,
     limit_acceleration,
     limit_curve_speed,
     max_lateral_accelerations,
 )
-from reflectdrive_ros.planning.postprocess.waypoints import trajectories
+from reflectdrive_ros.planning.postprocess.waypoints import postprocess, trajectories
 from reflectdrive_ros.scoring.safety import SafetyContext
+from reflectdrive_ros.scoring.simulate import AX, VX, simulate
 from reflectdrive_ros.tokens import poses_from_points
 
 DT_S = 0.5
@@ -138,6 +141,32 @@ def test_a_bin_back_means_to_stand():
     found = drop_reversals(np.stack([x, np.zeros(8)], axis=1))
     np.testing.assert_array_equal(found[:, 0], [0.9, 1.2, 1.2, 1.2, 1.2, 1.2, 1.5, 1.5])
     assert kinematics.speeds(trajectories(found[None], 0.0, 0.1)[0]).min() >= 0.0
+
+
+def test_a_car_in_a_queue_whose_plans_waver_comes_to_a_stand(monkeypatch):
+    """The controller brakes slowly from walking pace: three bins in every other plan would keep the car rolling."""
+    assert speed_in_queue(speed_mps=0.4, seconds=6.0) < 0.05
+    monkeypatch.setattr(speed_profile, "HOLD_MPS", 0.0)
+    assert speed_in_queue(speed_mps=0.4, seconds=6.0) > 0.05
+
+
+def speed_in_queue(speed_mps, seconds):
+    """Speed after alternate plans of 0 m and 0.9 m."""
+    stop, creep = np.zeros((8, 2)), np.column_stack([np.minimum(0.3 * np.arange(1, 9), 0.9), np.zeros(8)])
+    car = ego(speed_mps)
+    for step in range(round(seconds / 0.1)):
+        points = postprocess(creep if step % 2 else stop, car, 0.3, None)
+        state = simulate(trajectories(points[None], car.speed_mps, DT_S)[0].poses[None], car.motion, config().vehicle)[
+            0, 1
+        ]
+        car = ego(float(state[VX]), acceleration_mps2=float(state[AX]))
+    return car.speed_mps
+
+
+@pytest.mark.parametrize(("end_m", "speed_mps", "stands"), [(0.9, 0.4, True), (1.2, 0.4, False), (0.9, 0.6, False)])
+def test_only_a_slow_car_with_a_short_plan_is_held(end_m, speed_mps, stands):
+    points = np.column_stack([np.linspace(0.1, end_m, 8), np.zeros(8)])
+    np.testing.assert_array_equal(hold_standstill(points, speed_mps), 0.0 * points if stands else points)
 
 
 @given(st.lists(st.tuples(st.floats(-3.0, 9.0), st.floats(-2.0, 2.0)), min_size=8, max_size=8))

@@ -11,7 +11,8 @@ comfort limits. If agents or drivable space are known, the plan is checked and r
 Goal selection: if agents or drivable space are known, all goals are drafted and those with the best driving score
 without progress are kept. Of these the best sum of driving score and weighted log-probability is selected if agents and
 traffic lights are known, else the nearest goal whose log-probability is within a margin of the best; the paper selects
-the most probable. Only the selected plan is edited; the other drafts are published as candidates.
+the most probable. Only the selected plan is edited; the other drafts are published as candidates. If agents and traffic
+lights are known, the edited plan is driven more slowly where that scores better (`postprocess.deceleration`).
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ from .planner import (
     token_trace,
 )
 from .postprocess.comfort import relax_profile
+from .postprocess.deceleration import choose_deceleration
 from .postprocess.waypoints import HORIZON_S, carried_points, postprocess, trajectories
-from .repair import repair_plan
+from .repair import encode_points, repair_plan
 
 NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
 STANDING_MPS = 0.3
@@ -106,7 +108,11 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     (ids,), (confidence_of_ids,) = rounds[-1]
     edited = edited_points(points[best], actions[best], ids, network.layout)
     unchanged = np.array_equal(ids, actions[best])
-    way = ways[best] if unchanged else postprocess(edited, observation.ego, noise_m, road, limits)
+    planned = ways[best] if unchanged else postprocess(edited, observation.ego, noise_m, road, limits)
+    way = choose_deceleration(planned, safety_context) if settings.score_goals else planned
+    slower = way is not planned
+    if slower:
+        ids, edited, unchanged = encode_points(way[None], safety_context, network.layout)[0], way, False
     states, repairs = None, 0
     if settings.repair and safety_context.can_check:
         simulated = choice.states(best) if unchanged else None
@@ -115,9 +121,9 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         )
         ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
     sent = relax_profile(way, safety_context)
-    if sent is not way and choice.scored is not None:
+    if choice.scored is not None and (sent is not way or (slower and states is None)):
         (states,) = simulated_states(safety_context, sent[None])
-    choice = choice.with_first(states) if repairs or sent is not way else choice
+    choice = choice.with_first(states) if repairs or slower or sent is not way else choice
 
     sent_plan, *candidates = trajectories(
         np.stack([sent, *ways[others]]), observation.ego.speed_mps, planner_context.config.output.dt_s, road

@@ -44,6 +44,7 @@ from .denoiser import (
 from .ego_future import ego_poses, line_of
 from .planner import PlannerContext, PlannerState, PlanningError
 from .postprocess.bends import slow_in_bends
+from .postprocess.deceleration import choose_deceleration
 from .postprocess.route_limits import slow_trajectory
 from .postprocess.speed_profile import limit_acceleration
 from .postprocess.standstill import without_reversal
@@ -86,9 +87,11 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     trajectory = slow_trajectory(trajectory, known.limits, observation.ego.speed_mps)
     repairs = 0
     if settings.repair and known.can_check:
-        repaired = repair_points(waypoints(trajectory), known, state.previous)
-        if repaired.iterations:
-            repairs = repaired.iterations
+        planned = waypoints(trajectory)
+        slower = choose_deceleration(planned, known)
+        repaired = repair_points(slower, known, state.previous)
+        repairs = repaired.iterations
+        if repairs or slower is not planned:
             dt_s = denoiser.spec.future_dt_s
             (trajectory,) = trajectories(repaired.points[None], observation.ego.speed_mps, dt_s, known.road)
     trajectory = at_interval(trajectory, planner_context.config.output.dt_s)

@@ -22,6 +22,7 @@ LATERAL_ACCELERATION_MAX_MPS2 = 5.0  # lateral acceleration in a bend that is dr
 CREEPING_MPS = 2.0  # a faster car is in the bend already, and would have to brake
 SPEED_LIMIT_PASSES = 4  # at lower speed other points fall into the bend, so the limit is applied repeatedly
 AHEAD = 0.5  # cosine: a step of half a second that turns by more than 60 degrees is none that a car makes
+HOLD_M, HOLD_MPS = 1.0, 0.5  # a slower car whose plan ends nearer stands; one bin is 0.3 m
 TELLING_M = 0.15  # a shorter step does not give the heading
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
 JERK_MPS3 = 1.5  # prior standard deviation of the jerk along the path
@@ -81,6 +82,18 @@ def drop_reversals(points: Array) -> Array:
     found: Array = np.array(points, float, order="C")
     kernels.drop_reversals(found.reshape(-1, *found.shape[-2:]), AHEAD, TELLING_M)
     return found
+
+
+def hold_standstill(points: Array, speed_mps: float) -> Array:
+    """Points (.., T, 2); zeros, a stand, for a car below HOLD_MPS where no point is HOLD_M away.
+
+    In a queue, plans that alternate between a stop and a few bins keep a car rolling: a controller brakes it slowly
+    from walking pace.
+    """
+    if abs(speed_mps) >= HOLD_MPS:
+        return points
+    stays = np.hypot(points[..., 0], points[..., 1]).max(axis=-1) < HOLD_M
+    return np.where(stays[..., None, None], 0.0, points) if stays.any() else points
 
 
 # --- between the points ----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from .route_limits import slow_points
 from .smoothing import smooth_points
 from .speed_profile import (
     drop_reversals,
+    hold_standstill,
     limit_acceleration,
     limit_curve_speed,
     smooth_distances,
@@ -38,7 +39,7 @@ def postprocess(
     kept = limit_acceleration(
         drop_reversals(smooth_points(points, ego, POINT_DT_S, noise_m, road)), ego.speed_mps, POINT_DT_S
     )
-    kept = limit_curve_speed(kept, ego.speed_mps, POINT_DT_S)
+    kept = hold_standstill(limit_curve_speed(kept, ego.speed_mps, POINT_DT_S), ego.speed_mps)
     return kept if limits is None else slow_points(kept, limits, ego.speed_mps, POINT_DT_S)
 
 
