@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import NO_LIGHTS, cars, config, observation
 
-from reflectdrive_ros.planning.assessment import evaluate, score_candidates
-from reflectdrive_ros.planning.postprocess.deceleration import choose_deceleration, decelerated
+from reflectdrive_ros.planning.assessment import choose_deceleration, decelerated, evaluate, score_candidates
 from reflectdrive_ros.scoring.safety import SafetyContext
 
 STEADY = np.column_stack([5.0 * np.arange(1, 9), np.zeros(8)])  # 10 m/s straight on

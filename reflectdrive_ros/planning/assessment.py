@@ -31,6 +31,9 @@ from ..scoring.simulate import DT_S, simulate
 from .postprocess.waypoints import POINT_DT_S, interpolate, waypoint_poses
 
 FORECAST_S = 5.0  # horizon of the agents in the score: 4 s and 1 s for the time to collision
+SAME_SCORE = 1e-3  # driving scores that differ by less count as equal
+DECELERATIONS_MPS2 = (0.5, 1.0, 2.0)  # in addition to the plan's own; chosen on `val` and worlds 760 to 775
+DECELERATION_COST = 0.02  # score (0..1) that a slower profile must gain, per m/s^2
 OFF_ROUTE_M = 2.5  # a point is on the route up to this lateral distance ..
 OFF_ROUTE_UNSEEN_M = 1.0  # .. or this, where the edge of the road is unknown: a lane leaves a car about 0.6 m each side
 OFF_ROUTE_MORE_M = 0.5  # .. or up to that of the vehicle now plus this
@@ -176,6 +179,36 @@ def score_candidates(known: SafetyContext, points: Array) -> CandidateScores:
         agents = AgentTracks.of_forecast(forecast, known.others.kinds)
     scene = replace(known.scene, agents=agents, grid=known.grid)
     return CandidateScores.of(scene, score(scene, waypoint_poses(points, known.road)), known.config.scoring)
+
+
+def choose_deceleration(points: Array, known: SafetyContext) -> Array:
+    """Points (P, 2) m, or those of the same path with more deceleration that have the best driving score.
+
+    A plan that comes too near to another vehicle may keep its distance with a little less speed, long before it is
+    unsafe and repaired, and the goals of a network lie some metres apart. Faster profiles are not tried: the forecast
+    does not know for whom the plan waits.
+
+    `points` itself without a route, agents and traffic lights: the score does not know then what the plan brakes for.
+    """
+    observation = known.observation
+    if known.route is None or observation.agents is None or observation.traffic_lights is None:
+        return points
+    options = np.concatenate([points[None], decelerated(points)])
+    scored = score_candidates(known, options)
+    equal = scored.scores_without_progress >= scored.scores_without_progress.max() - SAME_SCORE
+    gain = scored.scores - DECELERATION_COST * np.array([0.0, *DECELERATIONS_MPS2])
+    best = int(np.argmax(np.where(equal, gain, -np.inf)))
+    return np.asarray(options[best]) if best else points
+
+
+def decelerated(points: Array) -> Array:
+    """(len(DECELERATIONS_MPS2), P, 2) points on the path of a plan (P, 2), from now on slower by each deceleration."""
+    path = np.concatenate([np.zeros((1, 2)), points])
+    along = geometry.arc_lengths(path)
+    times_s = POINT_DT_S * np.arange(1, len(points) + 1)
+    lost = 0.5 * np.array(DECELERATIONS_MPS2)[:, None] * times_s**2
+    reached = np.maximum.accumulate(np.maximum(along[1:] - lost, 0.0), axis=1)
+    return np.stack([np.interp(reached, along, path[:, axis]) for axis in (0, 1)], axis=-1)
 
 
 def rank_as_planned(known: SafetyContext, points: Array, allowed_violation: float) -> Array:

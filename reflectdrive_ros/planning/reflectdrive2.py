@@ -12,7 +12,7 @@ Goal selection: if agents or drivable space are known, all goals are drafted and
 without progress are kept. Of these the best sum of driving score and weighted log-probability is selected if agents and
 traffic lights are known, else the nearest goal whose log-probability is within a margin of the best; the paper selects
 the most probable. Only the selected plan is edited; the other drafts are published as candidates. If agents and traffic
-lights are known, the edited plan is driven more slowly where that scores better (`postprocess.deceleration`).
+lights are known, the edited plan is driven more slowly where that scores better (`choose_deceleration`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Traj
 from ..recipe_config import ReflectDrive2Config
 from ..scoring.safety import SafetyContext, safety_check
 from ..tokens import TokenLayout, draft_schedule
-from .assessment import CandidateScores, score_candidates, simulated_states
+from .assessment import SAME_SCORE, CandidateScores, choose_deceleration, score_candidates, simulated_states
 from .planner import (
     Network,
     PlannerContext,
@@ -41,7 +41,6 @@ from .planner import (
     token_trace,
 )
 from .postprocess.comfort import relax_profile
-from .postprocess.deceleration import choose_deceleration
 from .postprocess.waypoints import HORIZON_S, carried_points, postprocess, trajectories
 from .repair import encode_points, repair_plan
 
@@ -52,7 +51,6 @@ GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than t
 MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
 MAX_JUMP_M = 1.0  # largest difference between the map pose and the extrapolated one
 EDIT_DEADLINE_SHARE = 0.6  # share of the deadline after which no further AutoEdit round begins
-SAME_SCORE = 1e-3  # scores that differ by less count as equal
 LOG_PROB_WEIGHT = 0.125  # score (0..1) per nat of a goal's log-probability
 
 

@@ -27,6 +27,7 @@ from ..features.vectors import VectorInputs, vector_inputs
 from ..kinematics import resample
 from ..recipe_config import ReflexDiffusionConfig
 from ..scoring.safety import SafetyContext, safety_check
+from .assessment import choose_deceleration
 from .centripetal import couple_noise
 from .confidence import confidence
 from .denoiser import (
@@ -44,7 +45,6 @@ from .denoiser import (
 from .ego_future import ego_poses, line_of
 from .planner import PlannerContext, PlannerState, PlanningError
 from .postprocess.bends import slow_in_bends
-from .postprocess.deceleration import choose_deceleration
 from .postprocess.route_limits import slow_trajectory
 from .postprocess.speed_profile import limit_acceleration
 from .postprocess.standstill import without_reversal
