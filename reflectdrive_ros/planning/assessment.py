@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import reflectdrive_kernels as kernels
 
 from .. import geometry
 from ..config import ScoringConfig
@@ -208,7 +209,12 @@ def decelerated(points: Array) -> Array:
     times_s = POINT_DT_S * np.arange(1, len(points) + 1)
     lost = 0.5 * np.array(DECELERATIONS_MPS2)[:, None] * times_s**2
     reached = np.maximum.accumulate(np.maximum(along[1:] - lost, 0.0), axis=1)
-    return np.stack([np.interp(reached, along, path[:, axis]) for axis in (0, 1)], axis=-1)
+    count = len(reached)
+    found = np.empty((*reached.shape, 2))
+    kernels.interpolate_paths(
+        np.repeat(path[None], count, axis=0), np.repeat(along[None], count, axis=0), reached, found
+    )
+    return found
 
 
 def rank_as_planned(known: SafetyContext, points: Array, allowed_violation: float) -> Array:
