@@ -31,7 +31,8 @@ class ReflectDrive2Config:
     lite_steps_per_full: int = setting(1, "1 alternates full and lite steps; 0 makes every step a full one", 0, 100)
     score_goals: bool = setting(
         True,
-        "draft all goals and keep those with the best driving score, if objects or drivable space are known",
+        "draft all goals and keep those with the best driving score, if objects or drivable space are known; drive the "
+        "plan more slowly where that scores better, if objects and traffic lights are known",
     )
     rank_plans: bool = setting(
         False,
@@ -113,7 +114,9 @@ class ReflexDiffusionConfig:
     centripetal: bool = setting(False, "couple curvature and speed in the noise that is added again (equation 10)")
     reflections_max: int = setting(10, "largest number of reflected steps per plan", 0, 100)
     repair: bool = setting(
-        True, "check the plan if objects or drivable space are known, and brake or follow the route if it is unsafe"
+        True,
+        "check the plan if objects or drivable space are known, and brake or follow the route if it is unsafe; drive it "
+        "more slowly where that scores better, if objects and traffic lights are known",
     )
 
     def __post_init__(self) -> None:
