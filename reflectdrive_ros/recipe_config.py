@@ -115,8 +115,8 @@ class ReflexDiffusionConfig:
     reflections_max: int = setting(10, "largest number of reflected steps per plan", 0, 100)
     repair: bool = setting(
         True,
-        "check the plan if objects or drivable space are known, and brake or follow the route if it is unsafe; drive it "
-        "more slowly where that scores better, if objects and traffic lights are known",
+        "check the plan if objects or drivable space are known, and brake or follow the route if it is unsafe; drive "
+        "it more slowly where that scores better, if objects and traffic lights are known",
     )
 
     def __post_init__(self) -> None:
