@@ -156,9 +156,8 @@ def speed_in_queue(speed_mps, seconds):
     car = ego(speed_mps)
     for step in range(round(seconds / 0.1)):
         points = postprocess(creep if step % 2 else stop, car, 0.3, None)
-        state = simulate(trajectories(points[None], car.speed_mps, DT_S)[0].poses[None], car.motion, config().vehicle)[
-            0, 1
-        ]
+        (plan,) = trajectories(points[None], car.speed_mps, DT_S)
+        state = simulate(plan.poses[None], car.motion, config().vehicle)[0, 1]
         car = ego(float(state[VX]), acceleration_mps2=float(state[AX]))
     return car.speed_mps
 

@@ -166,6 +166,15 @@ class CandidateScores:
         scores, without_progress = (total(replace(card, ep=each), config) for each in (ep, np.ones(len(card))))
         return CandidateScores(scene, card, config, np.asarray(scores), np.asarray(without_progress))
 
+    @property
+    def safest(self) -> Array:
+        """(N,) bool, plans with the best score without progress."""
+        return np.asarray(self.scores_without_progress >= self.scores_without_progress.max() - SAME_SCORE)
+
+    def best(self, bonus: Array) -> int:
+        """Index of the plan with the best sum of score and bonus (N,) among the safest; the first of equals."""
+        return int(np.argmax(np.where(self.safest, self.scores + bonus, -np.inf)))
+
     def with_first(self, states: Array, others: Array) -> CandidateScores:
         """Scores of a plan with simulated states (41, 11) and of the plans `others` (M,) of these, in this order."""
         first = score_states(self.scene, states[None])
@@ -195,10 +204,7 @@ def choose_deceleration(points: Array, known: SafetyContext) -> Array:
     if known.route is None or observation.agents is None or observation.traffic_lights is None:
         return points
     options = np.concatenate([points[None], decelerated(points)])
-    scored = score_candidates(known, options)
-    equal = scored.scores_without_progress >= scored.scores_without_progress.max() - SAME_SCORE
-    gain = scored.scores - DECELERATION_COST * np.array([0.0, *DECELERATIONS_MPS2])
-    best = int(np.argmax(np.where(equal, gain, -np.inf)))
+    best = score_candidates(known, options).best(-DECELERATION_COST * np.array([0.0, *DECELERATIONS_MPS2]))
     return np.asarray(options[best]) if best else points
 
 

@@ -28,7 +28,7 @@ from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Traj
 from ..recipe_config import ReflectDrive2Config
 from ..scoring.safety import SafetyContext, safety_check
 from ..tokens import TokenLayout, draft_schedule
-from .assessment import SAME_SCORE, CandidateScores, choose_deceleration, score_candidates, simulated_states
+from .assessment import CandidateScores, choose_deceleration, score_candidates, simulated_states
 from .planner import (
     Network,
     PlannerContext,
@@ -333,11 +333,10 @@ def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> Ra
     if len(points) == 1:
         return RankedCandidates(np.zeros(1, int))
     scored = score_candidates(known, points)
-    equal = scored.scores_without_progress >= scored.scores_without_progress.max() - SAME_SCORE
     observation = known.observation
     if observation.agents is not None and observation.traffic_lights is not None:
-        first = int(np.argmax(np.where(equal, scored.scores + LOG_PROB_WEIGHT * log_probs, -np.inf)))
+        first = scored.best(LOG_PROB_WEIGHT * log_probs)
     else:
-        first = select_goal(points[:, -1], log_probs, equal, observation.ego, known.config.reflectdrive2)
+        first = select_goal(points[:, -1], log_probs, scored.safest, observation.ego, known.config.reflectdrive2)
     order = np.argsort(-scored.scores, kind="stable")
     return RankedCandidates(np.concatenate([[first], order[order != first]]), scored)
