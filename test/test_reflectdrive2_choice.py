@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import NO_LIGHTS, cars, config, observation
+from scenes import NO_LIGHTS, cars, config, later, observation
 from test_reflectdrive2 import LAYOUT, SLOW, STRAIGHT, KnownWays, arc_way, drive, frames, seen
 
 from reflectdrive_ros.domain import DrivableGrid
@@ -70,6 +70,17 @@ def test_with_agents_and_lights_known_the_score_decides_how_far_to_go_and_withou
     assert nearest.tokens.tolist() == network.ids[1].tolist()
     ((behind, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), traffic_lights=NO_LIGHTS)])
     assert behind.tokens.tolist() == network.ids[1].tolist()
+
+
+def test_a_full_step_is_slower_for_a_car_ahead_and_a_lite_step_keeps_its_profile():
+    free = seen(agents=cars(), traffic_lights=NO_LIGHTS)
+    behind = replace(free, agents=cars((20.0, 0.0, 0.0, 7.0)))  # safe to follow, nearer than the score likes
+    _, lite, full = drive(
+        KnownWays(arc_way(10.0, 0.0)), [free, later(behind, 0.1), later(behind, 0.2)], Settings(repair=False)
+    )
+    lite_m, full_m = (plan.trajectory.poses[-1, 0] for plan, _ in (lite, full))
+    assert lite_m == pytest.approx(40.0, abs=0.5)
+    assert full_m < 37.0
 
 
 def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest():

@@ -107,7 +107,8 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     edited = edited_points(points[best], actions[best], ids, network.layout)
     unchanged = np.array_equal(ids, actions[best])
     planned = ways[best] if unchanged else postprocess(edited, observation.ego, noise_m, road, limits)
-    way = choose_deceleration(planned, safety_context) if settings.score_goals else planned
+    slows = settings.score_goals and kind is StepKind.FULL  # a lite step would slow the slower plan again
+    way = choose_deceleration(planned, safety_context) if slows else planned
     slower = way is not planned
     if slower:
         ids, edited, unchanged = encode_points(way[None], safety_context, network.layout)[0], way, False
