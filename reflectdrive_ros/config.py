@@ -33,7 +33,7 @@ UNKNOWN_LIGHT_POLICIES = ("stop", "caution", "pass")
 MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
 TOKEN_MODEL = (
     "models/reflectdrive2_small/onnx/card.json",
-    "65a14e5d3829928a0d0074d6729255d8dc8d375512a2d7c0f1f81ea75669a49b",
+    "23462ac0581871f16f1726cd4374ed6160554ebc01bbcce3d604e39f4f6529ad",
 )
 SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with the package
     "reflectdrive2": TOKEN_MODEL,
