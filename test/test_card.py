@@ -175,7 +175,7 @@ def test_former_cards_are_read_with_what_they_could_not_say(copy, former):
 def test_the_shipped_weights_have_the_default_layout_and_the_capabilities_of_torch():
     weights = SHIPPED / "weights.safetensors"
     found = load_network(ModelConfig(str(weights), sha256_of(weights)), DecodingConfig())
-    assert found.layout == TokenLayout()
+    assert found.layout == TokenLayout(edit_goal=True)  # reinforcement learning let edits replace the goal
     assert found.capabilities == {"goals", "edit", "guidance", "sampling"}
 
 

@@ -106,7 +106,7 @@ def test_the_graphs_goals_are_those_of_the_weights_that_decode_by_the_recipes_ow
 
 
 def test_reflectdrive_repairs_on_the_shipped_graphs():
-    report = engine_of("fp32", "reflectdrive").step(seen(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    report = engine_of("fp32", "reflectdrive").step(seen(8.0, agents=cars((16.0, 0.0, 0.0, 0.0))))
     assert report.verdict is Verdict.OK, report.reason
     assert report.plan.check.repairs > 0
     assert report.plan.check.unsafe_after_s is None
@@ -150,11 +150,14 @@ def messages(report):
     return outputs.debug(report, asked, {}), outputs.goals(report.plan, asked)
 
 
+FASTER = seen(9.0, route=turning_route())  # no plan stops at once, so smoothing changes the points little
+
+
 @pytest.fixture(scope="module")
 def turning():
     """Reports of a full and a lite step, of which the lite one edits."""
     engine = engine_of("fp32", "reflectdrive2")
-    placed = replace(TURNING, ego=replace(TURNING.ego, map_from_ego=np.array([100.0, -20.0, 0.3])))
+    placed = replace(FASTER, ego=replace(FASTER.ego, map_from_ego=np.array([100.0, -20.0, 0.3])))
     return [engine.step(later(placed, 0.1 * step)) for step in range(2)]
 
 
@@ -177,9 +180,10 @@ def test_an_edited_token_differs_and_is_told_with_its_probability(turning):
     assert (full.step_kind, lite.step_kind) == ("full", "lite")
     before, after = np.array(lite.tokens_before_edit), np.array(lite.tokens_after_edit)
     assert 1 <= (before != after).sum() <= GraphCard.read(GRAPHS["fp32"]).model["decoding"]["edits"]["at_most"]
-    assert before[-2:].tolist() == after[-2:].tolist()  # the goal is not edited
+    if not network("fp32").layout.edit_goal:
+        assert before[-2:].tolist() == after[-2:].tolist()
     asked = network("fp32")  # once more, by hand
-    context = asked.prefill(model_inputs(later(TURNING, 0.1), asked.inputs))
+    context = asked.prefill(model_inputs(later(FASTER, 0.1), asked.inputs))
     (edited,), (probability,) = asked.step(context, before[None].astype(np.int32), 0, True)
     assert edited.tolist() == after.tolist()
     np.testing.assert_allclose(lite.token_confidence, probability, rtol=1e-5)
