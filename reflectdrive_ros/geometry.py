@@ -143,6 +143,13 @@ def sample(polyline: Array, along: Array) -> Array:
     return _side_by_side(begins[0] + beyond * np.cos(heading), begins[1] + beyond * np.sin(heading), wrap(heading))
 
 
+def interpolate_paths(paths: Array, along: Array, reached: Array) -> Array:
+    """(N, T, 2) points at distances (N, T) along paths (N, P, 2) with arc lengths `along` (N, P)."""
+    points = np.empty((*reached.shape, 2))
+    kernels.interpolate_paths(paths, along, reached, points)
+    return points
+
+
 def ego_on_route(route: Array, near_m: float = 60.0, lost_m: float = 15.0) -> tuple[float, float]:
     """Arc length and lateral offset (left positive) of the ego on a route (L >= 2, 2+) in its own frame.
 

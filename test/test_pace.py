@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import config, ego, observation
 
-from reflectdrive_ros import kinematics
+from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.domain import Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.postprocess import speed_profile
@@ -17,7 +17,6 @@ from reflectdrive_ros.planning.postprocess.speed_profile import (
     SPEEDING_UP_MPS2,
     drop_reversals,
     hold_standstill,
-    interpolate_path,
     limit_acceleration,
     limit_curve_speed,
     max_lateral_accelerations,
@@ -112,7 +111,7 @@ def test_many_ways_are_walked_at_once_as_one_by_one():
     ways = np.concatenate([np.zeros((50, 1, 2)), ways], axis=1)
     along = np.concatenate([np.zeros((50, 1)), np.cumsum(steps, axis=1)], axis=1)
     reached = along[:, 1:] * rng.random((50, 8))
-    found = interpolate_path(ways, along, reached)
+    found = geometry.interpolate_paths(ways, along, reached)
     for way, marks, at, there in zip(ways, along, reached, found, strict=True):
         np.testing.assert_allclose(there, np.stack([np.interp(at, marks, way[:, axis]) for axis in (0, 1)], -1))
 

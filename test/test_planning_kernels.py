@@ -11,7 +11,6 @@ from reflectdrive_ros.planning.postprocess.smoothing import previous_position, s
 from reflectdrive_ros.planning.postprocess.speed_profile import (
     BRAKING_MPS2,
     SPEEDING_UP_MPS2,
-    interpolate_path,
     limit_acceleration,
 )
 from reflectdrive_ros.planning.postprocess.waypoints import interpolate
@@ -109,7 +108,7 @@ def test_hasty_plans_are_delayed_to_what_is_reachable(speed_mps):
     hasty = (changes > SPEEDING_UP_MPS2).any(axis=1)
     assert hasty.any()
     assert not hasty.all()
-    expected = np.where(hasty[:, None, None], interpolate_path(ways, along, reached), points)
+    expected = np.where(hasty[:, None, None], geometry.interpolate_paths(ways, along, reached), points)
     np.testing.assert_allclose(limit_acceleration(points, speed_mps, DT_S), expected, atol=1e-9)
 
 
@@ -118,7 +117,9 @@ def test_points_on_paths_are_linear_between_their_knots():
     steps = np.hypot(*np.moveaxis(np.diff(ways, axis=1), -1, 0))
     along = np.concatenate([np.zeros((20, 1)), np.cumsum(steps, axis=1)], axis=1)
     reached = np.random.default_rng(0).uniform(-1.0, 1.1, (20, 12)) * along[:, -1:]
-    for way, at, here, found in zip(ways, along, reached, interpolate_path(ways, along, reached), strict=True):
+    for way, at, here, found in zip(
+        ways, along, reached, geometry.interpolate_paths(ways, along, reached), strict=True
+    ):
         moves = np.concatenate([[True], np.diff(at) > 0.0])
         expected = np.stack([np.interp(here, at[moves], way[moves, axis]) for axis in (0, 1)], axis=-1)
         np.testing.assert_allclose(found, expected, atol=1e-9)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ... import geometry
 from ...domain import Array, EgoState
 from ...scoring.safety import SafetyContext
 from ..assessment import comfortable, evaluate
 from .smoothing import previous_position, smoothing_matrices
-from .speed_profile import interpolate_path
 from .waypoints import POINT_DT_S
 
 UNCERTAIN_M = (0.6, 1.2, 2.4, 4.8)  # standard deviations of positions
@@ -57,7 +57,7 @@ def relaxed_profiles(points: Array, ego: EgoState, dt_s: float) -> Array:
         smooth = np.stack([of_points @ row + of_start @ start for row in along[:, 1:]])
         reached.append(np.minimum(np.maximum.accumulate(np.maximum(smooth, 0.0), axis=1), along[:, 1:]))
     count = len(reached)
-    options = interpolate_path(
+    options = geometry.interpolate_paths(
         np.repeat(way, count, axis=0),
         np.repeat(along, count, axis=0),
         np.stack(reached, axis=1).reshape(-1, points.shape[1]),

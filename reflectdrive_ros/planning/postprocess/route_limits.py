@@ -12,7 +12,7 @@ from ... import geometry
 from ...domain import Array, Trajectory
 from ...kinematics import with_origin
 from ...scoring.limits import COMFORT_BRAKING_MPS2, RouteLimits
-from .speed_profile import MOST_MPS2, interpolate_path
+from .speed_profile import MOST_MPS2
 
 FINE_S = 0.1  # step of the slowed motion
 NOTICED_MPS = 0.05  # plans that are faster by less are kept
@@ -28,7 +28,7 @@ def slow_points(points: Array, limits: RouteLimits, speed_mps: float, dt_s: floa
     reached = slow_distances(along, limits, speed_mps, dt_s)
     if reached is along:
         return points
-    return np.asarray(interpolate_path(ways, along, reached[:, 1:]).reshape(points.shape))
+    return np.asarray(geometry.interpolate_paths(ways, along, reached[:, 1:]).reshape(points.shape))
 
 
 def slow_trajectory(trajectory: Trajectory, limits: RouteLimits, speed_mps: float) -> Trajectory:
@@ -43,7 +43,7 @@ def slow_trajectory(trajectory: Trajectory, limits: RouteLimits, speed_mps: floa
     headings = np.unwrap(poses[:, 2])
     # A standing car repeats its pose, so that one distance has several indices: the first heading there counts.
     moves = np.concatenate([[True], np.diff(along[0]) > 0.0])
-    places = interpolate_path(poses[None, :, :2], along, reached[:, 1:])[0]
+    places = geometry.interpolate_paths(poses[None, :, :2], along, reached[:, 1:])[0]
     turned = np.interp(reached[0, 1:], along[0, moves], headings[moves])
     return Trajectory(np.column_stack([places, geometry.wrap(turned)]), trajectory.dt_s)
 

@@ -54,7 +54,7 @@ def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
         if (most <= LATERAL_ACCELERATION_MAX_MPS2).all():
             break
         share = share * np.sqrt(LATERAL_ACCELERATION_MAX_MPS2 / np.maximum(most, LATERAL_ACCELERATION_MAX_MPS2))
-        found = interpolate_path(ways, along, share[:, None] * along[:, 1:])
+        found = geometry.interpolate_paths(ways, along, share[:, None] * along[:, 1:])
     return np.asarray(found.reshape(points.shape))
 
 
@@ -68,13 +68,6 @@ def max_lateral_accelerations(points: Array, dt_s: float) -> Array:
     moves = np.minimum(length[:, :-1], length[:, 1:]) > TELLING_M
     aside = np.where(moves, turns * np.maximum(length[:, :-1], length[:, 1:]), 0.0) / dt_s**2
     return np.asarray(aside.max(axis=1, initial=0.0))
-
-
-def interpolate_path(ways: Array, along: Array, reached: Array) -> Array:
-    """(N, T, 2) points at distances (N, T) along paths (N, T + 1, 2) with arc lengths `along` (N, T + 1)."""
-    points = np.empty((*reached.shape, 2))
-    kernels.interpolate_paths(ways, along, reached, points)
-    return points
 
 
 def drop_reversals(points: Array) -> Array:
