@@ -214,8 +214,10 @@ def decelerated(points: Array) -> Array:
     times_s = POINT_DT_S * np.arange(1, len(points) + 1)
     lost = 0.5 * np.array(DECELERATIONS_MPS2)[:, None] * times_s**2
     reached = np.maximum.accumulate(np.maximum(along[1:] - lost, 0.0), axis=1)
-    options = (len(reached), 1)
-    return geometry.interpolate_paths(np.tile(path, (*options, 1)), np.tile(along, options), reached)
+    count = len(reached)
+    return geometry.interpolate_paths(
+        np.repeat(path[None], count, axis=0), np.repeat(along[None], count, axis=0), reached
+    )
 
 
 def rank_as_planned(known: SafetyContext, points: Array, allowed_violation: float) -> Array:
