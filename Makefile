@@ -129,7 +129,8 @@ CLOSED := eval --closed-loop --seeds 5 --duration 60
 FRESH := eval --closed-loop --planner reflectdrive2 --first-seed 720 --seeds 20 --duration 30
 DENOISER := eval --closed-loop --planner reflexdiffusion --first-seed 740 --seeds 20 --duration 30 $(ONE_THREAD)
 JUDGE := eval --closed-loop --judge carla --seeds 21 $(ONE_THREAD)
-JUDGED := $(addprefix $(NUMBERS)/closed-loop-judge-carla,.json -random.json -reflexdiffusion.json -road-reflexdiffusion.json)
+JUDGED := $(addprefix $(NUMBERS)/closed-loop-judge-carla,.json -random.json -road.json -reflexdiffusion.json \
+	-road-reflexdiffusion.json)
 REFLECT := bench reflection --guidance 0.9 1 $(ONE_THREAD)
 SEEN := out/reflection
 TOWNS := .venv/judges
@@ -205,6 +206,8 @@ $(NUMBERS)/closed-loop-road-reflexdiffusion.json: COMMAND = $(DENOISER) --settin
 $(NUMBERS)/closed-loop-planners.json: COMMAND = eval --closed-loop --planner $(LEARNED) --first-seed 850 --seeds 6 \
 	--duration 20 $(ONE_THREAD)
 $(NUMBERS)/closed-loop-judge-carla.json: COMMAND = $(JUDGE) --planner reflectdrive2 route_follower
+$(NUMBERS)/closed-loop-judge-carla-road.json: COMMAND = $(JUDGE) --planner reflectdrive2 \
+	--setting inputs.drivable_type=map
 $(NUMBERS)/closed-loop-judge-carla-random.json: COMMAND = $(JUDGE) --seeds 6 --planner reflectdrive2 --only-random-weights
 $(NUMBERS)/closed-loop-judge-carla-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion
 $(NUMBERS)/closed-loop-judge-carla-road-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion \

@@ -142,8 +142,25 @@ def log(seconds, speed_mps, collisions=(), events=(), off_steps=0):
     )
 
 
-def result(one, scores=(1.0,)):
-    return closed_loop.DriveResult("route_follower", 0, "town", one, np.array(scores), {"OK": 1}, {"PLANNER": 1})
+def result(one, scores=(1.0,), parts=None):
+    parts = np.ones((len(scores), len(closed_loop.PLAN_SCORES))) if parts is None else np.array(parts)
+    return closed_loop.DriveResult("route_follower", 0, "town", one, np.array(scores), parts, {"OK": 1}, {"PLANNER": 1})
+
+
+def test_the_parts_of_the_score_are_means_over_all_plans_of_all_drives():
+    one = result(log(2.0, 5.0), [1.0, 0.0], [[1, 1, 1, 1, 0.5, 1], [0, 1, 0, 1, 1.0, 1]])
+    other = result(log(1.0, 5.0), [0.5], [[1, 1, 1, 1, 0.0, 1]])
+    told = closed_loop.drive_metrics([one, other])
+    assert told["plan_scores"] == {"nc": 66.67, "dac": 100.0, "ttc": 66.67, "comfort": 100.0, "ep": 50.0, "tlc": 100.0}
+    assert closed_loop.drive_metrics([])["plan_scores"] == {}
+
+
+def test_the_score_of_a_driven_plan_is_that_of_its_parts():
+    """PDMS = NC DAC (5 EP + 5 TTC + 2 C) / 12, and 0 at a red light."""
+    one = closed_loop.drive(WorldOptions(seed=1), "route_follower", Config(), 3.0)
+    nc, dac, ttc, comfort, ep, tlc = one.sub_scores.T
+    np.testing.assert_allclose(one.scores, nc * dac * tlc * (5 * ep + 5 * ttc + 2 * comfort) / 12, atol=1e-12)
+    assert len(one.scores) == 3
 
 
 def test_rates_are_over_all_kilometres_and_shares_over_all_time():
@@ -220,7 +237,7 @@ def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
 
 
 def test_a_drive_that_breaks_off_counts_against_the_table():
-    one = closed_loop.DriveResult("route_follower", 3, "town", log(10.0, 5.0), np.array([1.0]), {}, {})
+    one = closed_loop.DriveResult("route_follower", 3, "town", log(10.0, 5.0), np.ones(1), np.ones((1, 6)), {}, {})
     driven = closed_loop.Drives(
         ("route_follower", "constant_velocity"),
         (one,),

@@ -315,8 +315,22 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
             for planner, row in numbers["planners"].items()
         ]
         table = _table(("planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-        parts.append(f"### {_worlds(numbers)}, `{stem}.json`\n\n{_judge(numbers)}{table}\n{_sources({stem: numbers})}")
+        scores = _plan_scores(numbers["planners"])
+        parts.append(
+            f"### {_worlds(numbers)}, `{stem}.json`\n\n{_judge(numbers)}{table}\n{scores}{_sources({stem: numbers})}"
+        )
     return "## Closed loop\n\n" + "\n".join(parts) if len(parts) > 1 else ""
+
+
+def _plan_scores(planners: Mapping[str, Numbers]) -> str:
+    """Parts of the PDM score of the plans that were driven; empty for files without them."""
+    names = {**{name: SCORES[name] for name in SCORES if name != "pdms"}, "tlc": "red lights"}
+    rows = [
+        (f"`{planner}`", *(_format(row["plan_scores"].get(name)) for name in names), _format(row.get("pdms")))
+        for planner, row in planners.items()
+        if row.get("plan_scores")
+    ]
+    return f"{_table(('parts of PDMS', *names.values(), 'PDMS'), rows)}\n" if rows else ""
 
 
 def _worlds(numbers: Numbers) -> str:

@@ -40,6 +40,7 @@ from ..progress import track_progress
 from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_network
+from ..scoring.scorer import SUB_SCORES
 from ..scoring.simulate import DT_S
 from ..sim import sumo
 from ..sim.drive_log import DriveLog
@@ -55,6 +56,7 @@ SCORE_EVERY_S = 1.0
 SEEDS = 10
 DURATION_S = 60.0
 PAGE = "worst.html"
+PLAN_SCORES = (*SUB_SCORES, "tlc")  # parts of the PDM score of a plan, by their names in a ScoreCard
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,7 @@ class DriveResult:
     town: str
     log: DriveLog
     scores: Array  # (S,) PDM score of the plans that were driven, one each SCORE_EVERY_S, 0..1
+    sub_scores: Array  # (S, 6) the parts of these scores, columns PLAN_SCORES, 0..1
     verdicts: Mapping[str, int]  # of the planner's own plans
     sources: Mapping[str, int]  # of the executed plans
     planning_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # processor time of steps, by their kind
@@ -94,7 +97,7 @@ def drive(
     network = cli_args.network_for(config, planner, random_weights) if planner in LEARNED else None
     if images is None:
         images = config.needs_cameras and planner not in CAMERA_FREE
-    scores: list[float] = []
+    scores: list[list[float]] = []  # of each scored plan: its PDM score and PLAN_SCORES
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()
     planning_ms: dict[str, list[float]] = {}
@@ -117,17 +120,20 @@ def drive(
             verdicts[report.verdict.name] += 1
             sources[report.source.name] += 1
             if step % every == 0:
-                scores.append(float(world.score(extend(report.plan.trajectory)).score[0]))
+                card = world.score(extend(report.plan.trajectory))
+                scores.append([float(getattr(card, name)[0]) for name in ("score", *PLAN_SCORES)])
             events = world.step(report.plan)
             recorder.put((step + 1) * DT_S, report, events)
             if any(event.kind == "end_of_route" for event in events):
                 break
+        scored = np.array(scores)
         return DriveResult(
             name,
             options.seed,
             world.road_map.name,
             world.drive,
-            np.array(scores),
+            scored[:, 0],
+            scored[:, 1:],
             dict(verdicts),
             dict(sources),
             planning_ms,
@@ -266,6 +272,7 @@ def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
     km = sum(log.distance_m for log in logs) / 1000.0
     seconds = sum(log.duration_s for log in logs)
     scores = np.concatenate([np.zeros(0), *(result.scores for result in results)])
+    parts = np.concatenate([np.zeros((0, len(PLAN_SCORES))), *(result.sub_scores for result in results)])
 
     def per_km(count: float) -> float | None:
         return round(count / km, 3) if km > 0 else None
@@ -293,10 +300,16 @@ def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
         "comfort": share(float(np.dot([log.comfort for log in logs], _seconds(logs))), sum(_seconds(logs))),
         "mean_speed_mps": round(1000.0 * km / max(seconds, 1e-9), 3) if logs else None,
         "pdms": round(100.0 * float(scores.mean()), 2) if len(scores) else None,
+        "plan_scores": _percent(parts),
         "verdicts": _sum_counts(result.verdicts for result in results),
         "sources": _sum_counts(result.sources for result in results),
         "planning_ms": _planning_ms(results),
     }
+
+
+def _percent(parts: Array) -> dict[str, float]:
+    """Means in percent of the parts (S, 6) of the scores of plans; empty without plans."""
+    return dict(zip(PLAN_SCORES, (100.0 * parts.mean(axis=0)).round(2).tolist(), strict=True)) if len(parts) else {}
 
 
 def _planning_ms(results: Sequence[DriveResult]) -> dict[str, Any]:
