@@ -18,7 +18,7 @@ from reflectdrive_ros.ros.elevation import MapElevation, RoadSurface, VehiclePla
 from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
-from reflectdrive_ros.ros.lanelets import Lanelet
+from reflectdrive_ros.ros.lanelets import Lanelet, MapElements
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.vector_map import SOURCE
 
@@ -46,7 +46,7 @@ def across(z, x=30.0):
 
 
 def elevation(*lanelets):
-    return LaneletMap(dict(enumerate(lanelets)), SOURCE).elevation
+    return LaneletMap(MapElements(dict(enumerate(lanelets))), SOURCE).elevation
 
 
 def ramp(x):

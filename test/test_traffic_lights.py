@@ -23,8 +23,8 @@ from reflectdrive_ros.ros.inputs.lights import of_own_turn, state_for_turn
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.lanelet_map import MapLights
-from reflectdrive_ros.ros.lanelets import TURNS, pack, unpack
-from reflectdrive_ros.ros.vector_map import read_lanelets
+from reflectdrive_ros.ros.lanelets import TURNS, MapElements, pack, unpack
+from reflectdrive_ros.ros.vector_map import read_elements
 
 UNKNOWN, GREEN, AMBER, RED = LightState
 COLOURS = {
@@ -157,7 +157,7 @@ def test_a_light_without_a_stop_line_holds_at_the_start_of_its_lanelet(drawn):
 
 def test_lights_are_the_same_from_the_file_and_from_autowares_topic(drawn):
     file = drawn()
-    of_file, of_topic = load_map(settings(file)).lanelets, read_lanelets(archive(file))
+    of_file, of_topic = load_map(settings(file)).lanelets, read_elements(archive(file)).lanelets
     for name, lanelet in of_file.items():
         other = of_topic[name]
         assert (lanelet.turn, [light.group_id for light in lanelet.lights]) == (
@@ -169,8 +169,8 @@ def test_lights_are_the_same_from_the_file_and_from_autowares_topic(drawn):
 
 
 def test_packed_lights_come_back_and_rows_that_do_not_fit_are_refused(drawn):
-    packed = pack(load_map(settings(drawn(stop_line=False))).lanelets)
-    back = unpack(packed)
+    packed = pack(MapElements(load_map(settings(drawn(stop_line=False))).lanelets))
+    back = unpack(packed).lanelets
     assert [light.stop_line for light in back[JUNCTION].lights] == [None]
     assert (back[TURNING].turn, back[APPROACH].turn, back[APPROACH].lights) == ("left", "", ())
     for name, value in (("light_rows", packed["light_rows"] + 100), ("turns", packed["turns"] + 9)):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shapely
 from hypothesis import given
 from hypothesis import strategies as st
 from map_archives import archive, cut, scrambled
@@ -19,8 +20,8 @@ from reflectdrive_ros.ros import vector_map, vector_map_reader
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
-from reflectdrive_ros.ros.lanelets import Lanelet, pack, unpack
-from reflectdrive_ros.ros.vector_map import SOURCE, read_lanelets
+from reflectdrive_ros.ros.lanelets import Lanelet, MapElements, pack, unpack
+from reflectdrive_ros.ros.vector_map import SOURCE, read_elements
 
 lanelet2 = pytest.importorskip("lanelet2")
 
@@ -29,7 +30,7 @@ lanelet2 = pytest.importorskip("lanelet2")
 
 
 def test_route_and_road_from_the_topic_are_those_from_the_file():
-    by_file, by_topic = load_map(settings()), LaneletMap(read_lanelets(archive()), SOURCE)
+    by_file, by_topic = load_map(settings()), LaneletMap(read_elements(archive()), SOURCE)
     message = route_message(ids_along_the_site(), *ends_of_the_site())
     for mine, theirs in zip(by_topic.route(message, "map", 2000), by_file.route(message, "map", 2000), strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -42,12 +43,32 @@ def test_route_and_road_from_the_topic_are_those_from_the_file():
         assert len(mine) > 10
 
 
+def test_an_intersection_area_is_road_where_no_lanelet_is(tmp_path):
+    """Drawn as in Autoware's maps: a closed way with the tags type and area. Polygons of other types are no road."""
+    corners = {"intersection_area": (100.0, 7.0), "detection_area": (150.0, 7.0)}
+    drawn = ""
+    for first, (kind, (x, y)) in zip((9000, 9100), corners.items(), strict=True):
+        ring = ((x, y), (x + 10.0, y), (x + 10.0, y + 6.0), (x, y + 6.0))
+        for name, (px, py) in enumerate(ring, first):
+            place = f'<tag k="local_x" v="{px}"/><tag k="local_y" v="{py}"/>'
+            drawn += f'<node id="{name}" lat="" lon="">{place}</node>'
+        refs = "".join(f'<nd ref="{name}"/>' for name in (*range(first, first + 4), first))
+        drawn += f'<way id="{first + 50}">{refs}<tag k="type" v="{kind}"/><tag k="area" v="yes"/></way>'
+    file = tmp_path / "areas.osm"
+    file.write_text(osm(TWO_LANES).replace("</osm>", f"{drawn}</osm>"))
+    for read in (load_map(settings(file)), LaneletMap(read_elements(archive(file)), SOURCE)):
+        road = shapely.union_all(read.road_near(np.zeros(2), 500.0))
+        assert road.contains(shapely.Point(105.0, 11.0))
+        assert not road.contains(shapely.Point(155.0, 11.0))
+        assert road.area == pytest.approx(200.0 * 7.0 + 60.0)
+
+
 def test_limits_centrelines_and_who_may_drive_there_come_along(tmp_path):
     crossing = osm(TWO_LANES | {5: (50.0, 53.0, -10.0, "")})
     begin = crossing.index('<relation id="5">')
     file = tmp_path / "crossing.osm"
     file.write_text(crossing[:begin] + crossing[begin:].replace('v="road"', 'v="crosswalk"'))
-    found = read_lanelets(archive(file))
+    found = read_elements(archive(file)).lanelets
     assert found.keys() == {1, 2, 3, 4, 5}
     assert [found[k].limit_mps for k in (1, 2)] == pytest.approx([50 / 3.6, 20 * 0.44704])
     assert np.isnan(found[3].limit_mps)
@@ -64,7 +85,8 @@ def test_a_centreline_that_autowares_loader_computed_does_not_cut_bends():
     coarse = 10.0 * round_the_corner[:: len(angles) // 3]
     plain = Lanelet(left, right, np.zeros((0, 2)), True, np.nan, np.zeros(len(left)), np.zeros(len(right)))
     drawn = np.array([(0.0, 1.5), (7.0, 3.0), (8.5, 10.0)])
-    by_kind = LaneletMap({1: plain, 2: replace(plain, centerline=coarse), 3: replace(plain, centerline=drawn)}, SOURCE)
+    kinds = {1: plain, 2: replace(plain, centerline=coarse), 3: replace(plain, centerline=drawn)}
+    by_kind = LaneletMap(MapElements(kinds), SOURCE)
     lanes = [by_kind._lane(k)[:, :2] for k in (1, 2, 3)]
     np.testing.assert_array_equal(lanes[0], lanes[1])
     np.testing.assert_allclose(lanes[2][[0, -1]], drawn[[0, -1]])
@@ -82,10 +104,13 @@ def some_lanelets(draw):
     return Lanelet(left, right, centerline, draw(st.booleans()), draw(st.floats()), left_z, right_z)
 
 
-@given(st.dictionaries(st.integers(-(2**63), 2**63 - 1), some_lanelets(), max_size=4))
-def test_packed_lanelets_are_the_lanelets_again(lanelets):
-    again = unpack(pack(lanelets))
+@given(st.dictionaries(st.integers(-(2**63), 2**63 - 1), some_lanelets(), max_size=4), st.lists(lines, max_size=3))
+def test_packed_lanelets_are_the_lanelets_again(lanelets, outlines):
+    elements = unpack(pack(MapElements(lanelets, tuple(outlines))))
+    again = elements.lanelets
     assert again.keys() == lanelets.keys()
+    for one, other in zip(elements.intersections, outlines, strict=True):
+        np.testing.assert_array_equal(one, other)
     for name, lanelet in lanelets.items():
         for part in ("left", "right", "centerline", "for_cars", "limit_mps", "left_z_m", "right_z_m"):
             np.testing.assert_array_equal(getattr(again[name], part), getattr(lanelet, part))
@@ -101,12 +126,17 @@ def test_packed_lanelets_are_the_lanelets_again(lanelets):
         ("for_cars", np.array([1.0])),
         ("limits_mps", np.zeros(2)),
         ("z_m", np.zeros(3)),
+        ("area_ends", np.array([3, 2])),
+        ("area_ends", np.array([4.0])),
+        ("area_points", np.zeros((3, 2))),
     ],
 )
 def test_arrays_that_do_not_fit_together_are_no_lanelets(name, other):
     line = np.zeros((2, 2))
+    lanelet = Lanelet(line, line, np.zeros((0, 2)), True, 5.0, *np.zeros((2, 2)))
+    packed = pack(MapElements({7: lanelet}, (np.zeros((4, 2)),)))
     with pytest.raises(ValueError, match="do not fit together"):
-        unpack(pack({7: Lanelet(line, line, np.zeros((0, 2)), True, 5.0, *np.zeros((2, 2)))}) | {name: other})
+        unpack(packed | {name: other})
 
 
 # --- what cannot be read ---------------------------------------------------------------------------------------------
@@ -171,16 +201,16 @@ def archive_of_text(text):
 def test_bytes_that_are_no_map_cost_a_sentence(temporary, made, words):
     data = made()
     with pytest.raises(BadMessage) as told:
-        read_lanelets(data)
+        read_elements(data)
     assert str(told.value).startswith("the map cannot be read: ")
     assert words in str(told.value)
     assert "\n" not in str(told.value)
 
 
 def test_a_rule_that_lanelet2_does_not_know_is_named_with_what_to_install(with_rules):
-    assert read_lanelets(with_rules).keys() == TWO_LANES.keys()
+    assert read_elements(with_rules).lanelets.keys() == TWO_LANES.keys()
     with pytest.raises(BadMessage) as told:
-        read_lanelets(
+        read_elements(
             with_rules.replace(b"right_of_way\x04", b"road_marking\x04").replace(b"right_of_way", b"road_marking")
         )
     assert "lanelet2 does not know its rule 'road_marking'" in str(told.value)
@@ -196,14 +226,14 @@ def test_autowares_rules_are_registered_where_they_are_installed(with_rules, tmp
     (package / "regulatory_elements.py").write_text(f"open({str(note)!r}, 'w').close()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(BadMessage, match="rule 'road_marking': update autoware_lanelet2_extension_python"):
-        read_lanelets(with_rules.replace(b"right_of_way", b"road_marking"))
+        read_elements(with_rules.replace(b"right_of_way", b"road_marking"))
     assert note.exists()
 
 
 def test_a_reader_that_takes_too_long_is_ended(temporary, monkeypatch):
     monkeypatch.setattr(vector_map, "READER_TIMEOUT_S", 0.02)
     with pytest.raises(BadMessage, match=r"reading took more than 0 s, or set inputs.lanelet_map"):
-        read_lanelets(archive())
+        read_elements(archive())
 
 
 def test_what_the_reader_left_is_believed_only_if_it_is_whole(temporary, monkeypatch):
@@ -213,7 +243,7 @@ def test_what_the_reader_left_is_believed_only_if_it_is_whole(temporary, monkeyp
 
     monkeypatch.setattr(vector_map.subprocess, "run", torn)
     with pytest.raises(BadMessage, match="the output of its reader is incomplete"):
-        read_lanelets(archive())
+        read_elements(archive())
 
 
 def test_the_archive_is_nobody_elses_to_read_and_gone_afterwards(tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.processes import running_node
-from reflectdrive_ros.ros.vector_map import VectorMap, read_lanelets
+from reflectdrive_ros.ros.vector_map import VectorMap, read_elements
 from reflectdrive_ros.runtime import cli_args as words_given
 
 
@@ -74,7 +74,7 @@ def test_until_the_map_is_there_the_car_stops_and_says_what_it_waits_for(monkeyp
     assert lines["route"].level is Level.OK
 
     go_on = threading.Event()
-    monkeypatch.setattr(vector_map, "read_lanelets", lambda data: go_on.wait(30.0) and read_lanelets(data))
+    monkeypatch.setattr(vector_map, "read_elements", lambda data: go_on.wait(30.0) and read_elements(data))
     inputs.put("map", map_message(), 0)
     snapshot, lines = drive_on(inputs, 1)
     assert snapshot.observation is None
@@ -162,7 +162,7 @@ def test_of_many_maps_at_once_the_newest_is_read_and_the_others_are_not_waited_f
         go_on.wait(30.0)
         return {}
 
-    monkeypatch.setattr(vector_map, "read_lanelets", slowly)
+    monkeypatch.setattr(vector_map, "read_elements", slowly)
     received = VectorMap("map", ThreadPoolExecutor(1))
     received.put(map_message(b"0"))
     while not read:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shapely
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.__main__ import main
@@ -17,7 +18,8 @@ from reflectdrive_ros.domain import LightState
 from reflectdrive_ros.lanes import LaneSegments
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.lanelet_map import LaneletMap
-from reflectdrive_ros.ros.vector_map import SOURCE, read_lanelets
+from reflectdrive_ros.ros.lanelets import MapElements
+from reflectdrive_ros.ros.vector_map import SOURCE, read_elements
 from reflectdrive_ros.sim.network.lanelet_archive import lanelet_id, light_id, write_archive
 from reflectdrive_ros.sim.network.roads import Turn
 from reflectdrive_ros.sim.traffic.actors import Lamp
@@ -54,7 +56,7 @@ def gaps_m(lanes, others):
 
 def test_the_archive_has_every_lane_of_the_road_where_it_is(world):
     lanes = world.road_map.lanes
-    read = LaneletMap(read_lanelets(write_archive(world.road_map)), SOURCE).lane_segments
+    read = LaneletMap(read_elements(write_archive(world.road_map)), SOURCE).lane_segments
     true = LaneSegments.of({lanelet_id(key): lane.lane for key, lane in lanes.items()})
     order, other = (np.argsort(each.keys, kind="stable") for each in (read, true))
     np.testing.assert_array_equal(read.keys[order], true.keys[other])
@@ -63,9 +65,22 @@ def test_the_archive_has_every_lane_of_the_road_where_it_is(world):
     np.testing.assert_allclose(read.speed_limits_mps[order], true.speed_limits_mps[other], atol=0.01)
 
 
+def test_the_archive_has_the_whole_surface_of_each_junction_and_no_road_where_the_world_has_none(world):
+    """The node checks plans against the road that the score means, at the corners of a junction, too. Shoulders of
+    roads are no lanelets: there the road of the map is narrower."""
+    read = LaneletMap(read_elements(write_archive(world.road_map)), SOURCE)
+    drawn = shapely.union_all(read.road_near(np.zeros(2), 1e5))
+    true = shapely.union_all([*world.road_map.roads.values(), *world.road_map.junctions.values()])
+    assert drawn.difference(true.buffer(0.1)).area < 1e-3 * true.area
+    junctions = shapely.union_all(list(world.road_map.junctions.values()))
+    assert junctions.difference(drawn.buffer(0.01)).area < 1e-6 * junctions.area
+    lanelets_only = LaneletMap(MapElements(read.lanelets), SOURCE).road_near(np.zeros(2), 1e5)
+    assert junctions.difference(shapely.union_all(lanelets_only)).area > 0.05 * junctions.area
+
+
 def test_the_archive_keeps_the_lights_their_stop_lines_and_their_turns(world):
     signals, lanes = world.road_map.signals, world.road_map.lanes
-    lights = LaneletMap(read_lanelets(write_archive(world.road_map)), SOURCE).lights
+    lights = LaneletMap(read_elements(write_archive(world.road_map)), SOURCE).lights
     assert set(lights.group_ids) == {light_id(world.road_map, index) for index in range(len(signals))}
     assert lights.without_stop_line == 0
     first, names = light_id(world.road_map, 0), {Turn.STRAIGHT: "straight", Turn.LEFT: "left", Turn.RIGHT: "right"}

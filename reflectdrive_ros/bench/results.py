@@ -315,22 +315,17 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
             for planner, row in numbers["planners"].items()
         ]
         table = _table(("planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-        scores = _plan_scores(numbers["planners"])
-        parts.append(
-            f"### {_worlds(numbers)}, `{stem}.json`\n\n{_judge(numbers)}{table}\n{scores}{_sources({stem: numbers})}"
-        )
+        table += f"\n{_plan_scores(numbers['planners'])}{_sources({stem: numbers})}"
+        parts.append(f"### {_worlds(numbers)}, `{stem}.json`\n\n{_judge(numbers)}{table}")
     return "## Closed loop\n\n" + "\n".join(parts) if len(parts) > 1 else ""
 
 
 def _plan_scores(planners: Mapping[str, Numbers]) -> str:
     """Parts of the PDM score of the plans that were driven; empty for files without them."""
-    names = {**{name: SCORES[name] for name in SCORES if name != "pdms"}, "tlc": "red lights"}
-    rows = [
-        (f"`{planner}`", *(_format(row["plan_scores"].get(name)) for name in names), _format(row.get("pdms")))
-        for planner, row in planners.items()
-        if row.get("plan_scores")
-    ]
-    return f"{_table(('parts of PDMS', *names.values(), 'PDMS'), rows)}\n" if rows else ""
+    parts = {**SCORES, "tlc": "red lights"}
+    plans = {name: {"pdms": row["pdms"], **row["plan_scores"]} for name, row in planners.items() if "plan_scores" in row}
+    rows = [(f"`{name}`", *(_format(row.get(part)) for part in parts)) for name, row in plans.items()]
+    return f"{_table(('plans driven', *parts.values()), rows)}\n" if rows else ""
 
 
 def _worlds(numbers: Numbers) -> str:
@@ -344,7 +339,7 @@ def _judge(numbers: Numbers) -> str:
     maps = ", ".join(f"`{name}`" for name in numbers["map_sha256"])
     row = next(iter(numbers["planners"].values()))
     return (
-        f"{maps}; objects given, limits of at most "
+        f"{maps}; objects{' and road' if 'drivable_type=map' in numbers['command'] else ''} given, limits of at most "
         f"{3.6 * numbers['max_limit_mps']:.0f} km/h; {row['drives']} drives a planner, {row['seconds']:.0f} s in all."
         "\n\n"
     )

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_list
-from ..config import Config
+from ..config import Config, override_dotted
 from ..demo import live, world_bag, world_messages
 from ..demo.recordings import RECORDING
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
@@ -92,11 +92,19 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     return 0
 
 
+def world_config(args: argparse.Namespace) -> Config:
+    """The settings of the node; `auto` uses the map, which the world sends, for drivable space and traffic lights."""
+    config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
+    if config.inputs.drivable_type == "auto":
+        config = override_dotted(config, {"inputs.drivable_type": "map"})
+    return config
+
+
 # --- the closed loop -------------------------------------------------------------------------------------------------
 
 
 def closed_loop(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
+    config = world_config(args)
     os.environ.update(isolated_environment())
     seconds = SECONDS if args.seconds is None else args.seconds
     bag = args.out / "world"
@@ -216,7 +224,7 @@ def table(numbers: dict[str, Any]) -> Table:
 
 def run_live(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """The same loop in real time, on a page instead of in a bag."""
-    config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
+    config = world_config(args)
     os.environ.update(isolated_environment())
     log = args.out / "node.log"
     layout = card_layout(config.model)

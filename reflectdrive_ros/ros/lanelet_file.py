@@ -14,7 +14,7 @@ from ..config import ConfigError, InputsConfig
 from ..files import shown
 from ..osm import OsmError, check_osm
 from .lanelet_map import LaneletMap, MapSource
-from .lanelets import lanelets_of
+from .lanelets import elements_of
 
 CHECK = "check inputs.lanelet_map, inputs.lanelet_origin_lat and inputs.lanelet_origin_lon"
 
@@ -68,7 +68,7 @@ def load_map(settings: InputsConfig) -> LaneletMap:
     if not any(origin):
         _place_by_tags(loaded, path)
     another = "set inputs.lanelet_map to the map that the route was planned on"
-    return LaneletMap(lanelets_of(loaded), MapSource(path.name, CHECK, another))
+    return LaneletMap(elements_of(loaded), MapSource(path.name, CHECK, another))
 
 
 def _place_by_tags(loaded: Any, path: Path) -> None:

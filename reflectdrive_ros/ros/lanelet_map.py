@@ -6,7 +6,6 @@ an .osm file, `vector_map.py` from Autoware's topic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,7 @@ from ..domain import Array
 from ..lanes import Lane, LaneSegments
 from .convert import BadMessage, require_frame
 from .elevation import MapElevation
-from .lanelets import Lanelet
+from .lanelets import MapElements
 
 LANE_STEP_M = 2.0  # of points along a lane
 ELEVATION_STEP_M = 1.0  # likewise, of those that have elevation
@@ -62,10 +61,10 @@ class MapLights:
 
 
 class LaneletMap:
-    """Lanelets in the map frame, by id."""
+    """Lanelets in the map frame, by id, and the areas of intersections."""
 
-    def __init__(self, lanelets: Mapping[int, Lanelet], source: MapSource) -> None:
-        self.lanelets, self.source = lanelets, source
+    def __init__(self, elements: MapElements, source: MapSource) -> None:
+        self.lanelets, self.intersections, self.source = elements.lanelets, elements.intersections, source
 
     def route(self, message: Any, map_frame: str, points_max: int) -> tuple[Array, Array]:
         """Poses (L, 3) in the map from start to goal of an autoware_planning_msgs/LaneletRoute, and speed limits (L,)
@@ -101,7 +100,8 @@ class LaneletMap:
         return np.column_stack([line[:, :2], geometry.headings_along(line)]), line[:, 2]
 
     def road_near(self, place: Array, reach_m: float) -> list[Any]:
-        """Shapely polygons, in the map, of the lanelets for cars within `reach_m` of a place (x, y)."""
+        """Shapely polygons, in the map, of the lanelets for cars and intersections within `reach_m` of a place
+        (x, y)."""
         low, high = self._road_boxes
         near = ((low <= place[:2] + reach_m) & (high >= place[:2] - reach_m)).all(axis=1)
         return [self._road[index] for index in np.flatnonzero(near)]
@@ -157,8 +157,9 @@ class LaneletMap:
 
     @cached_property
     def _road(self) -> list[Any]:
-        """Polygons of all lanelets for cars."""
-        return [part for parts in self._polygons.values() for part in parts]
+        """Polygons of all lanelets for cars, and of the intersections, of which lanelets leave corners out."""
+        rings = [*self._polygons.values(), *map(_polygons_within, self.intersections)]
+        return [part for parts in rings for part in parts]
 
     @cached_property
     def _polygons(self) -> dict[int, list[Any]]:
@@ -167,10 +168,9 @@ class LaneletMap:
         for lanelet_id, lanelet in self.lanelets.items():
             if not lanelet.for_cars or not (len(lanelet.left) and len(lanelet.right)):
                 continue
-            ring = np.concatenate([lanelet.left, align_direction(lanelet.right, lanelet.left)[::-1]])
-            polygon = shapely.make_valid(shapely.Polygon(ring)) if len(ring) >= 3 else None
-            parts = shapely.get_parts(polygon)
-            found[lanelet_id] = [part for part in parts if part.geom_type == "Polygon" and part.area > 0.01]
+            found[lanelet_id] = _polygons_within(
+                np.concatenate([lanelet.left, align_direction(lanelet.right, lanelet.left)[::-1]])
+            )
         return found
 
     @cached_property
@@ -193,6 +193,12 @@ class LaneletMap:
         if geometry.arc_lengths(middle)[-1] < 1e-3:
             raise no_length
         return np.column_stack([middle, np.full(len(middle), lanelet.limit_mps)])
+
+
+def _polygons_within(ring: Array) -> list[Any]:
+    """Shapely polygons within a ring of points (N, 2); one that crosses itself is repaired."""
+    polygon = shapely.make_valid(shapely.Polygon(ring)) if len(ring) >= 3 else None
+    return [part for part in shapely.get_parts(polygon) if part.geom_type == "Polygon" and part.area > 0.01]
 
 
 def lanelets_of_route(message: Any) -> set[int]:

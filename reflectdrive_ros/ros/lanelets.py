@@ -1,4 +1,4 @@
-"""Lanelets as plain arrays: out of lanelet2's objects, and packed to go from one process to another.
+"""Lanelets and intersection areas as plain arrays: out of lanelet2's objects, and packed for another process.
 
 Imports neither lanelet2 nor anything heavy, so that the short-lived process that reads Autoware's map starts quickly.
 """
@@ -18,6 +18,7 @@ KMH, MPH = 1 / 3.6, 0.44704  # m/s
 
 TURNS = ("", "left", "straight", "right")  # of Autoware's tag turn_direction; empty: none
 STOP_LINE_MIN_M = 0.1  # a shorter stop line has no direction and counts as none
+INTERSECTION_AREA = "intersection_area"  # Autoware's type of the polygon around a junction
 NOT_FOR_CARS = ("crosswalk", "walkway", "shared_walkway", "stairs", "bicycle_lane")
 
 
@@ -44,8 +45,28 @@ class Lanelet:
     lights: tuple[LaneletLight, ...] = ()
 
 
-def lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
-    """All lanelets of a lanelet2.core.LaneletMap, by id."""
+@dataclass(frozen=True, eq=False)
+class MapElements:
+    """What is read of a map."""
+
+    lanelets: Mapping[int, Lanelet]  # by id
+    intersections: tuple[Array, ...] = ()  # (N, 2) outlines of the areas of junctions, map frame, metres
+
+
+def elements_of(lanelet2_map: Any) -> MapElements:
+    """The elements of a lanelet2.core.LaneletMap."""
+    return MapElements(_lanelets_of(lanelet2_map), tuple(_intersections_of(lanelet2_map)))
+
+
+def _intersections_of(lanelet2_map: Any) -> Iterator[Array]:
+    """Outlines of the polygons of type intersection_area. Lanelets cover a junction only where they cross it."""
+    for polygon in lanelet2_map.polygonLayer:
+        tags = polygon.attributes
+        if "type" in tags and tags["type"] == INTERSECTION_AREA:
+            yield line_points(polygon)
+
+
+def _lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
     found = {}
     for lanelet in lanelet2_map.laneletLayer:
         tags = lanelet.attributes
@@ -93,9 +114,11 @@ def speed_mps(text: str) -> float:
 # --- packed ----------------------------------------------------------------------------------------------------------
 
 
-def pack(lanelets: Mapping[int, Lanelet]) -> dict[str, Array]:
+def pack(elements: MapElements) -> dict[str, Array]:
     """A few flat arrays: all points one after the other, and where each line of each lanelet ends; elevations of the
-    bounds' points likewise; one row for each light of a lanelet, its stop line NaN where the map has none."""
+    bounds' points likewise; one row for each light of a lanelet, its stop line NaN where the map has none; outlines
+    of intersections like the lines."""
+    lanelets, outlines = elements.lanelets, elements.intersections
     lights = [(row, light) for row, lanelet in enumerate(lanelets.values()) for light in lanelet.lights]
     no_line = np.full((2, 2), np.nan)
     lines = [line for lanelet in lanelets.values() for line in (lanelet.left, lanelet.right, lanelet.centerline)]
@@ -114,11 +137,29 @@ def pack(lanelets: Mapping[int, Lanelet]) -> dict[str, Array]:
         "stop_lines": np.reshape(
             [no_line if light.stop_line is None else light.stop_line for _, light in lights], (-1, 2, 2)
         ).astype(float),
+        "area_points": np.concatenate([np.zeros((0, 2)), *outlines]),
+        "area_ends": np.cumsum([len(outline) for outline in outlines], dtype=np.int64),
     }
 
 
-def unpack(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
-    """The lanelets of packed arrays. Raises ValueError if the arrays do not fit together."""
+def unpack(arrays: Mapping[str, Array]) -> MapElements:
+    """The elements of packed arrays. Raises ValueError if the arrays do not fit together."""
+    return MapElements(_unpack_lanelets(arrays), _unpack_intersections(arrays["area_points"], arrays["area_ends"]))
+
+
+def _unpack_intersections(points: Array, ends: Array) -> tuple[Array, ...]:
+    whole = (
+        ends.ndim == 1
+        and (ends.dtype.kind, points.dtype.kind) == ("i", "f")
+        and (np.diff(ends, prepend=0) >= 0).all()
+        and points.shape == (ends[-1] if len(ends) else 0, 2)
+    )
+    if not whole:
+        raise ValueError("the arrays of intersections do not fit together")
+    return tuple(np.split(points, ends[:-1])) if len(ends) else ()
+
+
+def _unpack_lanelets(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
     ids, points, ends = arrays["ids"], arrays["points"], arrays["ends"]
     for_cars, limits_mps, z_m = arrays["for_cars"], arrays["limits_mps"], arrays["z_m"]
     turns, light_rows, light_groups, stop_lines = (

@@ -20,7 +20,7 @@ from typing import Any
 from ..documents import read_arrays
 from .convert import BadMessage, require_frame
 from .lanelet_map import LaneletMap, MapSource
-from .lanelets import Lanelet, unpack
+from .lanelets import MapElements, unpack
 from .vector_map_reader import ERROR_FILE, RESULT_FILE
 
 READER_TIMEOUT_S = 120.0  # of wall clock; on a busy machine its processor time runs slower
@@ -82,7 +82,7 @@ class VectorMap:
             digest = hashlib.sha256(data).digest()
             if self._read is not None and self._read[0] == digest:
                 return  # the same map again: results computed from it stay valid
-            lanelets = LaneletMap(read_lanelets(data), SOURCE)
+            lanelets = LaneletMap(read_elements(data), SOURCE)
             _ = lanelets.lights  # stored in it
             if self._with_lanes:
                 _ = lanelets.lane_segments  # stored in it
@@ -96,8 +96,8 @@ class VectorMap:
             self.refused += read is None
 
 
-def read_lanelets(data: bytes) -> dict[int, Lanelet]:
-    """The lanelets of an archive. Raises BadMessage."""
+def read_elements(data: bytes) -> MapElements:
+    """The elements of an archive. Raises BadMessage."""
     if not data.startswith(ARCHIVE_HEADER):
         what = "is empty" if not data else "does not start like a map of lanelet2"
         raise BadMessage(f"the map cannot be read: it {what}: check its publisher, {OR_A_FILE}")

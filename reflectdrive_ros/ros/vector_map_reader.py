@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .lanelets import lanelets_of, pack
+from .lanelets import elements_of, pack
 
 ARCHIVE_FILE, RESULT_FILE, ERROR_FILE = "map.bin", "lanelets.npz", "fault.txt"
 MEMORY_BYTES = 4 << 30  # a map of 60 MB (20,000 lanelets, a million points) takes 0.8 GB
@@ -61,7 +61,7 @@ def limit_resources() -> None:
 
 
 def read(data: bytes, file: Path) -> dict[str, Any]:
-    """The lanelets of an archive, packed. `file` is its temporary path, because lanelet2 reads only files."""
+    """The elements of an archive, packed. `file` is its temporary path, because lanelet2 reads only files."""
     from lanelet2 import io, projection
 
     missing = register_autoware_rules()
@@ -74,10 +74,10 @@ def read(data: bytes, file: Path) -> dict[str, Any]:
         raise UnreadableMap(explain_error(" ".join(str(fault).split()), missing)) from None
     finally:
         file.unlink()
-    arrays = pack(lanelets_of(loaded))
+    arrays = pack(elements_of(loaded))
     if not len(arrays["ids"]):
         raise UnreadableMap("it holds no lanelet: give Autoware a map with lanelets")
-    if not np.isfinite(arrays["points"]).all():
+    if not all(np.isfinite(arrays[name]).all() for name in ("points", "area_points")):
         raise UnreadableMap("it has points at NaN or infinity: correct the map")
     return arrays
 

@@ -1,8 +1,10 @@
 """Writes a road network as Autoware's map: the boost archive of lanelet2 that a LaneletMapBin holds.
 
 Every lane for cars, also one across a junction, becomes a lanelet with its centreline and speed limit; one across a
-junction also has its turn direction and, where a light controls it, a regulatory element with the stop line. Lanelets
-that follow each other or lie side by side share no points, so lanelet2's own router finds no way through the map.
+junction also has its turn direction and, where a light controls it, a regulatory element with the stop line. The
+surface of a junction, of which lanelets leave corners out, becomes a polygon of Autoware's type intersection_area.
+Lanelets that follow each other or lie side by side share no points, so lanelet2's own router finds no way through the
+map.
 """
 
 from __future__ import annotations
@@ -69,6 +71,12 @@ def write_archive(road_map: RoadMap) -> bytes:
         if entry is not None:
             lanelets[entry].addRegulatoryElement(light)
     drawn = core.createMapFromLanelets(list(lanelets.values()))
+    for junction in road_map.junctions.values():
+        outline = shapely.get_coordinates(junction.exterior)[:-1].tolist()
+        corners = [core.Point3d(next(ids), x, y, 0.0) for x, y in outline]
+        area = core.Polygon3d(next(ids), corners, core.AttributeMap())
+        area.attributes["type"], area.attributes["area"] = "intersection_area", "yes"
+        drawn.add(area)
     with tempfile.TemporaryDirectory() as folder:  # lanelet2 writes files only
         file = Path(folder) / "map.bin"
         io.write(str(file), drawn, projection.MercatorProjector(io.Origin(0.0, 0.0)))
