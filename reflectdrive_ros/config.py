@@ -125,9 +125,8 @@ class InputsConfig:
     lanelet_origin_lon: float = setting(0.0, "degrees; likewise", -180.0, 180.0)
     objects_type: str = setting("predicted", "predicted, tracked or none")
     drivable_type: str = setting(
-        "auto",
-        "source of the drivable space: none, map (the lanelets of inputs.lanelet_map or the topic) or grid; auto: map "
-        "where one is read anyway (route_type lanelet, a file, the lanes of reflexdiffusion), else none",
+        "none",
+        "source of the drivable space: none, map (the lanelets of inputs.lanelet_map or the topic) or grid",
     )
     drivable_max_age_s: float = setting(0.5, "drivable grid; older ones count as unknown, with a diagnostic", 0.0, 10.0)
     obstacles_type: str = setting(
@@ -166,8 +165,7 @@ class InputsConfig:
     @property
     def needs_map(self) -> bool:
         """Whether the route or the drivable space come from a map."""
-        from_file = self.drivable_type == "auto" and bool(self.lanelet_map)
-        return self.route_type == "lanelet" or self.drivable_type == "map" or from_file
+        return self.route_type == "lanelet" or self.drivable_type == "map"
 
 
 @dataclass(frozen=True)
@@ -386,7 +384,7 @@ class Config:
         for name, value, allowed in (
             ("inputs.route_type", self.inputs.route_type, ("path", "lanelet")),
             ("inputs.objects_type", self.inputs.objects_type, ("predicted", "tracked", "none")),
-            ("inputs.drivable_type", self.inputs.drivable_type, ("auto", "none", "map", "grid")),
+            ("inputs.drivable_type", self.inputs.drivable_type, ("none", "map", "grid")),
             ("inputs.obstacles_type", self.inputs.obstacles_type, ("none", "cloud")),
             ("inputs.lights_type", self.inputs.lights_type, ("groups", "none")),
         ):
@@ -408,13 +406,6 @@ class Config:
     def uses_map(self) -> bool:
         """Whether a map is read: for the route, the drivable space, or the lanes that the planner reads."""
         return self.inputs.needs_map or self.planner in DENOISER_PLANNERS
-
-    @property
-    def drivable_source(self) -> str:
-        """Where the drivable space comes from: none, map or grid. `auto` uses every map that is read."""
-        if self.inputs.drivable_type != "auto":
-            return self.inputs.drivable_type
-        return "map" if self.uses_map else "none"
 
     @property
     def uses_lights(self) -> bool:

@@ -150,10 +150,10 @@ def test_inputs_turn_odometry_and_a_lanelet_route_into_an_observation():
         assert abs(heading) < np.deg2rad(45)  # it leads on the way the car goes
 
 
-def test_the_route_can_be_driven_where_the_recorded_car_drove():
-    """Every plan along it passes the guard; along the map's own corners a fifth of them turned too tightly."""
+def reasons_along_the_drive(**inputs):
+    """Why the guard refused plans along the recorded route, one for every 20th message; empty for those that pass."""
     messages, places = drive()
-    config = replace(Config("route_follower", inputs=settings(objects_type="none")), speed_limit_mps=4.0)
+    config = replace(Config("route_follower", inputs=settings(objects_type="none", **inputs)), speed_limit_mps=4.0)
     core = PlanningCore(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
     core.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
     reasons = []
@@ -162,7 +162,19 @@ def test_the_route_can_be_driven_where_the_recorded_car_drove():
         core.put("odometry", message, now_ns)
         reasons.append(core.step(now_ns).report.reason)
     assert len(reasons) > 100
-    assert set(reasons) == {""}
+    return reasons
+
+
+def test_the_route_can_be_driven_where_the_recorded_car_drove():
+    """Every plan along it passes the guard; along the map's own corners a fifth of them turned too tightly."""
+    assert set(reasons_along_the_drive()) == {""}
+
+
+def test_lanelets_narrower_than_a_bend_refuse_plans_before_one_corner_only():
+    """docs/on_a_car.md tells this number: the route cuts a corner of this map outside its lanelets."""
+    refused = [k for k, reason in enumerate(reasons_along_the_drive(drivable_type="map")) if reason]
+    assert len(refused) == 9
+    assert refused == [*range(refused[0], refused[0] + len(refused))]
 
 
 def test_a_route_that_inputs_cannot_use_is_a_sentence_in_the_diagnostics():

@@ -101,7 +101,8 @@ lines = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), max_size
 def some_lanelets(draw):
     left, right, centerline = (draw(lines) for _ in range(3))
     left_z, right_z = (np.array(draw(st.lists(st.floats(), min_size=n, max_size=n))) for n in map(len, (left, right)))
-    return Lanelet(left, right, centerline, draw(st.booleans()), draw(st.floats()), left_z, right_z)
+    for_cars, shoulder = draw(st.booleans()), draw(st.booleans())
+    return Lanelet(left, right, centerline, for_cars, draw(st.floats()), left_z, right_z, is_shoulder=shoulder)
 
 
 @given(st.dictionaries(st.integers(-(2**63), 2**63 - 1), some_lanelets(), max_size=4), st.lists(lines, max_size=3))
@@ -112,7 +113,7 @@ def test_packed_lanelets_are_the_lanelets_again(lanelets, outlines):
     for one, other in zip(elements.intersections, outlines, strict=True):
         np.testing.assert_array_equal(one, other)
     for name, lanelet in lanelets.items():
-        for part in ("left", "right", "centerline", "for_cars", "limit_mps", "left_z_m", "right_z_m"):
+        for part in ("left", "right", "centerline", "for_cars", "is_shoulder", "limit_mps", "left_z_m", "right_z_m"):
             np.testing.assert_array_equal(getattr(again[name], part), getattr(lanelet, part))
 
 
@@ -124,6 +125,7 @@ def test_packed_lanelets_are_the_lanelets_again(lanelets, outlines):
         ("points", np.zeros((3, 2))),
         ("points", np.array([["a", "b"]] * 4)),
         ("for_cars", np.array([1.0])),
+        ("shoulders", np.array([True, False])),
         ("limits_mps", np.zeros(2)),
         ("z_m", np.zeros(3)),
         ("area_ends", np.array([3, 2])),

@@ -65,17 +65,17 @@ def test_the_archive_has_every_lane_of_the_road_where_it_is(world):
     np.testing.assert_allclose(read.speed_limits_mps[order], true.speed_limits_mps[other], atol=0.01)
 
 
-def test_the_archive_has_the_whole_surface_of_each_junction_and_no_road_where_the_world_has_none(world):
-    """The node checks plans against the road that the score means, at the corners of a junction, too. Shoulders of
-    roads are no lanelets: there the road of the map is narrower."""
+def test_the_road_of_the_archive_is_that_of_the_world(world):
+    """The node checks plans against the road that the score means: shoulders and corners of junctions are part of it,
+    though no lane leads there."""
     read = LaneletMap(read_elements(write_archive(world.road_map)), SOURCE)
     drawn = shapely.union_all(read.road_near(np.zeros(2), 1e5))
     true = shapely.union_all([*world.road_map.roads.values(), *world.road_map.junctions.values()])
+    assert true.difference(drawn.buffer(0.1)).area < 1e-3 * true.area
     assert drawn.difference(true.buffer(0.1)).area < 1e-3 * true.area
-    junctions = shapely.union_all(list(world.road_map.junctions.values()))
-    assert junctions.difference(drawn.buffer(0.01)).area < 1e-6 * junctions.area
-    lanelets_only = LaneletMap(MapElements(read.lanelets), SOURCE).road_near(np.zeros(2), 1e5)
-    assert junctions.difference(shapely.union_all(lanelets_only)).area > 0.05 * junctions.area
+    for_cars = {name: lanelet for name, lanelet in read.lanelets.items() if lanelet.for_cars}
+    lanes_only = LaneletMap(MapElements(for_cars), SOURCE).road_near(np.zeros(2), 1e5)
+    assert true.difference(shapely.union_all(lanes_only)).area > 0.02 * true.area
 
 
 def test_the_archive_keeps_the_lights_their_stop_lines_and_their_turns(world):

@@ -323,8 +323,8 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
 def _plan_scores(planners: Mapping[str, Numbers]) -> str:
     """Parts of the PDM score of the plans that were driven; empty for files without them."""
     parts = {**SCORES, "tlc": "red lights"}
-    told = {name: row | row["plan_scores"] for name, row in planners.items() if "plan_scores" in row}
-    rows = [(f"`{name}`", *(_format(row.get(part)) for part in parts)) for name, row in told.items()]
+    rated = {name: row | row["plan_scores"] for name, row in planners.items() if "plan_scores" in row}
+    rows = [(f"`{name}`", *(_format(row.get(part)) for part in parts)) for name, row in rated.items()]
     return f"{_table(('plans driven', *parts.values()), rows)}\n" if rows else ""
 
 

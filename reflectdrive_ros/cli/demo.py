@@ -23,7 +23,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_list
-from ..config import Config, override_dotted
+from ..config import Config
 from ..demo import live, world_bag, world_messages
 from ..demo.recordings import RECORDING
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
@@ -54,10 +54,11 @@ SECONDS = 60.0
 SCORE_STRIDE = 10  # steps; a score takes as long as an image
 DRAIN_S = 0.5  # time for the node's messages on its last plan
 # in lock step the world stands still while the node plans: planning times are reported, and plans are never late
-LOCK_STEP_SETTINGS = {
+WORLD_SETTINGS = {
     "engine.watchdog_ms": 10_000.0,
     "engine.deadline_ms": 10_000.0,
     "cameras.domain": RENDERED,
+    "inputs.drivable_type": "map",  # of the world, which also has the stop lines of its traffic lights
 }
 
 
@@ -92,19 +93,11 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     return 0
 
 
-def world_config(args: argparse.Namespace) -> Config:
-    """The settings of the node; `auto` uses the map, which the world sends, for drivable space and traffic lights."""
-    config = cli_args.configuration(args, LOCK_STEP_SETTINGS)
-    if config.inputs.drivable_type == "auto":
-        config = override_dotted(config, {"inputs.drivable_type": "map"})
-    return config
-
-
 # --- the closed loop -------------------------------------------------------------------------------------------------
 
 
 def closed_loop(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    config = world_config(args)
+    config = cli_args.configuration(args, WORLD_SETTINGS)
     os.environ.update(isolated_environment())
     seconds = SECONDS if args.seconds is None else args.seconds
     bag = args.out / "world"
@@ -224,7 +217,7 @@ def table(numbers: dict[str, Any]) -> Table:
 
 def run_live(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """The same loop in real time, on a page instead of in a bag."""
-    config = world_config(args)
+    config = cli_args.configuration(args, WORLD_SETTINGS)
     os.environ.update(isolated_environment())
     log = args.out / "node.log"
     layout = card_layout(config.model)

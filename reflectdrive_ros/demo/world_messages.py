@@ -90,7 +90,7 @@ def check_inputs(inputs: InputsConfig) -> None:
     for name, value, sent, what in (
         ("route_type", inputs.route_type, ("path",), "routes as nav_msgs/Path"),
         ("objects_type", inputs.objects_type, ("predicted", "none"), "objects as PredictedObjects"),
-        ("drivable_type", inputs.drivable_type, ("auto", "none", "map"), "no grid"),
+        ("drivable_type", inputs.drivable_type, ("none", "map"), "no grid"),
     ):
         if value not in sent:
             raise ConfigError(f"inputs.{name} is {value}, but the proving ground sends {what}: set it to {sent[0]}")

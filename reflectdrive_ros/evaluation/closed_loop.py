@@ -88,10 +88,10 @@ def drive(
     """Drives for `duration_s` of simulated time, or until the route ends.
 
     `images`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
-    drivable area is given where `inputs.drivable_type` is `map` or `grid`, not by `auto`: planners with and without
-    lanes would have different inputs. With `random_weights` the planner's network has random weights. `recipe` plans
-    in place of the planner's own recipe, on its network. Raises ConfigError for an unknown planner, ModelFileError for
-    a model that cannot be used, RoadError, SumoMissing and TrafficError as the world does.
+    drivable area is given where `inputs.drivable_type` is not `none`. With `random_weights` the planner's network has
+    random weights. `recipe` plans in place of the planner's own recipe, on its network.
+    Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
+    and TrafficError as the world does.
     """
     config = replace(config, planner=planner)
     network = cli_args.network_for(config, planner, random_weights) if planner in LEARNED else None
@@ -110,7 +110,7 @@ def drive(
         for step in range(round(duration_s / DT_S)):
             observation = world.observation(
                 cameras.capture() if cameras else (),
-                drivable=config.inputs.drivable_type in ("map", "grid"),
+                drivable=config.inputs.drivable_type != "none",
                 vectors=planner in VECTOR_PLANNERS,
             )
             begun_s = time.process_time()

@@ -22,7 +22,7 @@ CHOICES = {  # settings with a fixed set of strings
     "planner": (*PLANNERS, *LEARNED),
     "inputs.route_type": tuple(ROUTE_TYPES),
     "inputs.objects_type": (*OBJECT_TYPES, "none"),
-    "inputs.drivable_type": ("auto", "none", "map", "grid"),
+    "inputs.drivable_type": ("none", "map", "grid"),
     "inputs.obstacles_type": ("none", "cloud"),
     "inputs.lights_type": ("groups", "none"),
     "lights.unknown": UNKNOWN_LIGHT_POLICIES,

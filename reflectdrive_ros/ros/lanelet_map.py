@@ -20,7 +20,7 @@ from ..domain import Array
 from ..lanes import Lane, LaneSegments
 from .convert import BadMessage, require_frame
 from .elevation import MapElevation
-from .lanelets import MapElements
+from .lanelets import Lanelet, MapElements
 
 LANE_STEP_M = 2.0  # of points along a lane
 ELEVATION_STEP_M = 1.0  # likewise, of those that have elevation
@@ -100,7 +100,7 @@ class LaneletMap:
         return np.column_stack([line[:, :2], geometry.headings_along(line)]), line[:, 2]
 
     def road_near(self, place: Array, reach_m: float) -> list[Any]:
-        """Shapely polygons, in the map, of the lanelets for cars and intersections within `reach_m` of a place
+        """Shapely polygons, in the map, of lanelets for cars, shoulders and intersections within `reach_m` of a place
         (x, y)."""
         low, high = self._road_boxes
         near = ((low <= place[:2] + reach_m) & (high >= place[:2] - reach_m)).all(axis=1)
@@ -157,20 +157,18 @@ class LaneletMap:
 
     @cached_property
     def _road(self) -> list[Any]:
-        """Polygons of all lanelets for cars, and of the intersections, of which lanelets leave corners out."""
-        rings = [*self._polygons.values(), *map(_polygons_within, self.intersections)]
-        return [part for parts in rings for part in parts]
+        """Polygons of lanelets for cars, shoulders and intersections, of which lanelets leave corners out."""
+        shoulders = (_ring(lanelet) for lanelet in self.lanelets.values() if lanelet.is_shoulder)
+        beside = map(_polygons_within, (*shoulders, *self.intersections))
+        return [part for parts in (*self._polygons.values(), *beside) for part in parts]
 
     @cached_property
     def _polygons(self) -> dict[int, list[Any]]:
         """Polygons of each lanelet for cars; one whose bounds cross is repaired."""
         found = {}
         for lanelet_id, lanelet in self.lanelets.items():
-            if not lanelet.for_cars or not (len(lanelet.left) and len(lanelet.right)):
-                continue
-            found[lanelet_id] = _polygons_within(
-                np.concatenate([lanelet.left, align_direction(lanelet.right, lanelet.left)[::-1]])
-            )
+            if lanelet.for_cars and len(lanelet.left) and len(lanelet.right):
+                found[lanelet_id] = _polygons_within(_ring(lanelet))
         return found
 
     @cached_property
@@ -193,6 +191,13 @@ class LaneletMap:
         if geometry.arc_lengths(middle)[-1] < 1e-3:
             raise no_length
         return np.column_stack([middle, np.full(len(middle), lanelet.limit_mps)])
+
+
+def _ring(lanelet: Lanelet) -> Array:
+    """(N, 2) the left bound and back along the right one; empty without one of them."""
+    if not (len(lanelet.left) and len(lanelet.right)):
+        return np.zeros((0, 2))
+    return np.concatenate([lanelet.left, align_direction(lanelet.right, lanelet.left)[::-1]])
 
 
 def _polygons_within(ring: Array) -> list[Any]:

@@ -19,6 +19,7 @@ KMH, MPH = 1 / 3.6, 0.44704  # m/s
 TURNS = ("", "left", "straight", "right")  # of Autoware's tag turn_direction; empty: none
 STOP_LINE_MIN_M = 0.1  # a shorter stop line has no direction and counts as none
 INTERSECTION_AREA = "intersection_area"  # Autoware's type of the polygon around a junction
+SHOULDER = "road_shoulder"  # Autoware's subtype of lanelets beside a road, along which no lane leads
 NOT_FOR_CARS = ("crosswalk", "walkway", "shared_walkway", "stairs", "bicycle_lane")
 
 
@@ -43,6 +44,7 @@ class Lanelet:
     right_z_m: Array  # (B,)
     turn: str = ""  # one of TURNS
     lights: tuple[LaneletLight, ...] = ()
+    is_shoulder: bool = False  # drivable, but no lane; then it is not `for_cars`
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +76,13 @@ def _lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
             line_points(lanelet.leftBound),
             line_points(lanelet.rightBound),
             line_points(lanelet.centerline if lanelet.centerline.id else ()),  # one that lanelet2 made up has no id
-            for_cars=not ("subtype" in tags and tags["subtype"] in NOT_FOR_CARS),
+            for_cars=not ("subtype" in tags and tags["subtype"] in (*NOT_FOR_CARS, SHOULDER)),
             limit_mps=speed_mps(tags["speed_limit"]) if "speed_limit" in tags else np.nan,
             left_z_m=line_elevation(lanelet.leftBound),
             right_z_m=line_elevation(lanelet.rightBound),
             turn=tags["turn_direction"] if "turn_direction" in tags and tags["turn_direction"] in TURNS else "",
             lights=tuple(lights_of(lanelet.regulatoryElements)),
+            is_shoulder="subtype" in tags and tags["subtype"] == SHOULDER,
         )
     return found
 
@@ -127,6 +130,7 @@ def pack(elements: MapElements) -> dict[str, Array]:
         "points": np.concatenate([np.zeros((0, 2)), *lines]),
         "ends": np.cumsum([len(line) for line in lines], dtype=np.int64),
         "for_cars": np.array([lanelet.for_cars for lanelet in lanelets.values()], bool),
+        "shoulders": np.array([lanelet.is_shoulder for lanelet in lanelets.values()], bool),
         "limits_mps": np.array([lanelet.limit_mps for lanelet in lanelets.values()], float),
         "z_m": np.concatenate(
             [np.zeros(0), *(z for each in lanelets.values() for z in (each.left_z_m, each.right_z_m))]
@@ -161,17 +165,17 @@ def _unpack_intersections(points: Array, ends: Array) -> tuple[Array, ...]:
 
 def _unpack_lanelets(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
     ids, points, ends = arrays["ids"], arrays["points"], arrays["ends"]
-    for_cars, limits_mps, z_m = arrays["for_cars"], arrays["limits_mps"], arrays["z_m"]
+    for_cars, shoulders, limits_mps, z_m = (arrays[name] for name in ("for_cars", "shoulders", "limits_mps", "z_m"))
     turns, light_rows, light_groups, stop_lines = (
         arrays[name] for name in ("turns", "light_rows", "light_groups", "stop_lines")
     )
-    count, kinds = len(ids), [array.dtype.kind for array in (ids, points, ends, for_cars, limits_mps, z_m)]
+    count, kinds = len(ids), [array.dtype.kind for array in (ids, points, ends, for_cars, shoulders, limits_mps, z_m)]
     light_kinds = [array.dtype.kind for array in (turns, light_rows, light_groups, stop_lines)]
     whole = (
         ends.shape == (3 * count,)
-        and for_cars.shape == limits_mps.shape == (count,)
+        and for_cars.shape == shoulders.shape == limits_mps.shape == (count,)
         and points.shape == (ends[-1] if count else 0, 2)
-        and kinds == [*"ifibff"]
+        and kinds == [*"ifibbff"]
         and light_kinds == [*"iiif"]
         and (np.diff(ends, prepend=0) >= 0).all()
         and z_m.shape == (np.diff(ends, prepend=0).reshape(count, 3)[:, :2].sum(),)
@@ -199,6 +203,7 @@ def _unpack_lanelets(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
             right_z_m=elevations[2 * k + 1],
             turn=TURNS[turns[k]],
             lights=tuple(lights.get(k, ())),
+            is_shoulder=bool(shoulders[k]),
         )
         for k, name in enumerate(ids)
     }

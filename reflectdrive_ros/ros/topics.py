@@ -257,8 +257,7 @@ specification exactly.
 - `inputs.objects_type` is the type of the objects; with `none` there is no such topic:
 {objects}
 - `inputs.drivable_type` is the source of the drivable space: `map` uses the lanelets of the map, `grid`
-  subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link. `auto`, the default,
-  is `map` where a map is read anyway, else `none`. Where the lanelets lack places that you drive on, set `none`.
+  subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link.
 - Where route, drivable space or the planner `reflexdiffusion` read a map and `inputs.lanelet_map` names no file, the
   node subscribes to `~/input/map` (reliable, transient_local, 1), an {MAP_TYPE}: Autoware's
   `/map/vector_map`. Routes of type `lanelet` require it.

@@ -350,14 +350,14 @@ class Inputs(CameraPairs):
     def _drivable_space(self, grid: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> DrivableGrid | None:
         """Drivable area in the ego frame; None (unknown, not the same as no road) without a usable grid or map."""
         try:
-            if self._config.drivable_source == "map":
+            if self._config.inputs.drivable_type == "map":
                 lanelets = self._newest_map()
                 if self._map_drivable is None or self._map_drivable.lanelets is not lanelets:
                     self._map_drivable = MapDrivableArea(lanelets, self._map_executor)
                 found = self._map_drivable.around(ego)
                 self._cache.map_fault = ""
                 return found
-            if self._config.drivable_source == "none":
+            if self._config.inputs.drivable_type == "none":
                 return None
             return convert.grid_to_ego_frame(
                 self._drivable.convert(grid, now_ns, partial(self._convert_grid, ego)), ego
@@ -460,7 +460,7 @@ class Inputs(CameraPairs):
                 statuses = [
                     lights_status(s, self._light_memory, lights) if s.name == self._lights.name else s for s in statuses
                 ]
-        if self._config.drivable_source == "map":
+        if self._config.inputs.drivable_type == "map":
             level = Level.WARN if self._cache.map_fault else Level.OK
             statuses.append(InputStatus("drivable", level, self._cache.map_fault or "from the map", {}))
         statuses += [] if self._rig is None else [self._rig.status()]

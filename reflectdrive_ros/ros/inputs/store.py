@@ -150,7 +150,7 @@ class MessageStore:
     def channels(self) -> list[Channel]:
         latched = [*self._infos.values(), self._tf_static] if self._config.needs_cameras else []
         objects = [] if self._config.inputs.objects_type == "none" else [self._objects]
-        drivable = [self._drivable] if self._config.drivable_source == "grid" else []
+        drivable = [self._drivable] if self._config.inputs.drivable_type == "grid" else []
         cloud = [self._obstacles] if self._config.inputs.obstacles_type == "cloud" else []
         lights = [self._lights] if self._config.uses_lights else []
         images = list(self._images.values())

@@ -1,10 +1,10 @@
 """Writes a road network as Autoware's map: the boost archive of lanelet2 that a LaneletMapBin holds.
 
 Every lane for cars, also one across a junction, becomes a lanelet with its centreline and speed limit; one across a
-junction also has its turn direction and, where a light controls it, a regulatory element with the stop line. The
-surface of a junction, of which lanelets leave corners out, becomes a polygon of Autoware's type intersection_area.
-Lanelets that follow each other or lie side by side share no points, so lanelet2's own router finds no way through the
-map.
+junction also has its turn direction and, where a light controls it, a regulatory element with the stop line. A shoulder
+becomes a lanelet of the subtype road_shoulder, the surface of a junction, of which lanelets leave corners out, a
+polygon of the type intersection_area. Lanelets that follow each other or lie side by side share no points, so
+lanelet2's own router finds no way through the map.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def write_archive(road_map: RoadMap) -> bytes:
 
     lanelets = {}
     for key, lane in lanes.items():
-        left, right = (line_string(bound(lane, side)) for side in (1.0, -1.0))
+        left, right = (line_string(bound(lane.lane.centerline, lane.width_m, side)) for side in (1.0, -1.0))
         lanelet = core.Lanelet(lanelet_id(key), left, right)
         lanelet.centerline = line_string(lane.lane.centerline)
         for name, value in tags(lane).items():
@@ -70,7 +70,12 @@ def write_archive(road_map: RoadMap) -> bytes:
         entry = next((key for key in signal.connectors if key in lanelets), None)  # the rest lies inside the junction
         if entry is not None:
             lanelets[entry].addRegulatoryElement(light)
-    drawn = core.createMapFromLanelets(list(lanelets.values()))
+    shoulders = []
+    for strip in road_map.shoulders:
+        left, right = (line_string(bound(strip.centerline, strip.width_m, side)) for side in (1.0, -1.0))
+        shoulders.append(core.Lanelet(next(ids), left, right))
+        shoulders[-1].attributes["type"], shoulders[-1].attributes["subtype"] = "lanelet", "road_shoulder"
+    drawn = core.createMapFromLanelets([*lanelets.values(), *shoulders])
     for junction in road_map.junctions.values():
         outline = shapely.get_coordinates(junction.exterior)[:-1].tolist()
         corners = [core.Point3d(next(ids), x, y, 0.0) for x, y in outline]
@@ -101,11 +106,10 @@ def tags(lane: RoadLane) -> dict[str, str]:
     return found
 
 
-def bound(lane: RoadLane, side: float) -> Array:
-    """(N, 2) the left (`side` 1) or right (-1) edge of a lane in driving direction."""
-    line = lane.lane.centerline
+def bound(line: Array, width_m: float, side: float) -> Array:
+    """(N, 2) the left (`side` 1) or right (-1) edge, in driving direction, of a lane along a centreline (V, 2)."""
     drawn = shapely.offset_curve(
-        shapely.LineString(line), side * 0.5 * lane.width_m, join_style="mitre", mitre_limit=MITRE_LIMIT
+        shapely.LineString(line), side * 0.5 * width_m, join_style="mitre", mitre_limit=MITRE_LIMIT
     )
     parts = [part for part in shapely.get_parts(drawn) if part.length > 0.0]
     if parts:
@@ -113,4 +117,4 @@ def bound(lane: RoadLane, side: float) -> Array:
         return np.asarray(shapely.get_coordinates(longest))
     # inside a bend that is tighter than the lane is wide, the edge is a point: the ends are joined
     heading = geometry.headings_along(line)[[0, -1]]
-    return np.asarray(line[[0, -1]] + side * 0.5 * lane.width_m * np.column_stack([-np.sin(heading), np.cos(heading)]))
+    return np.asarray(line[[0, -1]] + side * 0.5 * width_m * np.column_stack([-np.sin(heading), np.cos(heading)]))

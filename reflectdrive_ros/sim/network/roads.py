@@ -86,6 +86,14 @@ class Signal:
 
 
 @dataclass(frozen=True, eq=False)
+class Shoulder:
+    """A strip of road beside the lanes, which a car may use and no lane leads along."""
+
+    centerline: Array  # (V, 2) m
+    width_m: float
+
+
+@dataclass(frozen=True, eq=False)
 class RoadMap:
     """A whole network. Rings are (V, 2), not closed; all metres in the map frame (x east, y north)."""
 
@@ -99,6 +107,7 @@ class RoadMap:
     cycleways: tuple[Array, ...]  # rings of lanes for bicycles only
     signals: tuple[Signal, ...]
     edges_after: Mapping[str, tuple[str, ...]]  # road edge -> edges that a car can reach next, unordered
+    shoulders: tuple[Shoulder, ...] = ()  # part of `roads`
 
     @property
     def by_sumo_id(self) -> Mapping[str, int]:
@@ -153,6 +162,13 @@ def read(net_file: Path, name: str) -> RoadMap:
         cycleways=_rings(_lane_polygons(edges, _is_cycleway)),
         signals=_signals(net, lanes, keys),
         edges_after=_edges_after(links, lanes, keys, road_edges),
+        shoulders=tuple(
+            Shoulder(line, _width(lane))
+            for edge_id, edge in edges.items()
+            if edge_id in road_edges
+            for lane in filter(_is_shoulder, edge.iter("lane"))
+            if len(line := geometry.distinct_points(parse_shape(lane.get("shape")), closer_than=1e-3)) > 1
+        ),
     )
 
 
