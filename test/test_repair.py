@@ -19,6 +19,7 @@ from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
 from reflectdrive_ros.planning.repair import (
     ANCHORS,
     best_pairs,
+    continue_last,
     drop_tried,
     follow_route,
     mask_around,
@@ -541,3 +542,13 @@ def test_a_stop_is_not_continued_where_the_new_plan_goes_on():
     assert safety_of(known, stop).worst[0] == SAFE
     found = run_plain(straight(6.0), known, redraw, RepairConfig(), last=driven_now(scene, stop))
     assert found.points[-1, 0] > stop[-1, 0]
+
+
+def test_a_stop_that_was_overrun_is_continued_where_the_car_is():
+    """At 0.2 m/s a car is 2 cm past the place where its plan stands. It stands; it does not drive back."""
+    scene = observation(0.2, agents=cars((8.0, 0.0, 0.0, 0.0)))
+    known = known_of(scene)
+    held = continue_last(driven_now(scene, np.tile((-0.02, 0.0), (8, 1))), known, 8, 0.3)
+    np.testing.assert_array_equal(held.points[0], np.zeros((8, 2)))
+    (sent,) = trajectories(held.points, 0.2, 0.1, known.road)
+    assert np.diff(sent.poses[:, 0], prepend=0.0).min() > -1e-9

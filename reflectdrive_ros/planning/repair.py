@@ -43,6 +43,7 @@ from .assessment import Assessment, assess, evaluate, rank_as_planned
 from .planner import Network, PlannerContext, no_deadline
 from .postprocess.curvature import limit_curvature
 from .postprocess.route_limits import slow_points
+from .postprocess.speed_profile import drop_reversals
 from .postprocess.waypoints import POINT_DT_S, carried_points, postprocess, waypoint_poses
 
 ANCHORS = 4  # token pairs that are kept per iteration
@@ -359,6 +360,7 @@ def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: fl
     for place in np.flatnonzero(np.isnan(points[:, 0])):  # beyond its end: at constant velocity
         before = points[place - 2] if place > 1 else np.zeros(2)
         points[place] = 2.0 * points[place - 1] - before
+    points = drop_reversals(points)  # a car that has overrun its stop does not drive back
     slowed = slow_points(points[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
     found = assess(known, evaluate(known, slowed), far_m)
     return found if found.sound.all() and found.progress_m[0] >= CONTINUED_PROGRESS * far_m else None
