@@ -240,3 +240,15 @@ def test_a_recorded_command_runs_in_a_clone(file):
         folders = [word for word in folders if word not in (*sets.SIZES, "real_tracks")]
         places = [word for word in (*rest, *folders) if "/" in word or word in folders]
         assert all((ROOT / word).exists() or word.startswith(("out/", "docs/bench/")) for word in places)
+
+
+def test_drives_of_a_planner_stand_in_one_table_with_what_it_was_given():
+    """With and without the road; plans that were scored by parts have a second table."""
+    files = results.read(ROOT / "docs/bench")
+    page = results.closed_loop(files)
+    with_road = files["closed-loop-judge-carla-road"]["planners"]["reflectdrive2"]
+    table = page.split("### Judge `carla`, `reflectdrive2`")[1].split("###")[0]
+    rows = {line.split("|")[2].strip(" `"): line for line in table.splitlines() if line.startswith("| `reflectdrive2` |")}
+    assert {"closed-loop-judge-carla", "closed-loop-judge-carla-road"} <= rows.keys()
+    assert "| objects, road | 21 |" in table
+    assert f"| {with_road['plan_scores']['ep']:.1f} |" in rows["closed-loop-judge-carla-road"]

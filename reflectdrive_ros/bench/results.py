@@ -300,48 +300,45 @@ CLOSED = {
 
 
 def closed_loop(files: Mapping[str, Numbers]) -> str:
+    """A table for each planner in generated towns, then for each in the towns of a judge."""
     text = "Milliseconds are processor time of whole steps, scores and checks included."
     parts = [f"{text}{''.join(_alternating(files))}\n"]
-    for stem, numbers in sorted(files.items(), key=lambda item: "judge" in item[1]):  # generated towns first
-        if "route_completion" not in numbers or stem == PLANNERS_DRIVES:
-            continue
-        rows = [
-            (
-                f"`{planner}`",
-                str(row["drives"]),
-                *(_format(row.get(key)) for key in CLOSED),
-                *(_format(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite")),
-            )
-            for planner, row in numbers["planners"].items()
-        ]
-        table = _table(("planner", "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-        table += f"\n{_plan_scores(numbers['planners'])}{_sources({stem: numbers})}"
-        parts.append(f"### {_worlds(numbers)}, `{stem}.json`\n\n{_judge(numbers)}{table}")
+    drives: dict[tuple[str, str], dict[str, Numbers]] = {}
+    for stem, numbers in files.items():
+        if "route_completion" in numbers and stem != PLANNERS_DRIVES:
+            of_network = numbers["planner"].removesuffix(" random weights")
+            drives.setdefault((numbers.get("judge", ""), of_network), {})[stem] = numbers
+    for (judge, planner), some in sorted(drives.items()):
+        worlds = f"Judge `{judge}`" if judge else "Generated towns"
+        about = _judge(next(iter(some.values()))) if judge else ""
+        parts.append(f"### {worlds}, `{planner}`\n\n{about}{_drives(some)}\n{_sources(some)}")
     return "## Closed loop\n\n" + "\n".join(parts) if len(parts) > 1 else ""
 
 
-def _plan_scores(planners: Mapping[str, Numbers]) -> str:
-    """Parts of the PDM score of the plans that were driven; empty for files without them."""
-    parts = {**SCORES, "tlc": "red lights"}
-    rated = {name: row | row["plan_scores"] for name, row in planners.items() if "plan_scores" in row}
-    rows = [(f"`{name}`", *(_format(row.get(part)) for part in parts)) for name, row in rated.items()]
-    return f"{_table(('plans driven', *parts.values()), rows)}\n" if rows else ""
-
-
-def _worlds(numbers: Numbers) -> str:
-    return f"Judge `{numbers['judge']}`" if "judge" in numbers else "Generated towns"
+def _drives(some: Mapping[str, Numbers]) -> str:
+    """A row for each file and planner; then the parts of the PDM score of the plans driven, where a file has them."""
+    rows, scores, score_heads = [], [], {**SCORES, "tlc": "red lights"}
+    for stem, numbers in some.items():
+        given = "objects, road" if "drivable_type=map" in numbers["command"] else "objects"
+        for planner, row in numbers["planners"].items():
+            name = (f"`{planner}`", f"`{stem}`", given)
+            times = (_format(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite"))
+            rows.append((*name, str(row["drives"]), *(_format(row.get(key)) for key in CLOSED), *times))
+            if plans := row.get("plan_scores"):
+                scores.append((*name, *(_format({**row, **plans}[part]) for part in score_heads)))
+    heads = ("planner", "file", "given")
+    table = _table((*heads, "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
+    parts = f"\nScores of the plans that were driven:\n\n{_table((*heads, *score_heads.values()), scores)}"
+    return table + (parts if scores else "")
 
 
 def _judge(numbers: Numbers) -> str:
-    """What the drives in the towns of a judge are given; empty for generated towns."""
-    if "judge" not in numbers:
-        return ""
+    """What the drives in the towns of a judge have in common."""
     maps = ", ".join(f"`{name}`" for name in numbers["map_sha256"])
     row = next(iter(numbers["planners"].values()))
     return (
-        f"{maps}; objects{' and road' if 'drivable_type=map' in numbers['command'] else ''} given, limits of at most "
-        f"{3.6 * numbers['max_limit_mps']:.0f} km/h; {row['drives']} drives a planner, {row['seconds']:.0f} s in all."
-        "\n\n"
+        f"{maps}; limits of at most {3.6 * numbers['max_limit_mps']:.0f} km/h; "
+        f"{row['seconds'] / max(row['drives'], 1):.0f} s a drive.\n\n"
     )
 
 
