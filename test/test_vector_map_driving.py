@@ -26,6 +26,7 @@ from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.lanelet_file import load_map
+from reflectdrive_ros.ros.lanelets import MapElements
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.vector_map import VectorMap, read_elements
@@ -160,7 +161,7 @@ def test_of_many_maps_at_once_the_newest_is_read_and_the_others_are_not_waited_f
     def slowly(data):
         read.append(data)
         go_on.wait(30.0)
-        return {}
+        return MapElements({})
 
     monkeypatch.setattr(vector_map, "read_elements", slowly)
     received = VectorMap("map", ThreadPoolExecutor(1))

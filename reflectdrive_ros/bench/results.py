@@ -20,6 +20,7 @@ from rich.console import Console
 from ..command import command
 from ..documents import read_json
 from ..errors import UserError
+from ..evaluation.driving_scores import RANDOM_WEIGHTS
 from ..evaluation.open_loop import format_difference
 from ..files import shown
 from .decoding import expert_sentence
@@ -306,7 +307,7 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
     drives: dict[tuple[str, str], dict[str, Numbers]] = {}
     for stem, numbers in files.items():
         if "route_completion" in numbers and stem != PLANNERS_DRIVES:
-            of_network = numbers["planner"].removesuffix(" random weights")
+            of_network = numbers["planner"].removesuffix(f" {RANDOM_WEIGHTS}")
             drives.setdefault((numbers.get("judge", ""), of_network), {})[stem] = numbers
     for (judge, planner), some in sorted(drives.items()):
         worlds = f"Judge `{judge}`" if judge else "Generated towns"

@@ -6,7 +6,7 @@ Imports neither lanelet2 nor anything heavy, so that the short-lived process tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,17 +72,18 @@ def _lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
     found = {}
     for lanelet in lanelet2_map.laneletLayer:
         tags = lanelet.attributes
+        subtype = str(tags["subtype"]) if "subtype" in tags else ""
         found[int(lanelet.id)] = Lanelet(
             line_points(lanelet.leftBound),
             line_points(lanelet.rightBound),
             line_points(lanelet.centerline if lanelet.centerline.id else ()),  # one that lanelet2 made up has no id
-            for_cars=not ("subtype" in tags and tags["subtype"] in (*NOT_FOR_CARS, SHOULDER)),
+            for_cars=subtype not in (*NOT_FOR_CARS, SHOULDER),
             limit_mps=speed_mps(tags["speed_limit"]) if "speed_limit" in tags else np.nan,
             left_z_m=line_elevation(lanelet.leftBound),
             right_z_m=line_elevation(lanelet.rightBound),
             turn=tags["turn_direction"] if "turn_direction" in tags and tags["turn_direction"] in TURNS else "",
             lights=tuple(lights_of(lanelet.regulatoryElements)),
-            is_shoulder="subtype" in tags and tags["subtype"] == SHOULDER,
+            is_shoulder=subtype == SHOULDER,
         )
     return found
 
@@ -125,10 +126,12 @@ def pack(elements: MapElements) -> dict[str, Array]:
     lights = [(row, light) for row, lanelet in enumerate(lanelets.values()) for light in lanelet.lights]
     no_line = np.full((2, 2), np.nan)
     lines = [line for lanelet in lanelets.values() for line in (lanelet.left, lanelet.right, lanelet.centerline)]
+    points, ends = _join_lines(lines)
+    area_points, area_ends = _join_lines(outlines)
     return {
         "ids": np.array(list(lanelets), np.int64),
-        "points": np.concatenate([np.zeros((0, 2)), *lines]),
-        "ends": np.cumsum([len(line) for line in lines], dtype=np.int64),
+        "points": points,
+        "ends": ends,
         "for_cars": np.array([lanelet.for_cars for lanelet in lanelets.values()], bool),
         "shoulders": np.array([lanelet.is_shoulder for lanelet in lanelets.values()], bool),
         "limits_mps": np.array([lanelet.limit_mps for lanelet in lanelets.values()], float),
@@ -141,43 +144,48 @@ def pack(elements: MapElements) -> dict[str, Array]:
         "stop_lines": np.reshape(
             [no_line if light.stop_line is None else light.stop_line for _, light in lights], (-1, 2, 2)
         ).astype(float),
-        "area_points": np.concatenate([np.zeros((0, 2)), *outlines]),
-        "area_ends": np.cumsum([len(outline) for outline in outlines], dtype=np.int64),
+        "area_points": area_points,
+        "area_ends": area_ends,
     }
+
+
+def _join_lines(lines: Sequence[Array]) -> tuple[Array, Array]:
+    """All points (N, 2) of lines, one after the other, and where each line ends."""
+    return np.concatenate([np.zeros((0, 2)), *lines]), np.cumsum([len(line) for line in lines], dtype=np.int64)
 
 
 def unpack(arrays: Mapping[str, Array]) -> MapElements:
     """The elements of packed arrays. Raises ValueError if the arrays do not fit together."""
-    return MapElements(_unpack_lanelets(arrays), _unpack_intersections(arrays["area_points"], arrays["area_ends"]))
+    return MapElements(_unpack_lanelets(arrays), _split_lines(arrays["area_points"], arrays["area_ends"]))
 
 
-def _unpack_intersections(points: Array, ends: Array) -> tuple[Array, ...]:
+def _split_lines(points: Array, ends: Array) -> tuple[Array, ...]:
+    """The lines of `_join_lines`. Raises ValueError."""
     whole = (
         ends.ndim == 1
-        and (ends.dtype.kind, points.dtype.kind) == ("i", "f")
+        and (points.dtype.kind, ends.dtype.kind) == ("f", "i")
         and (np.diff(ends, prepend=0) >= 0).all()
         and points.shape == (ends[-1] if len(ends) else 0, 2)
     )
     if not whole:
-        raise ValueError("the arrays of intersections do not fit together")
+        raise ValueError("the points of lines and their ends do not fit together")
     return tuple(np.split(points, ends[:-1])) if len(ends) else ()
 
 
 def _unpack_lanelets(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
-    ids, points, ends = arrays["ids"], arrays["points"], arrays["ends"]
+    ids, ends = arrays["ids"], arrays["ends"]
+    lines = _split_lines(arrays["points"], ends)
     for_cars, shoulders, limits_mps, z_m = (arrays[name] for name in ("for_cars", "shoulders", "limits_mps", "z_m"))
     turns, light_rows, light_groups, stop_lines = (
         arrays[name] for name in ("turns", "light_rows", "light_groups", "stop_lines")
     )
-    count, kinds = len(ids), [array.dtype.kind for array in (ids, points, ends, for_cars, shoulders, limits_mps, z_m)]
+    count, kinds = len(ids), [array.dtype.kind for array in (ids, for_cars, shoulders, limits_mps, z_m)]
     light_kinds = [array.dtype.kind for array in (turns, light_rows, light_groups, stop_lines)]
     whole = (
-        ends.shape == (3 * count,)
+        len(lines) == 3 * count
         and for_cars.shape == shoulders.shape == limits_mps.shape == (count,)
-        and points.shape == (ends[-1] if count else 0, 2)
-        and kinds == [*"ifibbff"]
+        and kinds == [*"ibbff"]
         and light_kinds == [*"iiif"]
-        and (np.diff(ends, prepend=0) >= 0).all()
         and z_m.shape == (np.diff(ends, prepend=0).reshape(count, 3)[:, :2].sum(),)
         and turns.shape == (count,)
         and ((turns >= 0) & (turns < len(TURNS))).all()
@@ -187,7 +195,6 @@ def _unpack_lanelets(arrays: Mapping[str, Array]) -> dict[int, Lanelet]:
     )
     if not whole:
         raise ValueError("the arrays do not fit together")
-    lines = np.split(points, ends[:-1])
     elevations = np.split(z_m, np.cumsum(np.diff(ends, prepend=0).reshape(count, 3)[:, :2])[:-1])
     lights: dict[int, list[LaneletLight]] = {}
     for row, group_id, line in zip(light_rows.tolist(), light_groups.tolist(), stop_lines, strict=True):

@@ -10,6 +10,7 @@ lanelet2's own router finds no way through the map.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,17 @@ def write_archive(road_map: RoadMap) -> bytes:
     def line_string(points: Array) -> Any:
         return core.LineString3d(next(ids), [core.Point3d(next(ids), x, y, 0.0) for x, y in points.tolist()])
 
+    def strip(own_id: int, centerline: Array, width_m: float, attributes: Mapping[str, str]) -> Any:
+        left, right = (line_string(bound(centerline, width_m, side)) for side in (1.0, -1.0))
+        lanelet = core.Lanelet(own_id, left, right)
+        for name, value in attributes.items():
+            lanelet.attributes[name] = value
+        return lanelet
+
     lanelets = {}
     for key, lane in lanes.items():
-        left, right = (line_string(bound(lane.lane.centerline, lane.width_m, side)) for side in (1.0, -1.0))
-        lanelet = core.Lanelet(lanelet_id(key), left, right)
-        lanelet.centerline = line_string(lane.lane.centerline)
-        for name, value in tags(lane).items():
-            lanelet.attributes[name] = value
-        lanelets[key] = lanelet
+        lanelets[key] = strip(lanelet_id(key), lane.lane.centerline, lane.width_m, tags(lane))
+        lanelets[key].centerline = line_string(lane.lane.centerline)
     for index, signal in enumerate(road_map.signals):
         stop_line, lamps = line_string(signal.stop_line), line_string(lamp_line(road_map, signal))
         stop_line.attributes["type"], lamps.attributes["type"] = "stop_line", "traffic_light"
@@ -70,11 +74,8 @@ def write_archive(road_map: RoadMap) -> bytes:
         entry = next((key for key in signal.connectors if key in lanelets), None)  # the rest lies inside the junction
         if entry is not None:
             lanelets[entry].addRegulatoryElement(light)
-    shoulders = []
-    for strip in road_map.shoulders:
-        left, right = (line_string(bound(strip.centerline, strip.width_m, side)) for side in (1.0, -1.0))
-        shoulders.append(core.Lanelet(next(ids), left, right))
-        shoulders[-1].attributes["type"], shoulders[-1].attributes["subtype"] = "lanelet", "road_shoulder"
+    beside = {"type": "lanelet", "subtype": "road_shoulder"}
+    shoulders = [strip(next(ids), each.centerline, each.width_m, beside) for each in road_map.shoulders]
     drawn = core.createMapFromLanelets([*lanelets.values(), *shoulders])
     for junction in road_map.junctions.values():
         outline = shapely.get_coordinates(junction.exterior)[:-1].tolist()

@@ -163,11 +163,10 @@ def read(net_file: Path, name: str) -> RoadMap:
         signals=_signals(net, lanes, keys),
         edges_after=_edges_after(links, lanes, keys, road_edges),
         shoulders=tuple(
-            Shoulder(line, _width(lane))
-            for edge_id, edge in edges.items()
-            if edge_id in road_edges
-            for lane in filter(_is_shoulder, edge.iter("lane"))
-            if len(line := geometry.distinct_points(parse_shape(lane.get("shape")), closer_than=1e-3)) > 1
+            Shoulder(line, width_m)
+            for line, width_m in _lane_lines(
+                edges, lambda edge, lane: edge.get("id") in road_edges and _is_shoulder(lane)
+            )
         ),
     )
 
@@ -322,10 +321,15 @@ def _lane_shapes(edges: Mapping[str, Element], wanted: Callable[[Element, Elemen
 
 def _lane_polygons(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Any]:
     """Polygons of the lanes that `wanted` selects."""
+    lines = _lane_lines(edges, wanted)
+    return _buffer_lines([line for line, _ in lines], [width_m / 2 for _, width_m in lines])
+
+
+def _lane_lines(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[tuple[Array, float]]:
+    """Centreline and width in m of the lanes that `wanted` selects and that have a length."""
     chosen = [lane for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)]
     lines = [geometry.distinct_points(parse_shape(lane.get("shape")), closer_than=1e-3) for lane in chosen]
-    kept = [(line, _width(lane) / 2) for line, lane in zip(lines, chosen, strict=True) if len(line) > 1]
-    return _buffer_lines([line for line, _ in kept], [half for _, half in kept])
+    return [(line, _width(lane)) for line, lane in zip(lines, chosen, strict=True) if len(line) > 1]
 
 
 def _rings(polygons: Iterable[Any]) -> tuple[Array, ...]:
