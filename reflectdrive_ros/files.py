@@ -12,8 +12,9 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
-import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,11 +147,17 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     Files of `folder` with other names stay. Raises OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=PART, dir=folder.parent) as part:
-        yield Path(part)
+    # the name is known before the folder exists: a signal between its creation and the block leaves nothing behind,
+    # as it can with tempfile.TemporaryDirectory
+    part = folder.parent / f".{folder.name}.{uuid.uuid4().hex}{PART}"
+    try:
+        part.mkdir(mode=0o700)
+        yield part
         folder.mkdir(exist_ok=True)
-        for file in Path(part).iterdir():
+        for file in part.iterdir():
             os.replace(file, folder / file.name)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _flush_names(folder: Path) -> None:

@@ -120,6 +120,20 @@ def test_a_folder_gets_all_its_files_when_the_block_ends_and_none_when_it_is_bro
     assert [path.name for path in folder.parent.iterdir()] == ["made"]
 
 
+def test_a_signal_that_arrives_while_the_folder_is_created_leaves_nothing(tmp_path, monkeypatch):
+    mkdir = os.mkdir
+
+    def mkdir_and_signal(path, *args, **named):
+        mkdir(path, *args, **named)
+        if str(path).endswith(".part"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "mkdir", mkdir_and_signal)
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "made"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_locked_folder_is_refused_to_another_and_is_gone_again_where_nothing_was_written(tmp_path):
     folder = tmp_path / "in" / "made"
     with lock_folder(folder):
