@@ -14,7 +14,7 @@ from test_inputs import instant, ready, small
 from test_report import frame
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.config import InputsConfig
+from reflectdrive_ros.config import InputsConfig, VehicleConfig
 from reflectdrive_ros.domain import Verdict
 from reflectdrive_ros.replay import recorded_world
 from reflectdrive_ros.ros import convert, outputs, topics
@@ -203,7 +203,7 @@ def driven():
 
 def test_a_recorded_drive_stays_on_the_maps_road(lanelets, driven):
     poses, _ = driven
-    space = MapDrivableArea(lanelets, AtOnce())
+    space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
     with pytest.raises(BadMessage, match="is being computed"):
         space.around(ego(5.0, at=poses[0]))
     rooms = [float(drivable.clearances(space.around(ego(5.0, at=pose)), np.zeros(2))) for pose in poses]
@@ -214,30 +214,30 @@ def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
     from test_lanelet_map import MAP
 
     poses, _ = driven
-    around = recorded_world.drivable_grids(load_map(InputsConfig(lanelet_map=str(MAP))))
+    around = recorded_world.drivable_grids(load_map(InputsConfig(lanelet_map=str(MAP))), VehicleConfig())
     grids = [around(frame(0.0, (1.0,), map_from_ego=pose)) for pose in (poses[0], poses[len(poses) // 2], poses[-1])]
     assert all(drivable.clearances(grid, np.zeros(2)) > -1.0 for grid in grids)
     assert around(frame(0.0, (1.0,), map_from_ego=poses[0] + np.array([5e4, 0.0, 0.0]))) is None
-    assert recorded_world.drivable_grids(None)(frame(0.0, (1.0,))) is None
+    assert recorded_world.drivable_grids(None, VehicleConfig())(frame(0.0, (1.0,))) is None
 
 
 def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
     poses, _ = driven
-    space = MapDrivableArea(lanelets, AtOnce())
+    space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
     begun = poses[len(poses) // 2]
     with pytest.raises(BadMessage, match="is being computed"):
         space.around(ego(5.0, at=begun))
     here = geometry.compose(begun, np.array([12.0, 0.5, 0.2]))
     points = np.random.default_rng(0).uniform((-10, -15), (60, 15), (500, 2))
     riding = drivable.clearances(space.around(ego(5.0, at=here)), points)
-    anew = drivable.clearances(build_grid(lanelets, here), points)
+    anew = drivable.clearances(build_grid(lanelets, here, None, VehicleConfig()), points)
     np.testing.assert_allclose(riding, anew, atol=0.3)
 
 
 def test_a_car_off_the_map_is_told_so(lanelets, driven):
     poses, _ = driven
     for shift, words in ((np.array([5e4, 0, 0]), "has no road near the car"), (np.array([0, 0, 0]), None)):
-        space = MapDrivableArea(lanelets, AtOnce())
+        space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
         for _ in range(2):
             try:
                 space.around(ego(5.0, at=poses[0] + shift))

@@ -105,12 +105,14 @@ def some_lanelets(draw):
     return Lanelet(left, right, centerline, for_cars, draw(st.floats()), left_z, right_z, is_shoulder=shoulder)
 
 
-@given(st.dictionaries(st.integers(-(2**63), 2**63 - 1), some_lanelets(), max_size=4), st.lists(lines, max_size=3))
-def test_packed_lanelets_are_the_lanelets_again(lanelets, outlines):
-    elements = unpack(pack(MapElements(lanelets, tuple(outlines))))
+@given(
+    st.dictionaries(st.integers(-(2**63), 2**63 - 1), some_lanelets(), max_size=4), *[st.lists(lines, max_size=3)] * 2
+)
+def test_packed_lanelets_are_the_lanelets_again(lanelets, outlines, borders):
+    elements = unpack(pack(MapElements(lanelets, tuple(outlines), tuple(borders))))
     again = elements.lanelets
     assert again.keys() == lanelets.keys()
-    for one, other in zip(elements.intersections, outlines, strict=True):
+    for one, other in zip((*elements.intersections, *elements.borders), (*outlines, *borders), strict=True):
         np.testing.assert_array_equal(one, other)
     for name, lanelet in lanelets.items():
         for part in ("left", "right", "centerline", "for_cars", "is_shoulder", "limit_mps", "left_z_m", "right_z_m"):

@@ -193,7 +193,7 @@ class ReplayChunks:
 
     @cached_property
     def _space(self) -> Any:
-        return drivable_grids(self._map)
+        return drivable_grids(self._map, self._config.vehicle)
 
     @cached_property
     def _map(self) -> LaneletMap | None:

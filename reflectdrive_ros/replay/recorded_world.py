@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import cv2
 import numpy as np
 
-from ..config import Config
+from ..config import Config, VehicleConfig
 from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, TokenTrace, Verdict
 from ..planning.corrections import draft_and_corrections
 from ..ros import cdr, convert, image_decoding, rotations
@@ -117,11 +117,11 @@ def find_map(whole: BagSlice, config: Config) -> LaneletMap | None:
     return None
 
 
-def drivable_grids(lanelets: LaneletMap | None) -> Callable[[ReplayFrame], DrivableGrid | None]:
+def drivable_grids(lanelets: LaneletMap | None, vehicle: VehicleConfig) -> Callable[[ReplayFrame], DrivableGrid | None]:
     """A function that returns the drivable area around a frame; None without a map."""
     if lanelets is None:
         return lambda frame: None
-    known = MapDrivableArea(lanelets, InlineExecutor())
+    known = MapDrivableArea(lanelets, vehicle, InlineExecutor())
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)

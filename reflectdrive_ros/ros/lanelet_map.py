@@ -61,10 +61,11 @@ class MapLights:
 
 
 class LaneletMap:
-    """Lanelets in the map frame, by id, and the areas of intersections."""
+    """Lanelets in the map frame, by id, the areas of intersections, and lines that no car crosses."""
 
     def __init__(self, elements: MapElements, source: MapSource) -> None:
         self.lanelets, self.intersections, self.source = elements.lanelets, elements.intersections, source
+        self.borders = [shapely.LineString(line) for line in elements.borders if len(line) >= 2]
 
     def route(self, message: Any, map_frame: str, points_max: int) -> tuple[Array, Array]:
         """Poses (L, 3) in the map from start to goal of an autoware_planning_msgs/LaneletRoute, and speed limits (L,)

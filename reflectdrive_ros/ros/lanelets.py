@@ -19,6 +19,7 @@ KMH, MPH = 1 / 3.6, 0.44704  # m/s
 TURNS = ("", "left", "straight", "right")  # of Autoware's tag turn_direction; empty: none
 STOP_LINE_MIN_M = 0.1  # a shorter stop line has no direction and counts as none
 INTERSECTION_AREA = "intersection_area"  # Autoware's type of the polygon around a junction
+BORDERS = ("road_border", "curbstone", "guard_rail", "fence", "wall")  # types of lines that no car crosses
 SHOULDER = "road_shoulder"  # Autoware's subtype of lanelets beside a road, along which no lane leads
 NOT_FOR_CARS = ("crosswalk", "walkway", "shared_walkway", "stairs", "bicycle_lane")
 
@@ -53,19 +54,21 @@ class MapElements:
 
     lanelets: Mapping[int, Lanelet]  # by id
     intersections: tuple[Array, ...] = ()  # (N, 2) outlines of the areas of junctions, map frame, metres
+    borders: tuple[Array, ...] = ()  # (N, 2) lines of the types BORDERS, likewise
 
 
 def elements_of(lanelet2_map: Any) -> MapElements:
     """The elements of a lanelet2.core.LaneletMap."""
-    return MapElements(_lanelets_of(lanelet2_map), tuple(_intersections_of(lanelet2_map)))
+    areas, lines = lanelet2_map.polygonLayer, lanelet2_map.lineStringLayer
+    # lanelets cover a junction only where they cross it
+    intersections = tuple(line_points(area) for area in areas if type_of(area) == INTERSECTION_AREA)
+    borders = tuple(line_points(line) for line in lines if type_of(line) in BORDERS)
+    return MapElements(_lanelets_of(lanelet2_map), intersections, borders)
 
 
-def _intersections_of(lanelet2_map: Any) -> Iterator[Array]:
-    """Outlines of the polygons of type intersection_area. Lanelets cover a junction only where they cross it."""
-    for polygon in lanelet2_map.polygonLayer:
-        tags = polygon.attributes
-        if "type" in tags and tags["type"] == INTERSECTION_AREA:
-            yield line_points(polygon)
+def type_of(element: Any) -> str:
+    """The tag `type` of an element of lanelet2; "" where it has none."""
+    return str(element.attributes["type"]) if "type" in element.attributes else ""
 
 
 def _lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
@@ -121,13 +124,14 @@ def speed_mps(text: str) -> float:
 def pack(elements: MapElements) -> dict[str, Array]:
     """A few flat arrays: all points one after the other, and where each line of each lanelet ends; elevations of the
     bounds' points likewise; one row for each light of a lanelet, its stop line NaN where the map has none; outlines
-    of intersections like the lines."""
-    lanelets, outlines = elements.lanelets, elements.intersections
+    of intersections and borders like the lines."""
+    lanelets = elements.lanelets
     lights = [(row, light) for row, lanelet in enumerate(lanelets.values()) for light in lanelet.lights]
     no_line = np.full((2, 2), np.nan)
     lines = [line for lanelet in lanelets.values() for line in (lanelet.left, lanelet.right, lanelet.centerline)]
     points, ends = _join_lines(lines)
-    area_points, area_ends = _join_lines(outlines)
+    area_points, area_ends = _join_lines(elements.intersections)
+    border_points, border_ends = _join_lines(elements.borders)
     return {
         "ids": np.array(list(lanelets), np.int64),
         "points": points,
@@ -146,6 +150,8 @@ def pack(elements: MapElements) -> dict[str, Array]:
         ).astype(float),
         "area_points": area_points,
         "area_ends": area_ends,
+        "border_points": border_points,
+        "border_ends": border_ends,
     }
 
 
@@ -156,7 +162,11 @@ def _join_lines(lines: Sequence[Array]) -> tuple[Array, Array]:
 
 def unpack(arrays: Mapping[str, Array]) -> MapElements:
     """The elements of packed arrays. Raises ValueError if the arrays do not fit together."""
-    return MapElements(_unpack_lanelets(arrays), _split_lines(arrays["area_points"], arrays["area_ends"]))
+    return MapElements(
+        _unpack_lanelets(arrays),
+        _split_lines(arrays["area_points"], arrays["area_ends"]),
+        _split_lines(arrays["border_points"], arrays["border_ends"]),
+    )
 
 
 def _split_lines(points: Array, ends: Array) -> tuple[Array, ...]:

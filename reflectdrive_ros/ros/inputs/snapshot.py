@@ -135,9 +135,9 @@ class Inputs(CameraPairs):
         tracked = None if ego is None else self._tracked(objects, ego, now_ns)
         agents = None if ego is None or tracked is None else convert.agents_to_ego_frame(tracked, ego)
         agents = None if tracked is None or agents is None else self._with_motion(tracked, agents)
-        drivable = None if ego is None else self._drivable_space(grid, ego, now_ns)
         obstacles = None if ego is None else self._boxes(cloud, ego, agents, now_ns)
         route_map = self._route_in_map(route, problems)
+        drivable = None if ego is None else self._drivable_space(grid, ego, route_map, now_ns)
         ahead = None
         if ego is not None and route_map is not None:
             limited = limits_along(
@@ -347,14 +347,17 @@ class Inputs(CameraPairs):
         self._cache.boxes, self.ignored["obstacles"] = (cloud[1], found), found.ignored
         return clouds.boxes_to_ego_frame(found, ego)
 
-    def _drivable_space(self, grid: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> DrivableGrid | None:
+    def _drivable_space(
+        self, grid: tuple[int, Any] | None, ego: EgoState, route: MapRoute | None, now_ns: int
+    ) -> DrivableGrid | None:
         """Drivable area in the ego frame; None (unknown, not the same as no road) without a usable grid or map."""
         try:
             if self._config.inputs.drivable_type == "map":
                 lanelets = self._newest_map()
                 if self._map_drivable is None or self._map_drivable.lanelets is not lanelets:
-                    self._map_drivable = MapDrivableArea(lanelets, self._map_executor)
-                found = self._map_drivable.around(ego)
+                    self._map_drivable = MapDrivableArea(lanelets, self._config.vehicle, self._map_executor)
+                of_map = route is not None and self._config.inputs.route_type == "lanelet"
+                found = self._map_drivable.around(ego, route.poses if route is not None and of_map else None)
                 self._cache.map_fault = ""
                 return found
             if self._config.inputs.drivable_type == "none":
