@@ -14,7 +14,9 @@ from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.planning.repair import repair_points
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.scoring.limits import STOP_GAP_M
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check
+from reflectdrive_ros.sim.ego import Ego, step_ego
 
 FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m
 
@@ -64,6 +66,23 @@ def test_the_car_stops_before_a_red_light_and_waits(speed_mps):
     assert all(report.verdict is Verdict.OK for report in reports)
     assert reports[-1].factors[0].kind is FactorKind.TRAFFIC_LIGHT
     assert "traffic lights" in str(reports[-1].plan.check)
+
+
+@pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
+@pytest.mark.parametrize(("speed_mps", "line_m"), [(3.0, 30.0), (8.0, 30.0), (8.0, 60.0), (13.0, 60.0)])
+def test_a_car_that_lags_behind_its_plans_stops_before_the_line(planner, speed_mps, line_m):
+    """NAVSIM's controller brakes later than planned and rolls on slowly; then the car stands."""
+    scene = with_light(observation(speed=speed_mps), LightState.RED, line_m)
+    engine, car = Engine(config(planner=planner), Clock()), Ego(np.zeros(3), np.eye(8)[0] * speed_mps)
+    for step in range(250):
+        forward = car.map_from_ego[0]
+        lines = replace(scene.stop_lines, ends=scene.stop_lines.ends - [forward, 0.0])
+        state = car.state(scene.stamp_ns + step * SECOND_NS // 10)
+        route = scene.route - [forward, 0.0, 0.0]
+        now = replace(scene, stamp_ns=state.stamp_ns, ego=state, route=route[route[:, 0] > -25.0], stop_lines=lines)
+        car = step_ego(car, engine.step(now).plan, now.stamp_ns, config().vehicle)
+    assert car.speed_mps < 0.02
+    assert 0.3 < line_m - FRONT_M - car.map_from_ego[0] < 1.6
 
 
 def test_the_car_goes_on_when_the_light_turns_green():
@@ -142,7 +161,7 @@ def test_a_stop_line_behind_a_bend_is_found_along_the_route():
     lights = TrafficLights(np.array([1]), np.array([int(LightState.RED)]))
     scene = replace(scene, stop_lines=StopLines(ends, np.array([1])), traffic_lights=lights)
     limits = SafetyContext(scene, config()).limits
-    assert limits.at_m[0] == pytest.approx(30.0 + 12.0 * np.pi / 2 + 18.0 - FRONT_M - 1.0, abs=0.3)
+    assert limits.at_m[0] == pytest.approx(30.0 + 12.0 * np.pi / 2 + 18.0 - FRONT_M - STOP_GAP_M, abs=0.3)
 
 
 def test_the_guard_refuses_a_plan_that_crosses_a_closed_line_and_says_when():
@@ -175,7 +194,7 @@ def test_postprocessing_and_repair_stop_before_the_line():
     assert repaired.safe
     assert repaired.points[-1, 0] + FRONT_M < 25.0
     slowed = postprocess(through[None], scene.ego, 0.3, known.road, known.limits)[0]
-    assert 24.0 - FRONT_M - 1.0 < slowed[-1, 0] < 25.0 - FRONT_M
+    assert 24.0 - FRONT_M - STOP_GAP_M < slowed[-1, 0] < 25.0 - FRONT_M
 
 
 def limited(scene, *stretches):

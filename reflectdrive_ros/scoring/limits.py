@@ -23,7 +23,7 @@ from ..domain import Array, FactorKind, LightState, Observation, PlanningFactor
 from .areas import RedLights
 from .simulate import STEPS
 
-STOP_GAP_M = 1.0  # from the front to a stop line
+STOP_GAP_M = 1.5  # from the front to a stop line
 LEAST_GAP_M = 0.2  # likewise, where more cannot be kept comfortably
 OVER_LINE_MAX_M = 1.5  # a front further over a line goes on: it would block the junction
 CREEP_M = 0.3  # a standing front over a line may move by this much
@@ -186,8 +186,9 @@ class _Builder:
         self.closed.append((ends, float(np.clip(away_m - CREEP_M, 0.0, self.front_m))))
         if on_route:
             wanted_m, most_mps2 = room_m - STOP_GAP_M, COMFORT_BRAKING_MPS2
-            if self.speed_mps > STANDING_MPS and self.speed_mps**2 > 2.0 * most_mps2 * max(wanted_m, 0.0):
-                wanted_m, most_mps2 = room_m - LEAST_GAP_M, guard.emergency_braking_mps2
+            comfortable_m = self.speed_mps**2 / (2.0 * COMFORT_BRAKING_MPS2)
+            if self.speed_mps > STANDING_MPS and comfortable_m > wanted_m:  # no more of the gap is used than it needs
+                wanted_m, most_mps2 = min(comfortable_m, room_m - LEAST_GAP_M), guard.emergency_braking_mps2
             self._add(FactorKind.TRAFFIC_LIGHT, wanted_m, np.inf, 0.0, most_mps2)
 
     def add_speed_limits(self) -> None:

@@ -15,7 +15,7 @@ from ...scoring.limits import COMFORT_BRAKING_MPS2, RouteLimits
 from .speed_profile import MOST_MPS2
 
 FINE_S = 0.1  # step of the slowed motion
-NOTICED_MPS = 0.05  # plans that are faster by less are kept
+NOTICED_MPS = 0.05  # plans that are faster by less are kept, but not where the car has to stand: they would creep on
 
 
 def slow_points(points: Array, limits: RouteLimits, speed_mps: float, dt_s: float) -> Array:
@@ -55,7 +55,7 @@ def slow_distances(along: Array, limits: RouteLimits, speed_mps: float, dt_s: fl
     allowed_mps = limits.allowed_speeds(along[:, :-1], dt_s)
     # A coarse interval may end beyond the place where it should have been slower.
     allowed_mps = np.minimum(allowed_mps, limits.allowed_speeds(along[:, 1:], dt_s) + COMFORT_BRAKING_MPS2 * dt_s)
-    fast = (planned_mps > allowed_mps + NOTICED_MPS).any(axis=1)
+    fast = (planned_mps > allowed_mps + np.where(allowed_mps > 0.0, NOTICED_MPS, 0.0)).any(axis=1)
     if not fast.any():
         return along
     found: Array = along.copy()
