@@ -108,7 +108,7 @@ def test_guidance_moves_the_plan_towards_the_conditions_or_beyond():
     ends = [
         plan(LinearDenoiser(share=0.0), replace(OFF, guidance=g))[0].trajectory.poses[-1, 0] for g in (0.0, 0.9, 2.0)
     ]
-    np.testing.assert_allclose(ends[0], future(6.0, 0.1)[0, -1, 0] * 20 + 10, atol=1e-9)
+    np.testing.assert_allclose(ends[0], future(6.0, 0.1)[0, -1, 0] * 20 + 10, atol=0.01)  # smoothed
     assert ends[0] < ends[1] < 32.0 < ends[2]
 
 
@@ -280,11 +280,25 @@ def test_a_standing_car_speeds_up_as_a_car_can_along_the_predicted_path():
     assert guard.check(made, context, 0.0).verdict is Verdict.OK
     predicted = future(4.5, 0.2)
     path = sampling.in_metres(predicted, SPEC)[0, :, :2]
-    assert np.abs(geometry.project(path, made.trajectory.poses[:, :2])[1]).max() < 0.1
+    assert np.abs(geometry.project(path, made.trajectory.poses[:-1, :2])[1]).max() < 0.1
     assert made.trajectory.poses[0, 0] < 0.05
     assert speeds(made.trajectory)[-1] == pytest.approx(4.5, abs=0.3)
     driving, _ = plan(network, speed=4.5)
-    np.testing.assert_allclose(driving.trajectory.poses[:, :2], path[1:], atol=1e-6)
+    np.testing.assert_allclose(driving.trajectory.poses[:, :2], path[1:], atol=0.15)  # drawn along the straight route
+
+
+def test_a_plan_does_not_have_the_networks_errors_between_its_points():
+    """A network that is 5 cm off, now ahead and now behind, predicts 7 m/s and 9 m/s in turn."""
+    noisy = future(8.0, 0.0)
+    noisy[0, 1::2, 0] += 0.05 / 20.0
+    made, _ = plan(LinearDenoiser(with_all=noisy, share=0.0), speed=8.0)
+    assert np.ptp(np.diff(sampling.in_metres(noisy, SPEC)[0, :, 0])) / 0.1 > 0.9
+    assert np.ptp(speeds(made.trajectory)) < 0.3
+
+
+def test_a_car_that_creeps_stands_where_its_plan_leads_no_further_than_a_metre():
+    made, _ = plan(LinearDenoiser(with_all=future(0.2, 0.0), share=0.0), speed=0.2)
+    assert np.abs(made.trajectory.poses[:, :2]).max() < 0.1
 
 
 def test_a_safe_plan_is_not_repaired_and_one_into_a_standing_car_brakes():

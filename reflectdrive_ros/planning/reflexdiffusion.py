@@ -46,7 +46,7 @@ from .ego_future import ego_poses, line_of
 from .planner import PlannerContext, PlannerState, PlanningError
 from .postprocess.bends import slow_in_bends
 from .postprocess.route_limits import slow_trajectory
-from .postprocess.speed_profile import limit_acceleration
+from .postprocess.speed_profile import hold_standstill, limit_acceleration
 from .postprocess.standstill import without_reversal
 from .postprocess.waypoints import POINT_DT_S, POINTS, trajectories
 from .repair import repair_points
@@ -85,15 +85,12 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     trajectory = reachable(trajectory, observation.ego.speed_mps)
     trajectory = slow_in_bends(trajectory, observation.ego.speed_mps)
     trajectory = slow_trajectory(trajectory, known.limits, observation.ego.speed_mps)
-    repairs = 0
+    points, repairs = hold_standstill(waypoints(trajectory), observation.ego.speed_mps), 0
     if settings.repair and known.can_check:
-        planned = waypoints(trajectory)
-        slower = choose_deceleration(planned, known)
-        repaired = repair_points(slower, known, state.previous)
-        repairs = repaired.iterations
-        if repairs or slower is not planned:
-            dt_s = denoiser.spec.future_dt_s
-            (trajectory,) = trajectories(repaired.points[None], observation.ego.speed_mps, dt_s, known.road)
+        repaired = repair_points(choose_deceleration(points, known), known, state.previous)
+        points, repairs = repaired.points, repaired.iterations
+    # drawn anew: from one pose to the next, 0.1 s later, the network's errors are of several m/s
+    (trajectory,) = trajectories(points[None], observation.ego.speed_mps, denoiser.spec.future_dt_s, known.road)
     trajectory = at_interval(trajectory, planner_context.config.output.dt_s)
     result = Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory, StepKind.FULL)
     result = replace(result, check=safety_check(result, known, repairs))
