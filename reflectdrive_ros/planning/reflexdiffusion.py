@@ -89,7 +89,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     if settings.repair and known.can_check:
         repaired = repair_points(choose_deceleration(points, known), known, state.previous)
         points, repairs = repaired.points, repaired.iterations
-    # drawn anew: from one pose to the next, 0.1 s later, the network's errors are of several m/s
+    # through the points only: from one pose to the next, 0.1 s later, the network is off by up to several m/s
     (trajectory,) = trajectories(points[None], observation.ego.speed_mps, denoiser.spec.future_dt_s, known.road)
     trajectory = at_interval(trajectory, planner_context.config.output.dt_s)
     result = Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory, StepKind.FULL)
