@@ -6,6 +6,7 @@ from scenes import ego
 
 from reflectdrive_ros import geometry
 from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.kinematics import box_centres
 from reflectdrive_ros.replay.recorded_world import InlineExecutor
 from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.lanelet_map import LaneletMap, MapSource
@@ -39,16 +40,11 @@ def route():
     return np.column_stack([line, geometry.headings_along(line)])
 
 
-def room(grid, pose=None):
-    """(P,) lower bounds of the room of a car on the route, every metre; `pose` (3,) of the grid in the map."""
+def room(grid):
+    """(P,) lower bounds of the room of a car on the route, every metre, in a grid around the origin of the map."""
     along = np.arange(5.0, geometry.arc_lengths(way(RADIUS_M))[-1] - 5.0)
-    centres = [
-        geometry.compose(each, np.array([CAR.rear_axle_to_center_m, 0.0, 0.0]))
-        for each in geometry.sample(way(RADIUS_M), along)
-    ]
-    ego_from_map = geometry.invert(np.zeros(3) if pose is None else pose)
-    poses = np.array([geometry.compose(ego_from_map, each) for each in centres])
-    return drivable.outline_clearances(grid, poses, np.array([CAR.length_m, CAR.width_m]))
+    centres = box_centres(geometry.sample(way(RADIUS_M), along), CAR)
+    return drivable.outline_clearances(grid, centres, np.array([CAR.length_m, CAR.width_m]))
 
 
 def test_a_car_that_sweeps_more_than_its_lanelet_may_follow_its_route():

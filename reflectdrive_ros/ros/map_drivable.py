@@ -21,6 +21,7 @@ import shapely
 from .. import geometry
 from ..config import VehicleConfig
 from ..domain import Array, DrivableGrid, EgoState
+from ..kinematics import box_centres
 from ..scoring import drivable
 from .convert import BadMessage
 from .lanelet_map import LaneletMap
@@ -113,8 +114,7 @@ def boxes_along(route: Array, place: Array, reach_m: float, vehicle: VehicleConf
     poses = geometry.sample(route[:, :2], np.arange(0.0, geometry.arc_lengths(route)[-1] + ROUTE_STEP_M, ROUTE_STEP_M))
     near = poses[np.hypot(*(poses[:, :2] - place).T) <= reach_m]
     size = np.array([vehicle.length_m, vehicle.width_m]) + 2.0 * ROUTE_MARGIN_M
-    outline = drivable.corners(size) + np.array([vehicle.rear_axle_to_center_m, 0.0])
-    return np.array([shapely.Polygon(geometry.transform_points(pose, outline)) for pose in near], object)
+    return np.asarray(shapely.polygons(geometry.box_corners(box_centres(near, vehicle), size)))
 
 
 def beside_road(road: Any, boxes: Array, borders: Sequence[Any]) -> list[Any]:

@@ -356,8 +356,8 @@ class Inputs(CameraPairs):
                 lanelets = self._newest_map()
                 if self._map_drivable is None or self._map_drivable.lanelets is not lanelets:
                     self._map_drivable = MapDrivableArea(lanelets, self._config.vehicle, self._map_executor)
-                of_map = route is not None and self._config.inputs.route_type == "lanelet"
-                found = self._map_drivable.around(ego, route.poses if route is not None and of_map else None)
+                of_map = route if self._config.inputs.route_type == "lanelet" else None
+                found = self._map_drivable.around(ego, None if of_map is None else of_map.poses)
                 self._cache.map_fault = ""
                 return found
             if self._config.inputs.drivable_type == "none":
