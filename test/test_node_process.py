@@ -1,6 +1,7 @@
 """The node's process: the settings it takes or refuses at its start, what it tells of itself, and how it ends."""
 
 import ast
+import configparser
 import os
 import signal
 import subprocess
@@ -113,10 +114,10 @@ def test_the_node_ends_quickly_and_cleanly(tmp_path, signal_number):
 
 
 GROUP = """
-import signal, subprocess, sys
+import os, signal, subprocess, sys
 signal.signal(signal.SIGINT, lambda number, frame: None)
 processes = [subprocess.Popen([sys.executable, "-m", *words.split()]) for words in sys.argv[1:]]
-sys.exit(max(abs(process.wait()) for process in processes))
+os._exit(max(abs(process.wait()) for process in processes))  # Python's own shutdown drops the handler
 """
 NODE = "reflectdrive_ros.ros.node --ros-args -r __ns:=/planning/reflectdrive -p use_sim_time:=true"
 NODE += f" -p config_file:={ROOT / 'config' / 'demo.yaml'} -p planner:=route_follower"
@@ -150,6 +151,40 @@ def test_ctrl_c_ends_the_node_and_the_world_of_a_terminal_within_two_seconds(tmp
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert "Traceback" not in log.read_text()
+
+
+SCRIPT = "import sys; sys.argv[0] = '{name}'; from {module} import {function}; sys.exit({function}())"
+WORDS = {"planner": (NODE.split()[1:], "planner route_follower"), "world": ([], "the world is")}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_console_script_ends_with_exit_code_zero_however_often_ctrl_c_comes(tmp_path, name):
+    """`ros2 launch` starts these scripts, and sends each the Ctrl-C that the terminal sends too."""
+    if name == "world":
+        pytest.importorskip("libsumo", reason="SUMO is not installed (extra: sim)")
+    scripts = configparser.ConfigParser()
+    scripts.read(ROOT / "setup.cfg")
+    entries = dict(line.split(" = ") for line in scripts["options.entry_points"]["console_scripts"].split("\n") if line)
+    module, function = entries[name].split(":")
+    words, started = WORDS[name]
+    log = tmp_path / "log.txt"
+    with log.open("wb") as sink:
+        command = [sys.executable, "-c", SCRIPT.format(name=name, module=module, function=function), *words]
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+    try:
+        until = time.perf_counter() + 60.0
+        while started not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.perf_counter() < until, log.read_text()
+            time.sleep(0.1)
+        while process.poll() is None and time.perf_counter() < until:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.002)
+        assert process.wait(10.0) == 0, log.read_text()
+    finally:
+        process.kill()
         process.wait()
     assert "Traceback" not in log.read_text()
 

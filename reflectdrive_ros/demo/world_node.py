@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import rclpy
 from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
@@ -255,8 +255,19 @@ def new_context(args: list[str] | None = None) -> Context:
     return context
 
 
+def program() -> NoReturn:
+    """`ros2 run reflectdrive world`. Ctrl-C may arrive twice, from the terminal and from `ros2 launch`: the handlers
+    that drop the second stay until the process ends."""
+    with raise_on_signal():
+        try:
+            code = main()
+        except KeyboardInterrupt:
+            code = 0
+        os._exit(code)
+
+
 def main(args: list[str] | None = None) -> int:
-    """`ros2 run reflectdrive world`"""
+    """Publishes the world that the arguments describe; returns the exit code."""
     given = sys.argv[1:] if args is None else args
     parser = argparse.ArgumentParser(prog="world", description=__doc__, formatter_class=HelpFormatter)
     world_bag.add_world_arguments(parser)
@@ -274,7 +285,7 @@ def main(args: list[str] | None = None) -> int:
         os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
     config = Config()
     try:
-        with raise_on_signal(), world_bag.open_world(parsed, config) as world:
+        with world_bag.open_world(parsed, config) as world:
             context = new_context(given)
             node = WorldNode(
                 world, config, world_bag.camera_rig(config), context=context, trajectory_topic=parsed.trajectory
@@ -284,8 +295,6 @@ def main(args: list[str] | None = None) -> int:
     except UserError as fault:
         sys.stderr.write(f"world: {fault}\n")
         return 2
-    except KeyboardInterrupt:
-        pass
     return 0
 
 
@@ -305,4 +314,4 @@ def run(node: WorldNode, seconds: float | None, pace: Pacing) -> None:
 
 
 if __name__ == "__main__":
-    os._exit(main())
+    program()

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import rclpy
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
@@ -314,8 +314,16 @@ def start_node() -> PlannerNode | FaultNode:
         return node
 
 
+def program() -> NoReturn:
+    """`ros2 run reflectdrive planner [--ros-args -p config_file:=FILE -p SETTING:=VALUE ...]`
+
+    Without Python's own shutdown, which restores the default handlers: a second Ctrl-C would end the process by signal.
+    """
+    os._exit(main())
+
+
 def main(args: list[str] | None = None) -> int:
-    """`ros2 run reflectdrive planner [--ros-args -p config_file:=FILE -p SETTING:=VALUE ...]`"""
+    """Runs the node until a signal ends it; returns the exit code."""
     given = sys.argv[1:] if args is None else args
     parser = argparse.ArgumentParser(
         prog="planner",
@@ -375,4 +383,4 @@ def main(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os._exit(main())
+    program()
