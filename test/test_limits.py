@@ -14,7 +14,7 @@ from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.planning.repair import repair_points
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.scoring.limits import STOP_GAP_M
+from reflectdrive_ros.scoring.limits import OVER_LINE_MAX_M, STOP_GAP_M
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check
 from reflectdrive_ros.sim.ego import Ego, step_ego
 
@@ -68,21 +68,58 @@ def test_the_car_stops_before_a_red_light_and_waits(speed_mps):
     assert "traffic lights" in str(reports[-1].plan.check)
 
 
-@pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
-@pytest.mark.parametrize(("speed_mps", "line_m"), [(3.0, 30.0), (8.0, 30.0), (8.0, 60.0), (13.0, 60.0)])
-def test_a_car_that_lags_behind_its_plans_stops_before_the_line(planner, speed_mps, line_m):
-    """NAVSIM's controller brakes later than planned and rolls on slowly; then the car stands."""
-    scene = with_light(observation(speed=speed_mps), LightState.RED, line_m)
-    engine, car = Engine(config(planner=planner), Clock()), Ego(np.zeros(3), np.eye(8)[0] * speed_mps)
-    for step in range(250):
+def drive_with_lag(scene, line_m, seconds, planner="constant_velocity"):
+    """Gap in m from the front to the line at the end, and speeds (T,), of a car under NAVSIM's controller, which
+    brakes later than planned and rolls on slowly."""
+    engine, car = Engine(config(planner=planner), Clock()), Ego(np.zeros(3), np.eye(8)[0] * scene.ego.speed_mps)
+    speeds = []
+    for step in range(round(seconds / 0.1)):
         forward = car.map_from_ego[0]
         lines = replace(scene.stop_lines, ends=scene.stop_lines.ends - [forward, 0.0])
         state = car.state(scene.stamp_ns + step * SECOND_NS // 10)
         route = scene.route - [forward, 0.0, 0.0]
         now = replace(scene, stamp_ns=state.stamp_ns, ego=state, route=route[route[:, 0] > -25.0], stop_lines=lines)
         car = step_ego(car, engine.step(now).plan, now.stamp_ns, config().vehicle)
-    assert car.speed_mps < 0.02
-    assert 0.3 < line_m - FRONT_M - car.map_from_ego[0] < 1.6
+        speeds.append(car.speed_mps)
+    return line_m - FRONT_M - car.map_from_ego[0], np.array(speeds)
+
+
+@pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
+@pytest.mark.parametrize(("speed_mps", "line_m"), [(3.0, 30.0), (8.0, 30.0), (8.0, 60.0), (13.0, 60.0)])
+def test_a_car_that_lags_behind_its_plans_stops_before_the_line(planner, speed_mps, line_m):
+    gap_m, speeds = drive_with_lag(
+        with_light(observation(speed=speed_mps), LightState.RED, line_m), line_m, 25.0, planner
+    )
+    assert speeds[-1] < 0.02
+    assert 0.3 < gap_m < 1.6
+
+
+@pytest.mark.parametrize(
+    ("speed_mps", "line_m"), [(5.0, 10.0), (8.0, 14.0), (8.0, 18.0), (13.0, 22.0), (13.0, 26.0), (13.0, 32.0)]
+)
+def test_a_car_that_lags_stops_before_a_red_light_that_comes_late(speed_mps, line_m):
+    gap_m, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.RED, line_m), line_m, 15.0)
+    assert speeds[-1] < 0.02
+    assert 0.0 < gap_m < 1.6
+
+
+def test_a_car_that_cannot_stop_before_a_red_light_may_stop_a_little_over_its_line():
+    gap_m, speeds = drive_with_lag(with_light(observation(speed=8.0), LightState.RED, 12.0), 12.0, 15.0)
+    assert speeds[-1] < 0.02
+    assert -OVER_LINE_MAX_M < gap_m < -0.5
+
+
+@pytest.mark.parametrize(
+    ("speed_mps", "line_m", "stops"),
+    [(8.0, 14.0, False), (8.0, 18.0, True), (13.0, 34.0, False), (13.0, 36.0, True), (13.0, 40.0, True)],
+)
+def test_a_car_that_lags_stops_at_an_amber_light_or_passes_it_at_its_speed(speed_mps, line_m, stops):
+    """It does not brake first and run the light then."""
+    gap_m, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.AMBER, line_m), line_m, 15.0)
+    if stops:
+        assert 0.3 < gap_m < 1.6
+    else:
+        assert speeds.min() > speed_mps - 0.5
 
 
 def test_the_car_goes_on_when_the_light_turns_green():

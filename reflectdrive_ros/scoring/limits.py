@@ -5,9 +5,10 @@ crossed. It is built once per step from an observation and shared through `Safet
 the driving score (`red_lights`) and `first_crossings`, post-processing and the engine by `allowed_speeds`, the guard
 by `first_crossings`.
 
-A light is closed if it is red, or amber, or unknown and `lights.unknown` is stop, and the car can still stop before
-its line: from red within `guard.hard_braking_mps2`, else within AMBER_BRAKING_MPS2. Lines behind the rear axle, or more
-than OVER_LINE_MAX_M behind the front, have been passed.
+A light is closed if it is red and the car can still stop within `guard.hard_braking_mps2` with its front at most
+OVER_LINE_MAX_M over the line; or if it is amber, or unknown and `lights.unknown` is stop, and the car can stop within
+AMBER_BRAKING_MPS2 before the line. Lines behind the rear axle, or more than OVER_LINE_MAX_M behind the front, have been
+passed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .simulate import STEPS
 
 STOP_GAP_M = 1.5  # from the front to a stop line
 LEAST_GAP_M = 0.2  # likewise, where more cannot be kept comfortably
-OVER_LINE_MAX_M = 1.5  # a front further over a line goes on: it would block the junction
+RESPONSE_S = 0.5  # a vehicle brakes this much later than its plan
+OVER_LINE_MAX_M = 1.5  # a front that is or would stop further over a line goes on: it would block the junction
 CREEP_M = 0.3  # a standing front over a line may move by this much
 STANDING_MPS = 0.5  # a slower car can always stop
 AMBER_BRAKING_MPS2 = 2.8  # an amber light that asks for more is passed
@@ -179,16 +181,23 @@ class _Builder:
                 slow_mps = self.config.lights.caution_speed_mps
                 self._add(FactorKind.TRAFFIC_LIGHT, away_m - self.front_m, away_m, slow_mps, COMFORT_BRAKING_MPS2)
             return
-        room_m = max(away_m - self.front_m, 0.0)
-        most_mps2 = guard.hard_braking_mps2 if state is LightState.RED else AMBER_BRAKING_MPS2
-        if self.speed_mps > STANDING_MPS and self.speed_mps**2 > 2.0 * most_mps2 * room_m:
-            return  # the car cannot stop before the line
-        self.closed.append((ends, float(np.clip(away_m - CREEP_M, 0.0, self.front_m))))
+        room_m, moves = max(away_m - self.front_m, 0.0), self.speed_mps > STANDING_MPS
+        if state is LightState.RED:
+            stopping_m = self._braking_distance(guard.hard_braking_mps2) if moves else 0.0
+            late = self.front_m + stopping_m - away_m > OVER_LINE_MAX_M
+        else:
+            stopping_m = self._braking_distance(AMBER_BRAKING_MPS2) if moves else 0.0
+            late = stopping_m > room_m
+        if late:
+            return
+        self.closed.append((ends, float(np.clip(away_m - max(stopping_m, CREEP_M), 0.0, self.front_m))))
         if on_route:
             wanted_m, most_mps2 = room_m - STOP_GAP_M, COMFORT_BRAKING_MPS2
-            comfortable_m = self.speed_mps**2 / (2.0 * COMFORT_BRAKING_MPS2)
-            if self.speed_mps > STANDING_MPS and comfortable_m > wanted_m:  # no more of the gap is used than it needs
-                wanted_m, most_mps2 = min(comfortable_m, room_m - LEAST_GAP_M), guard.emergency_braking_mps2
+            comfortable_m = self._braking_distance(COMFORT_BRAKING_MPS2)
+            if moves and comfortable_m > wanted_m:  # no more of the gap is used than it needs
+                most_mps2 = guard.emergency_braking_mps2
+                kept_m = room_m - LEAST_GAP_M - RESPONSE_S * self.speed_mps
+                wanted_m = min(comfortable_m, max(kept_m, self._braking_distance(most_mps2)))
             self._add(FactorKind.TRAFFIC_LIGHT, wanted_m, np.inf, 0.0, most_mps2)
 
     def add_speed_limits(self) -> None:
@@ -221,6 +230,9 @@ class _Builder:
         needed_mps2 = (self.speed_mps**2 - speed_mps**2) / (2.0 * max(at_m, 1e-3))
         self.kinds.append(kind)
         self.rows.append((at_m, until_m, speed_mps, float(np.clip(needed_mps2, APPROACH_BRAKING_MPS2, most_mps2))))
+
+    def _braking_distance(self, braking_mps2: float) -> float:
+        return self.speed_mps**2 / (2.0 * braking_mps2)
 
     def _distance_to(self, ends: Array) -> tuple[float, bool]:
         """Metres from the rear axle to a stop line, along the route or, of a line beside it, straight on; and whether
