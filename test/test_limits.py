@@ -68,45 +68,46 @@ def test_the_car_stops_before_a_red_light_and_waits(speed_mps):
     assert "traffic lights" in str(reports[-1].plan.check)
 
 
-def drive_with_lag(scene, line_m, seconds, planner="constant_velocity"):
-    """Gap in m from the front to the line at the end, and speeds (T,), of a car under NAVSIM's controller, which
-    brakes later than planned and rolls on slowly."""
+def drive_with_lag(scene, seconds, planner="constant_velocity"):
+    """Places (T,) and speeds (T,) of a car under NAVSIM's controller, which brakes later than planned and rolls on
+    slowly."""
     engine, car = Engine(config(planner=planner), Clock()), Ego(np.zeros(3), np.eye(8)[0] * scene.ego.speed_mps)
-    speeds = []
+    places, speeds = [], []
     for step in range(round(seconds / 0.1)):
         forward = car.map_from_ego[0]
-        lines = replace(scene.stop_lines, ends=scene.stop_lines.ends - [forward, 0.0])
+        lines = scene.stop_lines
+        if lines is not None:
+            lines = replace(lines, ends=lines.ends - [forward, 0.0])
         state = car.state(scene.stamp_ns + step * SECOND_NS // 10)
         route = scene.route - [forward, 0.0, 0.0]
         now = replace(scene, stamp_ns=state.stamp_ns, ego=state, route=route[route[:, 0] > -25.0], stop_lines=lines)
         car = step_ego(car, engine.step(now).plan, now.stamp_ns, config().vehicle)
+        places.append(car.map_from_ego[0])
         speeds.append(car.speed_mps)
-    return line_m - FRONT_M - car.map_from_ego[0], np.array(speeds)
+    return np.array(places), np.array(speeds)
 
 
 @pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
 @pytest.mark.parametrize(("speed_mps", "line_m"), [(3.0, 30.0), (8.0, 30.0), (8.0, 60.0), (13.0, 60.0)])
 def test_a_car_that_lags_behind_its_plans_stops_before_the_line(planner, speed_mps, line_m):
-    gap_m, speeds = drive_with_lag(
-        with_light(observation(speed=speed_mps), LightState.RED, line_m), line_m, 25.0, planner
-    )
+    places, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.RED, line_m), 25.0, planner)
     assert speeds[-1] < 0.02
-    assert 0.3 < gap_m < 1.6
+    assert 0.3 < line_m - FRONT_M - places[-1] < 1.6
 
 
 @pytest.mark.parametrize(
     ("speed_mps", "line_m"), [(5.0, 10.0), (8.0, 14.0), (8.0, 18.0), (13.0, 22.0), (13.0, 26.0), (13.0, 32.0)]
 )
 def test_a_car_that_lags_stops_before_a_red_light_that_comes_late(speed_mps, line_m):
-    gap_m, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.RED, line_m), line_m, 15.0)
+    places, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.RED, line_m), 15.0)
     assert speeds[-1] < 0.02
-    assert 0.0 < gap_m < 1.6
+    assert 0.0 < line_m - FRONT_M - places[-1] < 1.6
 
 
 def test_a_car_that_cannot_stop_before_a_red_light_may_stop_a_little_over_its_line():
-    gap_m, speeds = drive_with_lag(with_light(observation(speed=8.0), LightState.RED, 12.0), 12.0, 15.0)
+    places, speeds = drive_with_lag(with_light(observation(speed=8.0), LightState.RED, 12.0), 15.0)
     assert speeds[-1] < 0.02
-    assert -OVER_LINE_MAX_M < gap_m < -0.5
+    assert -OVER_LINE_MAX_M < 12.0 - FRONT_M - places[-1] < -0.5
 
 
 @pytest.mark.parametrize(
@@ -115,9 +116,9 @@ def test_a_car_that_cannot_stop_before_a_red_light_may_stop_a_little_over_its_li
 )
 def test_a_car_that_lags_stops_at_an_amber_light_or_passes_it_at_its_speed(speed_mps, line_m, stops):
     """It does not brake first and run the light then."""
-    gap_m, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.AMBER, line_m), line_m, 15.0)
+    places, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.AMBER, line_m), 15.0)
     if stops:
-        assert 0.3 < gap_m < 1.6
+        assert 0.3 < line_m - FRONT_M - places[-1] < 1.6
     else:
         assert speeds.min() > speed_mps - 0.5
 
@@ -276,6 +277,17 @@ def test_the_car_stops_at_the_end_of_its_route():
     assert 59.0 < places[-1] <= 60.01
     assert speeds[-1] < 0.02
     assert reports[-1].factors[0].kind is FactorKind.ROUTE_END
+
+
+@pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
+@pytest.mark.parametrize(("speed_mps", "end_m"), [(3.0, 30.0), (8.0, 15.0), (8.0, 60.0), (13.0, 30.0)])
+def test_a_car_that_lags_stops_at_the_end_of_its_route(planner, speed_mps, end_m):
+    """Within half of the metre in which Autoware's mission planner takes the goal as reached."""
+    scene = observation(speed=speed_mps)
+    route = np.column_stack([np.arange(-25.0, end_m + 0.5), np.zeros((2, round(end_m) + 26)).T])
+    places, speeds = drive_with_lag(replace(scene, route=route, route_ends=True), 25.0, planner)
+    assert speeds[-1] < 0.02
+    assert abs(places[-1] - end_m) < 0.5
 
 
 def test_a_route_that_is_cut_off_is_no_place_to_stop():

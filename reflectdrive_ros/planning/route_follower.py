@@ -79,6 +79,7 @@ def follow(
     lead_rear, lead_speed, in_path = others_on_path(path, observation.others, idm, vehicle, dt_s, steps)
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     beside = -0.5 * vehicle.length_m
+    wall_m = route_left_m + (idm.min_gap_m if observation.route_ends else 0.0)  # the rear axle stops at the goal itself
     distance, speed = 0.0, max(observation.ego.speed_mps, 0.0)
     distances = np.empty(steps)
     for k in range(steps):
@@ -90,7 +91,7 @@ def follow(
         wanted = kinematics.idm_acceleration(
             speed,
             desired,
-            np.append(gap[ahead], route_left_m - distance),  # the end of the route is a wall
+            np.append(gap[ahead], wall_m - distance),  # the end of the route is a wall
             np.append(lead_speed[ahead, k], 0.0),
             max_acceleration_mps2=idm.max_acceleration_mps2,
             comfortable_braking_mps2=idm.comfortable_braking_mps2,

@@ -222,7 +222,9 @@ class _Builder:
     def add_route_end(self) -> None:
         assert self.route is not None
         left_m = float(geometry.arc_lengths(self.route)[-1]) - self.here_m
-        self._add(FactorKind.ROUTE_END, left_m, np.inf, 0.0, self.config.guard.hard_braking_mps2)
+        most_mps2 = self.config.guard.hard_braking_mps2
+        wanted_m = max(left_m - RESPONSE_S * self.speed_mps, min(left_m, self._braking_distance(most_mps2)))
+        self._add(FactorKind.ROUTE_END, wanted_m, np.inf, 0.0, most_mps2)
 
     def _add(self, kind: FactorKind, at_m: float, until_m: float, speed_mps: float, most_mps2: float) -> None:
         """A place to be at a speed; braking is what it asks for, within APPROACH_BRAKING_MPS2 and `most_mps2`."""
