@@ -66,7 +66,7 @@ def test_a_map_that_cannot_be_used_ends_with_one_sentence(command, tmp_path, cap
 
 
 def test_judges_are_named_and_their_package_is_asked_for(monkeypatch):
-    with pytest.raises(UserError, match="--judge waymo is unknown: give one of carla"):
+    with pytest.raises(UserError, match="--judge waymo is unknown: give one of carla, carla-development"):
         worlds.of_judge("waymo")
     monkeypatch.setattr(worlds.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install --no-deps py123d==0\.7\.0"):
@@ -83,6 +83,14 @@ def test_the_worlds_of_the_judge_are_its_three_towns_in_turn():
     assert list(numbers["map_sha256"]) == towns[:3]
     assert all(len(value) == 64 for value in numbers["map_sha256"].values())
     assert found.options(0).max_limit_mps == pytest.approx(50 / 3.6)
+
+
+def test_the_towns_in_which_settings_are_chosen_are_not_those_of_the_judge():
+    pytest.importorskip("py123d", reason="the extra judges is not installed")
+    judge, development = (worlds.of_judge(name) for name in ("carla", "carla-development"))
+    assert len(development.maps) == 5
+    assert not set(judge.maps) & set(development.maps)
+    assert development.max_limit_mps == judge.max_limit_mps
 
 
 def test_a_town_of_the_judge_can_be_driven_in():

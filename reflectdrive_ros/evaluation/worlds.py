@@ -1,7 +1,8 @@
 """The worlds of a closed loop: generated towns, a map file, or the towns of a judge.
 
-A judge is a set of towns that this package did not draw. No planner is trained on them and no setting is chosen by
-them; they are read from their own PyPI package, never from a copy.
+A judge is a set of towns that this package did not draw. No planner is trained on them, and no setting is chosen by
+them: `carla-development` has other towns of the same author for that. They are read from their own PyPI package, never
+from a copy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from ..sim.world import WorldOptions
 
 PACKAGE, PACKAGE_VERSION = "py123d", "0.7.0"
 FOLDER = Path("parser/opendrive/carla_maps")  # of the package
-TOWNS = {"carla": ("Town04", "Town05", "Town06")}
+TOWNS = {
+    "carla": ("Town04", "Town05", "Town06"),
+    "carla-development": ("Town01", "Town02", "Town03", "Town07", "Town10HD"),
+}
 # The files give town streets the limits of highways (up to 65 mph); a planner of town traffic is judged at 50 km/h.
 JUDGE_LIMIT_MPS = 50 / 3.6
 
