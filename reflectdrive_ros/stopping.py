@@ -1,6 +1,7 @@
 """Raises SIGINT, SIGTERM and SIGHUP as exceptions, so that `with` blocks close files and end child processes.
 
     raise SystemExit(run_process(work))     # a command, in its main thread: a signal raises Stopped in `work`
+    run_until_stopped(main)                 # a program that a signal ends as planned, with exit code 0
     with defer_signals() as request:        # a loop whose step must not be cut in two
         while request.number is None:
             ...
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
+from typing import NoReturn
 
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # the terminal also sends them to the parent, which ends workers
@@ -141,6 +143,21 @@ def run_process(work: Callable[[], int]) -> int:
             print_stop()
             _discard_output()
             return exit_code(request.number)
+
+
+def run_until_stopped(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with the exit code of `main`, or with 0 once a signal arrives.
+
+    Ctrl-C may arrive twice, from the terminal and from `ros2 launch`. The handlers that drop the second stay until the
+    process ends; Python's own shutdown restores the default ones, and the second would end the process by signal.
+    """
+    with raise_on_signal():
+        try:
+            code = main()
+        except KeyboardInterrupt:
+            code = 0
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def _run_and_flush(work: Callable[[], int]) -> int:

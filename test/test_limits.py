@@ -134,7 +134,7 @@ def test_the_car_goes_on_when_the_light_turns_green():
 
 @pytest.mark.parametrize(("line_m", "stops"), [(25.0, False), (60.0, True)])
 def test_an_amber_light_is_passed_where_the_car_cannot_stop_comfortably(line_m, stops):
-    places, speeds, _ = drive(with_light(observation(speed=13.0), LightState.AMBER, line_m), 10.0)
+    places, speeds, _ = drive(with_light(observation(speed=13.0), LightState.AMBER, line_m), 15.0)
     assert (places[-1] + FRONT_M < line_m) == stops
     assert stops or speeds.min() > 12.9
 

@@ -126,6 +126,15 @@ WORLD = (
 )
 
 
+def wait_for_words(process, log, *words):
+    """Until the log of a process that runs has all of them."""
+    until = time.perf_counter() + 60.0
+    while not all(word in log.read_text() for word in words):
+        assert process.poll() is None, log.read_text()
+        assert time.perf_counter() < until, log.read_text()
+        time.sleep(0.1)
+
+
 def test_ctrl_c_ends_the_node_and_the_world_of_a_terminal_within_two_seconds(tmp_path):
     """To the whole group at once, as a terminal sends it, and once more, as `ros2 launch` does."""
     pytest.importorskip("libsumo", reason="SUMO is not installed (extra: sim)")
@@ -135,11 +144,7 @@ def test_ctrl_c_ends_the_node_and_the_world_of_a_terminal_within_two_seconds(tmp
             [sys.executable, "-c", GROUP, NODE, WORLD], stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        until = time.perf_counter() + 60.0
-        while not all(word in log.read_text() for word in ("planner route_follower", "the world is")):
-            assert process.poll() is None, log.read_text()
-            assert time.perf_counter() < until, log.read_text()
-            time.sleep(0.1)
+        wait_for_words(process, log, "planner route_follower", "the world is")
         time.sleep(1.0)  # they drive
         begun = time.perf_counter()
         os.killpg(process.pid, signal.SIGINT)
@@ -174,11 +179,8 @@ def test_a_console_script_ends_with_exit_code_zero_however_often_ctrl_c_comes(tm
         command = [sys.executable, "-c", SCRIPT.format(name=name, module=module, function=function), *words]
         process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
     try:
+        wait_for_words(process, log, started)
         until = time.perf_counter() + 60.0
-        while started not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.perf_counter() < until, log.read_text()
-            time.sleep(0.1)
         while process.poll() is None and time.perf_counter() < until:
             process.send_signal(signal.SIGINT)
             time.sleep(0.002)

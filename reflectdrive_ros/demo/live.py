@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import threading
@@ -24,7 +23,7 @@ from .. import arguments, pages
 from ..command import HelpFormatter
 from ..config import VehicleConfig
 from ..errors import UserError
-from ..stopping import raise_on_signal
+from ..stopping import run_until_stopped
 from ..tokens import TokenLayout
 from . import live_view
 from .live_topics import Listener
@@ -133,19 +132,15 @@ def main(args: list[str] | None = None) -> int:
     )
     parsed = parser.parse_args(sys.argv[1:] if args is None else args)
     try:
-        with raise_on_signal(), serve(parsed.port, VehicleConfig(), node=parsed.node) as page:
+        with serve(parsed.port, VehicleConfig(), node=parsed.node) as page:
             sys.stdout.write(f"{page.url} shows the running planner; Ctrl-C ends\n")
             sys.stdout.flush()
             threading.Event().wait()
     except UserError as fault:
         sys.stderr.write(f"live: {fault}\n")
         return 2
-    except KeyboardInterrupt:
-        pass
     return 0
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)
+    run_until_stopped(main)

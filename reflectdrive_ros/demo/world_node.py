@@ -44,7 +44,7 @@ from ..ros.node import start_ros
 from ..ros.plan_publisher import qos_profile
 from ..ros.processes import dds_profile, full_topic_name, sender_qos
 from ..ros.topics import NODE_NAME, message_class
-from ..stopping import raise_on_signal
+from ..stopping import run_until_stopped
 from . import world_bag, world_messages
 
 if TYPE_CHECKING:
@@ -256,14 +256,8 @@ def new_context(args: list[str] | None = None) -> Context:
 
 
 def program() -> NoReturn:
-    """`ros2 run reflectdrive world`. Ctrl-C may arrive twice, from the terminal and from `ros2 launch`: the handlers
-    that drop the second stay until the process ends."""
-    with raise_on_signal():
-        try:
-            code = main()
-        except KeyboardInterrupt:
-            code = 0
-        os._exit(code)
+    """`ros2 run reflectdrive world`"""
+    run_until_stopped(main)
 
 
 def main(args: list[str] | None = None) -> int:

@@ -182,14 +182,11 @@ class _Builder:
                 self._add(FactorKind.TRAFFIC_LIGHT, away_m - self.front_m, away_m, slow_mps, COMFORT_BRAKING_MPS2)
             return
         room_m, moves = max(away_m - self.front_m, 0.0), self.speed_mps > STANDING_MPS
-        if state is LightState.RED:
-            stopping_m = self._braking_distance(guard.hard_braking_mps2) if moves else 0.0
-            late = self.front_m + stopping_m - away_m > OVER_LINE_MAX_M
-        else:
-            stopping_m = self._braking_distance(AMBER_BRAKING_MPS2) if moves else 0.0
-            late = stopping_m > room_m
-        if late:
-            return
+        red = state is LightState.RED
+        most_mps2, over_m = (guard.hard_braking_mps2, OVER_LINE_MAX_M) if red else (AMBER_BRAKING_MPS2, 0.0)
+        stopping_m = self._braking_distance(most_mps2) if moves else 0.0
+        if moves and stopping_m > away_m - self.front_m + over_m:
+            return  # the car cannot stop there
         self.closed.append((ends, float(np.clip(away_m - max(stopping_m, CREEP_M), 0.0, self.front_m))))
         if on_route:
             wanted_m, most_mps2 = room_m - STOP_GAP_M, COMFORT_BRAKING_MPS2
