@@ -4,41 +4,33 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import shared_traces  # noqa: F401 (each graph is traced once)
 from scenes import Clock, config
-from tiny_net import tiny_net
+from tiny_graphs import BUILT_IN, RULES, SEQUENCES, network
 
 from reflectdrive_ros.config import ModelConfig
 from reflectdrive_ros.deploy import engines
 from reflectdrive_ros.deploy.export import export, to_bfloat16
-from reflectdrive_ros.features.images import WORDS
 from reflectdrive_ros.model.card import GraphCard, sha256_of
-from reflectdrive_ros.model.token.ops import EditRules, GoalRules
-from reflectdrive_ros.model.token.rollout import Decoding
-from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network, synthetic_inputs
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
-RULES = Decoding(GoalRules(4, floor=0.0), EditRules())  # every slot has a goal of its own
-BUILT_IN = DecodingConfig(4)
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True))
 
 
 @pytest.fixture(scope="module", name="nets")
 def nets_of_both_precisions():
     """A network that knows nothing, in float32 and in bfloat16."""
-    net = tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16)
-    return {"fp32": net, "bf16": to_bfloat16(net)}
+    return {"fp32": network(), "bf16": to_bfloat16(network())}
 
 
 @pytest.fixture(scope="module", name="cards")
 def exported_cards(nets, tmp_path_factory):
-    """Their graphs, for steps of six action sequences; and some for any number."""
+    """Their graphs, for steps of `SEQUENCES`; and some for any number."""
     made = {}
     for name, net in nets.items():
         folder = tmp_path_factory.mktemp(name)
-        export(net, "0" * 64, folder, {}, RULES, 6, golden(TorchNetwork(net, decoding=RULES)))
+        export(net, "0" * 64, folder, {}, RULES, SEQUENCES, golden(TorchNetwork(net, decoding=RULES)))
         made[name] = GraphCard.read(folder / "card.json")
     free = tmp_path_factory.mktemp("free")
     export(nets["fp32"], "0" * 64, free, {}, RULES, None, golden(TorchNetwork(nets["fp32"], decoding=RULES)))

@@ -1,7 +1,10 @@
 """Short bags as a person may bring them: a few seconds of a recording, with its messages changed on the way."""
 
+import functools
 import re
 from pathlib import Path
+
+from rclpy.serialization import deserialize_message, serialize_message
 
 from reflectdrive_ros.demo.recordings import open_recording
 from reflectdrive_ros.ros.bag import BagWriter, type_name_of
@@ -9,6 +12,28 @@ from reflectdrive_ros.ros.convert import stamp_ns
 
 DATA = Path(__file__).parent / "data"
 ODOMETRY, ROUTE = "/localization/kinematic_state", "/planning/reflectdrive/route"
+
+
+@functools.cache
+def whole_recording(recording, objects):
+    """(topic, stamp, class, bytes) of each message; to make a hundred objects with their predicted paths takes longer
+    than to read eight of them.
+    """
+    entries = []
+    for entry in open_recording(DATA / recording).messages():
+        if hasattr(entry.message, "objects"):
+            entry.message.objects = entry.message.objects[:objects]
+        entries.append((entry.topic, entry.stamp_ns, type(entry.message), serialize_message(entry.message)))
+    return entries
+
+
+def messages_of(recording, objects):
+    if objects is None:
+        for entry in open_recording(DATA / recording).messages():
+            yield entry.topic, entry.stamp_ns, entry.message
+        return
+    for topic, stamp, kind, content in whole_recording(recording, objects):
+        yield topic, stamp, deserialize_message(content, kind)
 
 
 def short_bag(path, recording, change=lambda topic, message: [(topic, message)], seconds=3.0, objects=None):
@@ -20,15 +45,13 @@ def short_bag(path, recording, change=lambda topic, message: [(topic, message)],
     """
     begin_ns = None
     with BagWriter(path) as bag:
-        for entry in open_recording(DATA / recording).messages():
-            begin_ns = entry.stamp_ns if begin_ns is None else begin_ns
-            if entry.stamp_ns > begin_ns + seconds * 1e9:
+        for recorded, stamp, message in messages_of(recording, objects):
+            begin_ns = stamp if begin_ns is None else begin_ns
+            if stamp > begin_ns + seconds * 1e9:
                 break
-            if objects is not None and hasattr(entry.message, "objects"):
-                entry.message.objects = entry.message.objects[:objects]
-            for topic, message, *content in change(entry.topic, entry.message):
-                bag.add_topic(topic, type_name_of(type(message)))
-                bag.write(topic, entry.stamp_ns, message if content in ([], [None]) else content[0])
+            for topic, written, *content in change(recorded, message):
+                bag.add_topic(topic, type_name_of(type(written)))
+                bag.write(topic, stamp, written if content in ([], [None]) else content[0])
     return path
 
 

@@ -6,19 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import shared_traces  # noqa: F401 (each graph is traced once)
 from scenes import config
 from test_reflectdrive2 import seen
-from tiny_net import ONE_LAYER, POSES, tiny_inputs, tiny_net
+from tiny_graphs import RULES, network
+from tiny_net import ONE_LAYER, POSES, tiny_inputs
 
 from reflectdrive_ros.bench.parity import full_rounds, run_step
 from reflectdrive_ros.config import ModelConfig
 from reflectdrive_ros.deploy.export import camera_rig, export
-from reflectdrive_ros.features.images import WORDS, ModelInputs
+from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.files import sha256_of
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import FORMER_FORMATS, RENDERED, GraphCard, GraphError
-from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning import ReflectDriveDecoding, reflectdrive, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, prefill_sequences
@@ -30,13 +29,8 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.tokens import TokenLayout
 
-RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
 SETTINGS = DecodingConfig(4)
 SHIPPED = Path(__file__).parents[1] / "models" / "reflectdrive2_small"
-
-
-def network(**changes):
-    return tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16, **changes)
 
 
 def exported(folder, net, **more):

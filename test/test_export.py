@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 
 def valued():
     """A network whose weights bfloat16 would change, and which gives plans a value."""
-    net = tiny_net(words=WORDS, plan_value=True, transformer=ONE_LAYER)
+    net = tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16, plan_value=True, transformer=ONE_LAYER)
     torch.nn.init.normal_(net.plan_value_head.weight, generator=torch.Generator().manual_seed(0))
     return net
 
@@ -100,7 +100,7 @@ def test_predicted_scores_are_those_of_eager_torch(exact, tmp_path):
         graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
         assert "plan_value" in graphs.capabilities & eager.capabilities
         np.testing.assert_allclose(graphs.plan_values(graphs.prefill(inputs), actions), expected, atol=1e-5)
-    assert "plan_value" not in TorchNetwork(tiny_net(words=WORDS), decoding=RULES).capabilities
+    assert "plan_value" not in TorchNetwork(network(), decoding=RULES).capabilities
 
 
 def test_a_scene_that_is_read_alone_is_the_same_scene(folder):

@@ -111,7 +111,7 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):  # noqa: F81
         (replace(good, images=good.images[:, :16]), r"views is uint8 \(3, 2, 16, 64, 3\), expected uint8 \(\w+, 2, 32"),
         (replace(good, images=good.images.astype(np.float32)), "tensor views is float32"),
         (replace(good, images=good.images[:5]), "5 images were given, expected 2 of each of 3 cameras"),
-        (replace(good, text=good.text[:3]), r"tensor text is int64 \(1, 3\), expected int64 \(1, 5\)"),
+        (replace(good, text=good.text[:3]), r"tensor text is int64 \(1, 3\), expected int64 \(1, 16\)"),
         (replace(good, ego=good.ego.astype(float)), "tensor ego is float64"),
         (replace(good, route=good.route[:1]), r"tensor route is int64 \(1, 1, 2\), expected int64 \(1, 2, 2\)"),
     ):

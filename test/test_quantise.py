@@ -12,7 +12,7 @@ import pytest
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
 from test_eval_scenes import store
-from tiny_graphs import BUILT_IN, MOVES, RULES, as_set, decoded, network, rewrite, scene, unknown_to_tensorrt
+from tiny_graphs import BUILT_IN, MOVES, RULES, SEQUENCES, as_set, decoded, network, rewrite, scene, unknown_to_tensorrt
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import random_actions
 
@@ -51,9 +51,9 @@ def products_of_tiny_networks_are_worth_it():
 
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
-    """The tiny network's graphs in float32, for steps of four action sequences."""
+    """The tiny network's graphs in float32, for steps of `SEQUENCES`."""
     folder = tmp_path_factory.mktemp("exact")
-    export(network(), "0" * 64, folder, {"weights": "made here"}, RULES, 4)
+    export(network(), "0" * 64, folder, {"weights": "made here"}, RULES, SEQUENCES)
     return GraphCard.read(folder / CARD)
 
 
@@ -214,7 +214,7 @@ def test_a_quantised_pair_is_smaller_and_tells_its_precision(pairs):
         card = pairs[precision]
         assert card.precision == precision
         assert card.about["weights"] == "made here"
-        assert card.model["action_sequences"] == 4
+        assert card.model["action_sequences"] == SEQUENCES
     sizes = [pairs[which].files["step"].stat().st_size for which in ("fp8", "fp32")]
     assert sizes[0] < 1.2 * sizes[1]  # tiny matrices: mostly names
 

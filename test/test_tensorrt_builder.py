@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
 from tiny_denoiser import tiny_denoiser
-from tiny_graphs import RULES, WORDS, rewrite
-from tiny_net import POSES, tiny_inputs, tiny_net
+from tiny_graphs import RULES, network, rewrite
+from tiny_net import POSES, tiny_inputs
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.deploy import quantise
@@ -49,10 +48,7 @@ def products_of_tiny_networks_are_worth_it():
 @pytest.fixture(scope="module", params=NETWORKS)
 def folders(request, tmp_path_factory):
     """Folders of graphs by precision."""
-    net = tiny_net(words=WORDS, **NETWORKS[request.param])
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.copy_(parameter.bfloat16())
+    net = network(**NETWORKS[request.param])
     made = {precision: tmp_path_factory.mktemp(precision) for precision in (*PRECISIONS, "calibration")}
     export(net, "0" * 64, made["fp32"], {}, RULES, SEQUENCES)
     export(to_bfloat16(net), "0" * 64, made["bf16"], {}, RULES, SEQUENCES)

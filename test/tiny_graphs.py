@@ -11,21 +11,24 @@ import torch
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.config import ModelConfig
-from reflectdrive_ros.features.images import ModelInputs
+from reflectdrive_ros.features.images import WORDS, ModelInputs
 from reflectdrive_ros.model.card import sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.recipe_config import DecodingConfig
 
-WORDS = ("<pad>", "<unk>", "left", "right")
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
+SEQUENCES = 6  # of a step whose number of action sequences is fixed
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True), (0, True))
 OPERATORS = json.loads((Path(__file__).parent / "data" / "tensorrt_operators.json").read_text())
 
 
-def network(seed=0):
-    """A tiny network whose weights bfloat16 holds, as those of a checkpoint."""
-    net = tiny_net(seed, words=WORDS)
+def network(seed=0, **changes):
+    """A tiny network whose weights bfloat16 holds, as those of a checkpoint.
+
+    The files that export share its graphs, and those for steps of `SEQUENCES`: to trace all takes 30 s of a processor.
+    """
+    net = tiny_net(seed, words=WORDS, text_vocabulary=len(WORDS), text_length=16, **changes)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.copy_(parameter.bfloat16())
