@@ -37,7 +37,8 @@ demo: setup
 
 # A file goes to one worker as a whole: its fixtures are made once. Tests over real DDS keep time: they run after the
 # others, each worker in a domain of its own, and mostly wait. pytest ends with 5 where ARGS leave a part no test.
-IN_PARALLEL := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Bytecode is kept even where PYTHONDONTWRITEBYTECODE is set, as in many containers: hundreds of processes read the same modules.
+IN_PARALLEL := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 COMPUTING := $(IN_PARALLEL) -m "not long and not dds"
 OVER_DDS := $(IN_PARALLEL) -m "dds and not long"
 

@@ -34,6 +34,8 @@ project({package})
 find_package(ament_cmake REQUIRED)
 find_package(rosidl_default_generators REQUIRED)
 {finds}
+# rclpy needs messages in C and Python only; to leave C++ out halves the build
+list(FILTER AMENT_EXTENSIONS_rosidl_generate_idl_interfaces EXCLUDE REGEX "_cpp:")
 rosidl_generate_interfaces(${{PROJECT_NAME}}
 {messages}
   DEPENDENCIES {dependencies})
