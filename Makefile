@@ -59,7 +59,8 @@ test-avx2: setup
 RTX := .venv/tensorrt-rtx
 test-tensorrt: setup
 	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --require-hashes --target $(RTX) -r tools/requirements-tensorrt.lock
-	@cd "$(ROOT)" && PYTHONPATH=$(RTX) $(BIN)/python -m pytest -m "long or not long" --timeout 1800 test/test_tensorrt_builder.py $(ARGS)
+	@cd "$(ROOT)" && PYTHONPATH=$(RTX) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadgroup \
+		-m "long or not long" --timeout 1800 test/test_tensorrt_builder.py $(ARGS)
 
 test-cluster: setup
 	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 test/test_cluster.py test/test_storage.py $(ARGS)

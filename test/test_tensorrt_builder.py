@@ -45,7 +45,8 @@ def products_of_tiny_networks_are_worth_it():
     quantise.MIN_SIDE = before
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+# one worker makes the graphs of a network, and all its tests
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in NETWORKS])
 def folders(request, tmp_path_factory):
     """Folders of graphs by precision."""
     net = network(**NETWORKS[request.param])
