@@ -36,7 +36,7 @@ demo: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive demo $(ARGS)
 
 # A file goes to one worker as a whole: its fixtures are made once. Tests over real DDS keep time: they run after the
-# others, each worker in a domain of its own, and mostly wait. pytest ends with 5 where ARGS leave a part no test.
+# others, each worker in a domain of its own. pytest ends with 5 where ARGS leave a part no test.
 # Bytecode is kept even where PYTHONDONTWRITEBYTECODE is set, as in many containers: hundreds of processes read the same modules.
 IN_PARALLEL := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 COMPUTING := $(IN_PARALLEL) -m "not long and not dds"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scenes import config
 from test_reflectdrive2 import seen
-from tiny_graphs import RULES, SEQUENCES, network
+from tiny_graphs import RULES, network
 from tiny_net import ONE_LAYER, POSES, tiny_inputs
 
 from reflectdrive_ros.bench.parity import full_rounds, run_step
@@ -45,12 +45,12 @@ def plain(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def guided(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("guided"), network(), sequences=SEQUENCES, guidance=True)
+    return exported(tmp_path_factory.mktemp("guided"), network(), guidance=True)
 
 
 @pytest.fixture(scope="module")
 def without_goals(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("poses"), network(layout=POSES, transformer=ONE_LAYER), sequences=SEQUENCES)
+    return exported(tmp_path_factory.mktemp("poses"), network(layout=POSES, transformer=ONE_LAYER))
 
 
 def loaded(card, decoding=SETTINGS):
