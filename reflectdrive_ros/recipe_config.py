@@ -111,7 +111,6 @@ class ReflexDiffusionConfig:
     reflection: bool = setting(True, "do a step again if the confidence of its predicted plan is low")
     reflection_guidance: float = setting(0.0, "guidance of the noise that is added again", 0.0, 3.0)
     confidence_min: float = setting(0.8, "steps with a lower confidence are reflected", 0.0, 1.0)
-    centripetal: bool = setting(False, "couple curvature and speed in the noise that is added again (equation 10)")
     reflections_max: int = setting(10, "largest number of reflected steps per plan", 0, 100)
     repair: bool = setting(
         True,

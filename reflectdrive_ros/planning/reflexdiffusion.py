@@ -11,14 +11,13 @@ trained with dropped conditions: capability guidance. Any denoiser can be reflec
 
 The paper computes the confidence of the noisy futures and does not say how often a step is reflected. Here it is that
 of the clean futures which the step predicts; a step is reflected once, the last one never, and a reflection that lowers
-the confidence is undone. The projection onto the centripetal constraint (equation 10) is off by default.
+the confidence is undone. The projection onto the centripetal constraint (equation 10) is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from ..kinematics import resample
 from ..recipe_config import ReflexDiffusionConfig
 from ..scoring.safety import SafetyContext, safety_check
 from .assessment import choose_deceleration
-from .centripetal import couple_noise
 from .confidence import confidence
 from .denoiser import (
     START_SCALE,
@@ -52,7 +50,6 @@ from .postprocess.waypoints import POINT_DT_S, POINTS, trajectories
 from .repair import repair_points
 
 ConfidenceOf = Callable[[Array], float]  # clean futures -> confidence of the ego's
-Project = Callable[[Array, Array], Array]  # noise, clean futures -> noise
 SEED = 0  # of the noise that a plan starts from: the same in every step, so that plans do not jump
 
 
@@ -155,8 +152,7 @@ def sample_plan(
     start = np.zeros((spec.futures, 1 + spec.future_steps, 4))
     if settings.noise > 0.0:
         start = settings.noise * START_SCALE * np.random.default_rng(SEED).standard_normal(start.shape)
-    project = partial(couple_noise, spec=spec, line=line) if settings.centripetal else None
-    reflector = Reflector(predict, explore, confidence_of, present, settings, project)
+    reflector = Reflector(predict, explore, confidence_of, present, settings)
     correct = reflector if settings.reflection else None
     clean = sample(predict, start, present, settings.steps, settings.sampler == "ddim", correct)
     return ego_poses(clean, spec, line), tuple(reflector.reflections)
@@ -182,7 +178,6 @@ class Reflector:
     confidence_of: ConfidenceOf
     present: Array  # (P, 4)
     settings: ReflexDiffusionConfig
-    project: Project | None = None  # of the noise that is added again
     reflections: list[Reflection] = field(default_factory=list)
 
     def __call__(self, step: StepResult, number: int) -> StepResult:
@@ -192,23 +187,19 @@ class Reflector:
         before = self.confidence_of(step.clean)
         if before >= settings.confidence_min:
             return step
-        again = reflect(step, self.predict, self.explore, self.present, self.project)
+        again = reflect(step, self.predict, self.explore, self.present)
         after = self.confidence_of(again.clean)
         kept = after >= before
         self.reflections.append(Reflection(number, before, after, kept))
         return again if kept else step
 
 
-def reflect(
-    step: StepResult, predict: Predict, explore: Predict, present: Array, project: Project | None = None
-) -> StepResult:
+def reflect(step: StepResult, predict: Predict, explore: Predict, present: Array) -> StepResult:
     """The step taken back and done again (equations 8 and 7).
 
-    The noise is that of `explore` at the futures after the step, evaluated at the time before it, and projected.
+    The noise is that of `explore` at the futures after the step, evaluated at the time before it.
     """
     noise = noise_of(step.futures, explore(step.futures, step.time), step.time)
-    if project is not None:
-        noise = project(noise, step.clean)
     back = with_present(ddim_inverse(step.futures, noise, step.time, step.after), present)
     clean = predict(back, step.time)
     return StepResult(
