@@ -8,7 +8,7 @@ import pytest
 import shapely
 import torch
 from hand_scenes import scene
-from tiny_net import tiny_inputs, tiny_net, uniform_goal_values
+from tiny_net import goal_logits, tiny_inputs, tiny_net, uniform_goal_values
 
 from reflectdrive_ros.data import distance_map, occupancy
 from reflectdrive_ros.scoring import drivable
@@ -343,7 +343,7 @@ def test_the_goal_is_learnt_from_the_block_that_is_all_mask():
     net = tiny_net()
     batch = a_batch(net)
     assert (batch.actions[:, 0] == net.config.layout.mask_id).all()
-    x_logits, y_logits = net.goal_logits(*batch.inputs, batch.clean[:, GOAL_X, None])
+    x_logits, y_logits = goal_logits(net, *batch.inputs, batch.clean[:, GOAL_X, None])
     wanted = torch.nn.functional.cross_entropy(x_logits, batch.clean[:, GOAL_X])
     wanted = wanted + torch.nn.functional.cross_entropy(
         y_logits[:, 0], batch.clean[:, GOAL_Y] - net.config.layout.id_ranges[1][0]
@@ -355,7 +355,7 @@ def test_what_is_lost_is_what_is_expected_of_the_networks_own_choice_among_the_g
     net = tiny_net()
     batch = a_batch(net)
     with torch.no_grad():
-        x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
+        x_logits, y_logits = goal_logits(net, *batch.inputs, batch.goals[..., 0])
     of_x, of_y = x_logits.softmax(-1).numpy(), y_logits.softmax(-1).numpy()
     low, expected = net.config.layout.id_ranges[1][0], []
     for row, worth in enumerate(batch.goal_score.numpy()):
@@ -379,7 +379,7 @@ def test_the_goal_that_drives_best_becomes_the_likeliest():
         out = net.forward_packed(*batch.inputs, batch.actions)
         expected_goal_loss(loss.goal_log_probs(out, batch.goals), batch.goal_score).backward()
         optimizer.step()
-    x_logits, y_logits = net.goal_logits(*batch.inputs, batch.goals[..., 0])
+    x_logits, y_logits = goal_logits(net, *batch.inputs, batch.goals[..., 0])
     low = net.config.layout.id_ranges[1][0]
     of_y = y_logits.log_softmax(-1).gather(-1, (batch.goals[..., 1] - low)[..., None])[..., 0]
     likely = x_logits.log_softmax(-1).gather(-1, batch.goals[..., 0]) + of_y

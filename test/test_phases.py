@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_net import lite_frame, random_actions, tiny_inputs, tiny_net, uniform_goal_values
+from tiny_net import goal_logits, lite_frame, random_actions, tiny_inputs, tiny_net, uniform_goal_values
 
 from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.net import TokenNet, base_config
@@ -40,7 +40,7 @@ def test_the_goals_of_the_prefill_are_those_of_the_goal_posterior():
     inputs = tiny_inputs(net)
     known = rollout.prefill_goal(net, *inputs, RULES.goals)
     x_ids = known.actions[:, :, GOAL_X]
-    x_logits, y_logits = net.goal_logits(*inputs, x_ids)
+    x_logits, y_logits = goal_logits(net, *inputs, x_ids)
     of_x = x_logits.log_softmax(-1).gather(1, x_ids)
     of_y = y_logits.log_softmax(-1).gather(2, known.actions[:, :, -1:] - net.config.layout.id_ranges[1][0])[..., 0]
     torch.testing.assert_close(known.goal_log_probs, of_x + of_y)

@@ -4,7 +4,6 @@ What a toy must show: the right token is found by its reward, and an edit is lea
 """
 
 import itertools
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -141,53 +140,6 @@ def test_credit_goes_to_the_tokens_of_the_phase_that_is_asked_for():
     assert (count["drafts"].sum((1, 3)) == len(layout.free)).all()
     assert not count["rollout"][..., list(layout.goal)].any()
     assert count["edits"].equal(rollouts.written(found.states, layout.mask_id) & (torch.arange(6) >= 3)[:, None, None])
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_tokens_and_positions_together_are_the_exact_probability_of_every_rollout(temperature):
-    """Two free tokens of three ids: one is drafted, then the other, then both may be edited, each in three rounds.
-
-    All rollouts are listed; their probabilities sum to 1 and are the frequencies with which they are sampled.
-    """
-    layout = replace(whole_layout(3), points=2, goal=(2, 3))
-    net = tiny_net(layout=layout)
-    mask, goal, drawn = layout.mask_id, (1, 2), range(3)
-    listed = []
-    for first, a, b in itertools.product(range(2), drawn, drawn):
-        half = (a, mask) if first == 0 else (mask, a)
-        whole = (a, b) if first == 0 else (b, a)
-        for end in itertools.product(drawn, drawn):
-            listed.append([(mask, mask), half, whole, end])
-    states = torch.tensor([[(*pair, *goal) for pair in rollout] for rollout in listed]).transpose(0, 1)[None]
-    found = rollouts.Rollouts(
-        states,
-        torch.tensor([[goal]]),
-        torch.ones(1, 1, dtype=torch.bool),
-        torch.zeros(1, 3, len(listed), 4),
-        states[:, -1, :1],
-    )
-    config = replace(SMALL, goals=1, drafts=len(listed), kept=len(listed), temperature=temperature)
-    policy = make_policy_batch(found, torch.zeros(1, len(listed)), torch.zeros(1, 1), layout, config)
-    inputs = tiny_inputs(net, 1)
-    with torch.no_grad():
-        hidden = rl_losses.hidden_states(net, net.encode(net.prompt(*inputs)), policy).rounds
-        of_tokens = rl_losses.token_log_probs(net, hidden, policy, temperature).sum((1, 3))
-        of_positions = rl_losses.position_log_probs(net, hidden, policy, temperature).sum(1)
-    probability = (of_tokens + of_positions)[0].double().exp()
-    assert probability.sum().item() == pytest.approx(1.0, abs=1e-5)
-
-    count = 20_000
-    keys_values = net.encode(net.prompt(*inputs))
-    begun = states[:, 0, :1].expand(-1, count, -1)
-    rounds = decoding_rounds(2, 2, 1)
-    sampling = Sampling(temperature, torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        drafts = rollout.rollout(lambda ids: net.decode(ids, keys_values), begun, layout, rounds, EditRules(), sampling)
-    seen = torch.stack([begun, *(output.actions for output in drafts)], 1)[0].transpose(0, 1).flatten(1).tolist()
-    frequency = Counter(map(tuple, seen))
-    for place, expected in enumerate(probability.tolist()):
-        ids = tuple(states[0, :, place].flatten().tolist())
-        assert abs(frequency[ids] / count - expected) < 5.0 * (expected / count) ** 0.5 + 1e-4
 
 
 @pytest.mark.parametrize("baseline", settings.BASELINES)

@@ -45,7 +45,7 @@ from reflectdrive_ros.training.token_job import TokenJob
 
 YAML = """
 data: {batch: 2, color_jitter: 0.0}
-rl: {goals: 2, drafts: 2, kept: 3, kl: 0.01, updates: 2, position_ratio: true}
+rl: {goals: 2, drafts: 2, kept: 3, kl: 0.01, updates: 2}
 device: {accelerator: cpu, threads: 1}
 checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
 """

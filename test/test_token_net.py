@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_net import random_actions, tiny_config, tiny_inputs, tiny_net, xy_layout
+from tiny_net import goal_logits, random_actions, tiny_config, tiny_inputs, tiny_net, xy_layout
 
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.layers import attention
@@ -219,7 +219,7 @@ def test_the_goals_y_depends_on_its_x():
     net = tiny_net()
     inputs = tiny_inputs(net)
     x_ids = torch.tensor([[340, 500], [340, 500]])
-    x_logits, y_logits = net.goal_logits(*inputs, x_ids)
+    x_logits, y_logits = goal_logits(net, *inputs, x_ids)
     nothing = torch.full((2, 1, ACTION_TOKENS), net.config.layout.mask_id)
     out = net.forward_packed(*inputs, nothing)
     torch.testing.assert_close(x_logits, out.logits[:, 0, GOAL_X])
@@ -246,7 +246,7 @@ def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
             optimiser.zero_grad()
             (x + y).backward()
             optimiser.step()
-    x_logits, y_logits = net.goal_logits(*inputs, goals[..., 0])
+    x_logits, y_logits = goal_logits(net, *inputs, goals[..., 0])
     joint = x_logits.softmax(-1)[0, goals[0, :, 0], None] * y_logits[0].softmax(-1)[:, wanted]
     assert joint.diagonal().sum() > 0.9
     assert joint.fliplr().diagonal().sum() < 0.05  # the product of the marginals has 0.5

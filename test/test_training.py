@@ -1,6 +1,5 @@
 """Training runs: a kill changes nothing, a run begins with the weights of another, faults are sentences."""
 
-import argparse
 import copy
 import json
 import os
@@ -176,50 +175,6 @@ def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, fin
     with torch.no_grad():
         found, wanted = (each.forward_packed(*asked.inputs, asked.actions).logits for each in (grown, before))
     torch.testing.assert_close(found, wanted)
-
-
-def test_the_mean_of_runs_lies_between_them_and_tells_of_each(finished, scenes, tmp_path, capsys):
-    train(replace(job_of(scenes, tmp_path / "later", steps=4), init_from=finished))
-    parser = argparse.ArgumentParser()
-    train_run.add_arguments(parser)
-
-    def run(*folders, out):
-        args = parser.parse_args(["mean", *map(str, folders), "--out", str(out), "--json", str(tmp_path / "mean.json")])
-        return args.run(args)
-
-    runs = finished, tmp_path / "later"
-    assert run(*runs, out=tmp_path / "mean") == 0
-    card = json.loads((tmp_path / "mean/card.json").read_text())
-    written = json.loads((tmp_path / "mean.json").read_text())
-    assert (written["weights_sha256"], written["averaged_from"]) == (card["sha256"], card["data"]["averaged_from"])
-    assert card["sha256"] in capsys.readouterr().out
-    one, other, found = (
-        checkpoint.load(folder / train_state.WEIGHTS, json.loads((folder / "card.json").read_text())["sha256"])
-        for folder in (*runs, tmp_path / "mean")
-    )
-    for each in zip(one.parameters(), other.parameters(), found.parameters(), strict=True):
-        torch.testing.assert_close(each[2], (each[0] + each[1]) / 2, rtol=0.01, atol=1e-6)  # kept as bfloat16
-    assert not torch.equal(one.slot, found.slot)
-    assert [part["steps"] for part in card["data"]["averaged_from"]] == [8, 4]
-    assert run(*runs, runs[1], out=tmp_path / "weighed") == 0
-    card = json.loads((tmp_path / "weighed/card.json").read_text())
-    assert [part["share"] for part in card["data"]["averaged_from"]] == [0.3333, 0.6667]
-    weighed = checkpoint.load(tmp_path / "weighed" / train_state.WEIGHTS, card["sha256"])
-    torch.testing.assert_close(weighed.slot, (one.slot + 2 * other.slot) / 3, rtol=0.01, atol=1e-6)
-    capsys.readouterr()
-    assert run(runs[0], out=tmp_path / "none") == 2
-    assert "expected two or more" in capsys.readouterr().err
-    shutil.copytree(runs[0], tmp_path / "damaged")
-    (tmp_path / "damaged" / train_state.WEIGHTS).write_bytes(b"")
-    assert run(runs[0], tmp_path / "damaged", out=tmp_path / "none") == 2
-    assert "SHA-256" in capsys.readouterr().err
-    another = tmp_path / "another"
-    another.mkdir()
-    digest = checkpoint.save(tiny_net(), another / train_state.WEIGHTS, {})
-    assert json.loads((another / "card.json").read_text())["sha256"] == digest
-    assert run(runs[0], another, out=tmp_path / "none") == 2
-    assert "holds another network" in capsys.readouterr().err
-    assert not (tmp_path / "none").exists()
 
 
 def test_patches_of_another_size_answer_alike_to_the_same_patch_enlarged():

@@ -1,6 +1,5 @@
 """The command that trains: its settings, its log, its signals and the public weights it begins with."""
 
-import argparse
 import csv
 import json
 import os
@@ -233,15 +232,6 @@ def test_sets_and_networks_that_are_not_there_are_said_before_the_work(sets, tmp
     assert "name the --out of another run, or a folder of weights" in capsys.readouterr().err
     assert train_run.run(command(sets, tmp_path / "c", "--init-from", str(GRAPHS))) == 2
     assert "onnx holds exported graphs: name the folder of their weights" in capsys.readouterr().err
-
-
-def test_there_is_no_mean_of_graphs(tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    train_run.add_arguments(parser)
-    args = parser.parse_args(["mean", str(GRAPHS), str(GRAPHS.parent), "--out", str(tmp_path / "mean")])
-    assert args.run(args) == 2
-    assert "onnx holds exported graphs: name the folder of their weights" in capsys.readouterr().err
-    assert not (tmp_path / "mean").exists()
 
 
 def test_a_log_with_garbled_rows_goes_on_with_its_whole_rows(tmp_path):

@@ -76,6 +76,12 @@ def tiny_inputs(net, scenes=2, seed=1):
     )
 
 
+def goal_logits(net, images, text, ego, route, x_ids):
+    """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, Y), from the images on."""
+    out = net.forward_packed(images, text, ego, route, net.all_masked(len(images), images.device))
+    return out.logits[:, 0, net.config.layout.goal[0]], net.goal_y_logits(out, x_ids)
+
+
 def random_actions(net, scenes=2, count=3, seed=2, masked=0.4):
     """Action sequences (B, R, 16) of reachable ids, part of them masked."""
     generator = torch.Generator().manual_seed(seed)

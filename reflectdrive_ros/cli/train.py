@@ -1,7 +1,5 @@
 """`reflectdrive train sft CONFIG --train DIR --val DIR --out DIR`: supervised training of ReflectDrive-2.
 
-(`reflectdrive train mean RUN RUN .. --out DIR` averages the weights of runs.)
-
 The same command resumes a run that was stopped by Ctrl-C, by a kill, or at the end of its minutes (give more of them).
 With --minutes the learning-rate schedule ends with the time, however fast the machine is. Several devices of one
 machine are set by device.devices in CONFIG, several machines by torchrun.
@@ -20,11 +18,11 @@ from typing import Any
 from rich.console import Console
 
 from .. import arguments
-from ..command import HelpFormatter, command
+from ..command import command
 from ..config import override_dotted
 from ..model.token.net import TokenNetConfig
 from ..stopping import end_with_parent
-from ..training import average, denoiser_runs, diffusion, refine, rl, runs, settings, token_runs
+from ..training import denoiser_runs, diffusion, refine, rl, runs, settings, token_runs
 from ..training.runs import RunSources
 from ..training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
 from ..training.token_job import PretrainedPaths
@@ -92,10 +90,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave out the recordings of a site of real_tracks; may be repeated",
     )
     diffusion_parser.set_defaults(defaults=DiffusionTrainConfig(), run=run_diffusion, teacher=None)
-    mean_parser = kinds.add_parser("mean", help="averages the weights of runs", description=average.__doc__)
-    mean_parser.formatter_class = HelpFormatter
-    average.add_arguments(mean_parser)
-    mean_parser.set_defaults(run=average.run)
 
 
 @command(lambda args: runs.resumption(args.out), "{}: {}")

@@ -1,4 +1,4 @@
-"""Local search around one waypoint: every token pair nearby is tried in the trajectory and scored in one batch.
+"""The neighbourhood of one waypoint: a trajectory with every token pair nearby, to be scored in one batch.
 
 ReflectDrive's local search (its section on safety-guided regeneration; the ball N_delta and delta = 10 are the
 paper's): the pair of tokens of an unsafe waypoint is replaced by each pair within a Manhattan distance, all other
@@ -7,29 +7,14 @@ tokens are kept, and the pair of the best trajectory becomes an anchor for regen
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from ..config import ScoringConfig
 from ..domain import Array
 from ..tokens import Codebook, TokenLayout
-from .scorer import Scene, ScoreCard, score
 
 DELTA = 10  # bins; 221 pairs, 3 m either way with bins of 0.3 m
-SAME_SCORE = 1e-9  # scores closer than this differ by rounding only
-
-
-@dataclass(frozen=True, eq=False)
-class SearchResult:
-    """The tried pairs, nearest first; pair 0 is the original."""
-
-    pairs: Array  # (M, 2) int32 ids of x and y
-    ids: Array  # (M, T) int32 ids of the whole trajectories
-    card: ScoreCard  # of the M trajectories
-    best: int  # index of the best; the nearest of those that score the same
 
 
 def ball(codebook: Codebook, pair: Array, delta: int = DELTA) -> Array:
@@ -63,30 +48,10 @@ def search_stride(codebook: Codebook) -> int:
     return max(round(Codebook().bin_m / codebook.bin_m), 1)
 
 
-def search(
-    scene: Scene,
-    ids: Array,
-    waypoint: int,
-    layout: TokenLayout,
-    poses_of: Callable[[Array], Array],
-    config: ScoringConfig | None = None,
-    delta: int = DELTA,
-) -> SearchResult:
-    """Tries every pair of the ball around waypoint `waypoint` (0 is the first) of a trajectory, ids (T,).
-
-    `poses_of` gives points (M, T, 2) in metres their headings: poses (M, T, 3), as the planner itself does when it
-    decodes. Raises ValueError on ids that hold the mask and on a waypoint that the trajectory does not have.
-    """
-    pairs, tried = neighbourhood(ids, waypoint, layout, delta)
-    card = score(scene, poses_of(layout.decode(tried)), config)
-    best = int(np.argmax(card.score >= card.score.max() - SAME_SCORE))
-    return SearchResult(pairs, tried, card, best)
-
-
 def neighbourhood(ids: Array, waypoint: int, layout: TokenLayout, delta: int = DELTA) -> tuple[Array, Array]:
     """The pairs (M, 2) of the ball around a waypoint of a trajectory, ids (T,), and the M trajectories (M, T).
 
-    Raises ValueError as `search` does.
+    Raises ValueError on ids that hold the mask and on a waypoint that the trajectory does not have.
     """
     ids = np.asarray(ids)
     if ids.shape != (layout.length,):

@@ -85,7 +85,6 @@ class _Steps:
             losses = loop.model(batch, policy)
             if update == 0:
                 policy.old, policy.old_goals = losses["log_probs"], losses["goal_log_probs"]
-                policy.old_positions = losses["position_log_probs"]
             self._check_collapse(losses, batch, step, saved)
             scalars = {name: losses[name] for name in ("loss", *rl_losses.METRICS)}
             norm = loop.update(scalars, batch, step, saved)

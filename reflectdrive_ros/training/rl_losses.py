@@ -4,8 +4,7 @@
 
 L_tokens: every token that a draft or edit round wrote has the ratio r = p_new / p_old of its probability in the state
 before the round, and the advantage of its rollout; -min(r A, clip(r) A) is summed over the tokens of a rollout and
-averaged over rollouts (ReflectDrive-2, Eq. 2). With `position_ratio` so has the set of positions that the round wrote
-(`position_log_probs`); tokens and positions together are the exact probability of the transition.
+averaged over rollouts (ReflectDrive-2, Eq. 2).
 
 L_decision: the same for the probabilities of the sampled goals, p(x8) p(y8 | x8) exp(value) ** power, normalised over
 them and weighted by p_old, which makes it the exact gradient of the expected reward of a choice among them.
@@ -30,7 +29,7 @@ from torch import Tensor
 from ..model.layers import KeysValues
 from ..model.token import ops
 from ..model.token.net import PackedOutput, TokenNet
-from ..model.token.ops import EditRules, GoalRules
+from ..model.token.ops import GoalRules
 from ..tokens import TokenLayout
 from .losses import Batch, Losses, plan_value_loss
 from .rollouts import Rollouts, draft_rounds_of, written
@@ -56,7 +55,6 @@ class PolicyBatch:
     credited: Tensor  # (B, S, M, T) bool
     sampled: int  # G * D
     old: Tensor | None = None  # (B, S, M, T) float32 log-probabilities; None before the first update
-    old_positions: Tensor | None = None  # (B, S, M), with `position_ratio`
     old_goals: Tensor | None = None  # (B, G)
     reference: Tensor | None = None  # (B, S, M, T) of the initial network
 
@@ -124,8 +122,8 @@ class RlLosses(Losses):
         self.config, self.rules = config, rules
 
     def forward(self, batch: Batch, policy: PolicyBatch) -> dict[str, Tensor]:  # type: ignore[override]
-        """Scalars `loss` and METRICS, and the new log-probabilities: `log_probs` (B, S, M, T), `position_log_probs`
-        (B, S, M), `goal_log_probs` (B, G).
+        """Scalars `loss` and METRICS, and the new log-probabilities: `log_probs` (B, S, M, T) and `goal_log_probs`
+        (B, G).
         """
         config = self.config
         supervised, out = self.supervised(batch)
@@ -142,13 +140,6 @@ class RlLosses(Losses):
         ratio = (log_probs - old).exp()
         gain = clipped_gain(ratio, policy.advantage[:, None, :, None], config.clip)
         found = {"policy": -(gain * policy.credited).sum() / (len(gain) * policy.sampled)}
-        positions = log_probs.new_zeros(())
-        if config.position_ratio:
-            positions = position_log_probs(self.net, hidden.rounds, policy, config.temperature)
-            old_positions = positions.detach() if policy.old_positions is None else policy.old_positions
-            gain = clipped_gain((positions - old_positions).exp(), policy.advantage[:, None], config.clip)
-            rounds = credited_rounds(positions.shape[1], self.net.config.layout, config).to(positions.device)[:, None]
-            found["policy"] = found["policy"] - (gain * rounds).sum() / (len(gain) * policy.sampled)
 
         weight = old_goals.exp() * policy.valid
         goal_advantage = policy.goal_reward - (weight * policy.goal_reward).sum(-1, keepdim=True)
@@ -179,7 +170,6 @@ class RlLosses(Losses):
             "loss": total,
             **{name: value.detach().float() for name, value in found.items()},
             "log_probs": log_probs.detach(),
-            "position_log_probs": positions.detach(),
             "goal_log_probs": goal_log_probs.detach(),
         }
 
@@ -231,35 +221,6 @@ def token_log_probs(net: TokenNet, hidden: Tensor, policy: PolicyBatch, temperat
         chosen = logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
         found[..., k::axes] = found[..., k::axes].masked_scatter(here, chosen)
     return found
-
-
-def position_log_probs(net: TokenNet, hidden: Tensor, policy: PolicyBatch, temperature: float) -> Tensor:
-    """Log-probabilities (B, S, M) float32 that each round wrote at the positions where it did, given what it wrote.
-
-    Every position draws a proposal independently; a fixed rule picks those that are written (`ops.update`). So the
-    others constrain the draws. A draft round: a position that stays masked drew a token less probable than each that
-    was written. An edit round: a token that stays drew itself, unless the round replaced as many as it may, all of
-    them less probable than this one.
-    """
-    states, layout = policy.states, net.config.layout
-    logits = torch.unflatten(net.logits(hidden.flatten(1, 2)), 1, hidden.shape[1:3]).float()
-    before, after = states[:, :-1], states[:, 1:]
-    ranked, log_drawn = logits.softmax(-1), (logits / temperature).log_softmax(-1)
-    changed, masked = after != before, before == layout.mask_id
-
-    ids = torch.where(after == layout.mask_id, 0, after)[..., None]
-    confidence = ranked.gather(-1, ids)[..., 0]
-    least = torch.where(masked & changed, confidence, torch.inf).amin(-1)  # (B, S, M) of the written tokens
-    less = ranked.detach() < least.detach()[..., None, None]
-    mass = torch.where(less, log_drawn, ops.EXCLUDED).logsumexp(-1)
-    of_drafts = torch.where(masked & ~changed, mass, 0.0).sum(-1)
-
-    kept = ops.free_positions(layout, states.device) & ~masked & ~changed
-    most = torch.where(changed, ranked.gather(-1, torch.where(masked, 0, before)[..., None])[..., 0], -torch.inf)
-    full = changed.sum(-1, keepdim=True) >= EditRules().at_most
-    bound = kept & (~full | (confidence < most.amax(-1, keepdim=True)))
-    of_edits = torch.where(bound, log_drawn.gather(-1, ids)[..., 0], 0.0).sum(-1)
-    return torch.where(masked.any(-1), of_drafts, of_edits)
 
 
 def clipped_gain(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:

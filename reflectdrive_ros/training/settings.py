@@ -186,9 +186,6 @@ class RlConfig:
     decision: float = setting(2.0, "weight of the goal decision's loss", 0.0, 100.0)
     plan_value: float = setting(0.2, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
     edit_goal: bool = setting(False, "edits may replace the goal too; the paper keeps it")
-    position_ratio: bool = setting(
-        False, "also credit which positions a round wrote: the exact probability of each transition"
-    )
     abort_entropy: float = setting(
         0.02, "the run ends when the mean entropy of written tokens, nats, is below", 0.0, 10.0
     )

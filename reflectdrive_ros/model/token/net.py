@@ -10,7 +10,6 @@ rounds, and any number of sequences is packed along the token axis beside one pr
     out = net.forward_packed(images, text, ego, route, actions)            # one prompt, R sequences: .logits, .hidden
     logits = net.packed_logits(images, text, ego, route, actions)          # (B, R, T, bins), the same without .hidden
     y_logits = net.goal_y_logits(out, x_ids)                               # (B, K, Y): y of the goal given K of its x
-    x_logits, y_logits = net.goal_logits(images, text, ego, route, x_ids)  # the same two from the images on
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, L) int64; ego (B, 3) float32,
     normalised speed, acceleration, yaw rate; route (B, points, 2) int64, ids of x and y, the mask of their codebook
@@ -291,13 +290,6 @@ class TokenNet(nn.Module):
     def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> Tensor:
         """(B, R, T, bins) of actions (B, R, T)."""
         return self.forward_packed(images, text, ego, route, actions).logits
-
-    def goal_logits(
-        self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, x_ids: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, Y)."""
-        out = self.forward_packed(images, text, ego, route, self.all_masked(len(images), images.device))
-        return out.logits[:, 0, self.config.layout.goal[0]], self.goal_y_logits(out, x_ids)
 
     def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """Logits (B, R, T, bins) of sequences (B, R, T) from the prompt's KV cache, which is not changed."""
