@@ -5,6 +5,8 @@ Then the map, the localisation or the car's path is wrong. A car that stands may
 
 from __future__ import annotations
 
+import numpy as np
+
 from ... import geometry
 from ...config import VehicleConfig
 from ...domain import EgoState
@@ -23,7 +25,7 @@ def off_map_reason(lanelets: LaneletMap | None, ego: EgoState, vehicle: VehicleC
     """
     if lanelets is None or (abs(ego.speed_mps) < MOVING_MPS and not was_off):
         return ""
-    size = vehicle.length_m, vehicle.width_m
+    size = np.array([vehicle.length_m, vehicle.width_m])
     if lanelets.touches_road(geometry.box_corners(box_centres(ego.map_from_ego, vehicle), size)):
         return ""
     source = lanelets.source
