@@ -169,6 +169,25 @@ class InputsConfig:
 
 
 @dataclass(frozen=True)
+class RouteConfig:
+    """When the car is on its route."""
+
+    max_distance_m: float = setting(
+        5.0,
+        "a car whose rear axle is further from the line of its route stops; raise it where it may drive more than one "
+        "lane beside the route's, by 3.5 m a lane",
+        1.0,
+        25.0,
+    )
+
+    @property
+    def back_within_m(self) -> float:
+        """A car that has left its route is on it again within this distance: at the limit it must not stop and start in
+        turn."""
+        return 0.9 * self.max_distance_m
+
+
+@dataclass(frozen=True)
 class GuardConfig:
     """Final check of a plan: what the vehicle can follow and what is safe."""
 
@@ -355,6 +374,7 @@ class Config:
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
     cameras: CamerasConfig = field(default_factory=CamerasConfig)
     inputs: InputsConfig = field(default_factory=InputsConfig)
+    route: RouteConfig = field(default_factory=RouteConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     lights: LightsConfig = field(default_factory=LightsConfig)

@@ -80,10 +80,14 @@ def carry_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory 
     return Trajectory(geometry.compose(now_from_then, resample(trajectory, times_s)), trajectory.dt_s)
 
 
-def path_ahead(plan: Plan, map_from_ego: Array) -> Array:
-    """(L, 3) the part of a plan's path ahead of the ego, in the present ego frame; may be empty."""
+def path_ahead(plan: Plan, map_from_ego: Array, reach_m: float) -> Array:
+    """(L, 3) the part of a plan's path ahead of the ego, in the present ego frame; may be empty, and is where the path
+    is more than `reach_m` from the ego: it does not lead on from here."""
     now_from_then = geometry.compose(geometry.invert(map_from_ego), plan.map_from_ego)
     path = geometry.compose(now_from_then, plan.trajectory.poses)
+    _, (offset_m,) = geometry.project(np.concatenate([now_from_then[None], path]), np.zeros((1, 2)))
+    if abs(offset_m) > reach_m:
+        return path[:0]
     ahead = path[:, 0] > 0.0
     return path[int(np.argmax(ahead)) :] if ahead.any() else path[:0]
 

@@ -261,7 +261,7 @@ def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_no
     for k, shift in ((1, 0.0), (2, 0.0), (3, 9e4), (4, 9e4)):
         begin = x + shift
         inputs.put("route", route([(begin, y), (begin + 50 * np.cos(yaw), y + 50 * np.sin(yaw))]), 0)
-        inputs.put("odometry", odometry(0.1 * k, x=x + shift, y=y, yaw=yaw), ns(0.1 * k))
+        inputs.put("odometry", odometry(0.1 * k, x=x + shift, y=y, yaw=yaw, speed=0.0), ns(0.1 * k))
         found.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
         inputs.wait_idle()
     assert found == [False, True, False, False]

@@ -78,6 +78,15 @@ def test_a_route_is_kept_in_the_map_and_one_without_length_is_none():
         convert.route_in_map(np.full((2, 3), np.nan), here)
 
 
+def test_a_route_that_begins_ahead_is_joined_to_the_car_and_one_beside_it_is_not():
+    """AlpaSim may leave out the first 40 m: the car is on such a route. A car 30 m beside its route is not."""
+    here = np.array([10.0, 5.0, 0.0])
+    ahead = np.array([[40.0, 3.0, 0.0], [60.0, 3.0, 0.0]])
+    np.testing.assert_allclose(convert.route_in_map(ahead, here)[:, :2], [[10, 5], [50, 8], [70, 8]], atol=1e-9)
+    beside = np.array([[0.5, 30.0, 0.0], [60.0, 30.0, 0.0]])
+    assert len(convert.route_in_map(beside, here)) == 2
+
+
 def test_a_light_ahead_is_a_stop_line_across_the_route():
     route = np.stack([np.arange(-5.0, 100.0, 5.0), np.zeros(21), np.zeros(21)], axis=1)
     lights, lines = convert.light_ahead("TRAFFIC_LIGHT_STATE_RED", 30.0, route)

@@ -81,3 +81,20 @@ def test_missing_objects_are_unchecked_not_free(sender):
 
     sender.diagnosed(unchecked, objects=False)
     sender.diagnosed(lambda lines: "unchecked" not in lines["planner"][1])
+
+
+@pytest.mark.parametrize("away_m", [30.0, 545.0])
+def test_a_car_that_is_not_on_its_route_stops_with_an_error_and_drives_on_when_it_is_back(sender, away_m):
+    def says_so(lines):
+        level, message = lines["planner"]
+        return level == ERROR and f"the car is {away_m:.1f} m from its route" in message
+
+    elsewhere = {"ego": {"y": away_m}}
+    status = sender.until(lambda status: "from its route" in status.reason, **elsewhere)
+    assert stopped(status)
+    sender.diagnosed(says_so, **elsewhere)
+    assert not any(planned(status) for status in sender.drive(0.5, **elsewhere))
+    last = sender.harness.received["trajectory"][-1][1]
+    assert last.points[-1].longitudinal_velocity_mps == 0.0
+    assert abs(last.points[-1].pose.position.y - away_m) < 0.1  # straight on: it does not turn to the route
+    sender.until(planned)

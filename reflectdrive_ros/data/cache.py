@@ -252,7 +252,7 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
             "text": inputs.text,
             "text_mirrored": other.text,
             "ego": inputs.ego,
-            "route": features.route_ahead(observation.route, spec.route_at_m)[0].astype(np.float32),
+            "route": features.route_ahead(observation.route, spec.route_at_m).astype(np.float32),
             "expert": scene.expert,
             "occupancy": occupancy.occupancy(scene),
             "names": np.array(scene.name.encode(), NAME_DTYPE),

@@ -17,6 +17,7 @@ from ..features.reprojection import Calibration
 
 US_TO_NS = 1000
 HALF_LANE_M = 2.0  # of the stop line of a light whose distance is all that is known
+ROUTE_GAP_M = 1.0  # a route that begins no further ahead of the car than this begins at it
 LIGHTS = {"RED": LightState.RED, "YELLOW": LightState.AMBER, "GREEN": LightState.GREEN}
 
 
@@ -45,10 +46,16 @@ def ego_state(time_us: int, pose: Any, state: Any) -> EgoState:
 
 def route_in_map(waypoints_in_rig: Array, map_from_rig: Array) -> Array:
     """(L, 3) poses in the map frame of route waypoints (L, 3) x, y, z in the rig frame of the pose (3,); none or two or
-    more."""
+    more.
+
+    AlpaSim can leave out the part of a route near the car (`route_start_offset_m`). A route that begins ahead of the
+    car is joined to it by a straight line.
+    """
     points = np.asarray(waypoints_in_rig, float).reshape(-1, 3)[:, :2]
     if not np.isfinite(points).all():
         raise BadInput("the route holds NaN or infinity: send waypoints in the rig frame")
+    if len(points) >= 2 and points[0, 0] > max(ROUTE_GAP_M, abs(points[0, 1])):
+        points = np.concatenate([np.zeros((1, 2)), points])
     line = geometry.distinct_points(geometry.transform_points(map_from_rig, points)) if len(points) else points
     if len(line) < 2:
         return np.zeros((0, 3))

@@ -26,7 +26,7 @@ from .cameras import Camera
 
 MAX_CHARACTERS = 300  # of an instruction; longer texts are cut
 EGO_REACH = 20.0  # times its scale; an ego value beyond is a fault of odometry
-OFF_ROUTE_M = 30.0  # if the route is further away, it is not used
+OFF_ROUTE_M = 30.0  # a route of training further away is not used; the engine stops the car long before
 LONGEST_NUMBER = 200
 PAD, UNKNOWN = "<pad>", "<unk>"
 COMMANDS = {Command.FOLLOW: "follow", Command.LEFT: "left", Command.STRAIGHT: "straight", Command.RIGHT: "right"}
@@ -109,10 +109,8 @@ def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     frames, about_images = _instants(observation.cameras, spec)
     text, about_text = _text(observation, spec)
     images = np.stack([_resize(frame, spec) for frame in frames])
-    points, about_route = route_ahead(observation.route, spec.route_at_m)
-    route = encode_route(points, spec.codebook)
-    notes = (*about_images, *about_text, *about_route)
-    return ModelInputs(images, text, _ego(observation.ego, spec), route, notes)
+    route = encode_route(route_ahead(observation.route, spec.route_at_m), spec.codebook)
+    return ModelInputs(images, text, _ego(observation.ego, spec), route, (*about_images, *about_text))
 
 
 def instruction_text(observation: Observation) -> str:
@@ -175,22 +173,19 @@ def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:
     return text, notes
 
 
-def route_ahead(route: Array, at_m: Sequence[float]) -> tuple[Array, list[str]]:
-    """(R, 2) points at these distances along a route (L, 2+) of the ego frame, and notes.
+def route_ahead(route: Array, at_m: Sequence[float]) -> Array:
+    """(R, 2) points at these distances along a route (L, 2+) of the ego frame.
 
-    Distances count from the route point closest to the ego. Points beyond the end of the route, or without a route, are
-    NaN.
+    Distances count from the route point closest to the ego. Points beyond the end of the route, of a route further than
+    OFF_ROUTE_M, or without a route, are NaN.
     """
-    nothing = np.full((len(at_m), 2), np.nan)
     line = geometry.distinct_points(route)
-    if len(line) < 2:
-        return nothing, []
-    start, offset_m = geometry.ego_on_route(line)
+    start, offset_m = geometry.ego_on_route(line) if len(line) >= 2 else (0.0, np.inf)
     if abs(offset_m) > OFF_ROUTE_M:
-        return nothing, [f"the route is {abs(offset_m):.0f} m away: the network plans without it"]
+        return np.full((len(at_m), 2), np.nan)
     along = start + np.array(at_m)
     known = along <= geometry.arc_lengths(line)[-1]
-    return np.where(known[:, None], geometry.sample(line, along)[:, :2], np.nan), []
+    return np.where(known[:, None], geometry.sample(line, along)[:, :2], np.nan)
 
 
 def encode_route(points: Array, codebook: Codebook) -> Array:

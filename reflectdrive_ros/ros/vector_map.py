@@ -83,7 +83,7 @@ class VectorMap:
             if self._read is not None and self._read[0] == digest:
                 return  # the same map again: results computed from it stay valid
             lanelets = LaneletMap(read_elements(data), SOURCE)
-            _ = lanelets.lights  # stored in it
+            _ = lanelets.lights, lanelets.road  # stored in it
             if self._with_lanes:
                 _ = lanelets.lane_segments  # stored in it
             read, fault = (digest, lanelets), ""

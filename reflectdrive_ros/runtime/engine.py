@@ -6,6 +6,8 @@ engine. If the planner's own plan is not accepted, the result is:
 1. the last good plan carried forward, while it is younger than `engine.carry_max_s` and still passes the guard;
 2. else the stop plan, along the path of the last good plan if there is one.
 
+A car that is not on its route (`planning/off_route.py`) gets the stop plan at once, whatever the planner.
+
 A plan that is late but accepted is not published (a newer image exists by then) but stored as the last good one. A
 planner that is always slightly too slow therefore drives on plans that are one step old, checked again, with LATE in
 the diagnostics; otherwise the car would never start.
@@ -35,6 +37,7 @@ from ..features.cameras import Camera
 from ..kinematics import carry_forward, path_ahead
 from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, needed_capabilities
 from ..planning.factors import planning_factors
+from ..planning.off_route import off_route_reason
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import lateral_consistency
 from ..planning.postprocess.route_limits import slow_trajectory
@@ -105,6 +108,7 @@ class Engine:
         """Forget everything, as after a jump of the clock or a new drive."""
         self._state = PlannerState()
         self._last_good: Plan | None = None
+        self._off_route = ""  # why the car was not on its route at the last step; empty if it was
 
     def prefetch(self, observation: Observation) -> None:
         """Announces an observation of a later step: its encoding may start."""
@@ -120,6 +124,9 @@ class Engine:
         plan: Plan | None = None
         full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
         try:
+            self._off_route = off_route_reason(observation.route, self._config.route, was_off=bool(self._off_route))
+            if self._off_route:
+                raise PlanningError(self._off_route)
             state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=known))
             if isinstance(state.memory, StepNotes):
                 full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
@@ -142,7 +149,7 @@ class Engine:
             notes += (jump,) if jump else ()
         if judgement.verdict is Verdict.OK and plan is not None:
             sent, source = plan, PlanSource.PLANNER
-        elif (carried := self._carried_plan(known)) is not None:
+        elif not self._off_route and (carried := self._carried_plan(known)) is not None:
             sent, source = carried, PlanSource.CARRIED
         else:
             sent, source = stop, PlanSource.STOP
@@ -246,7 +253,7 @@ class Engine:
     def _stop(self, ego: EgoState, agents: Agents | None, known: SafetyContext | None = None) -> Plan:
         try:
             last = self._recent_plan(ego.stamp_ns)
-            path = None if last is None else path_ahead(last, ego.map_from_ego)
+            path = None if last is None else path_ahead(last, ego.map_from_ego, self._config.guard.max_start_gap_m)
             return stop_plan(ego, agents, path, self._config, known)
         except Exception:  # unusable agents or paths must not prevent the stop plan
             log.exception("the stop plan was computed without agents and path")

@@ -413,7 +413,7 @@ def synthetic_inputs(network: Network) -> ModelInputs:
     text[: len(ids)] = ids[: spec.text_length]
     ego = np.array([8.0 / spec.ego_scale[0], 0.0, 0.0], np.float32)
     straight = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
-    route = encode_route(route_ahead(straight, spec.route_at_m)[0], spec.codebook)
+    route = encode_route(route_ahead(straight, spec.route_at_m), spec.codebook)
     return ModelInputs(images, text, ego, route)
 
 

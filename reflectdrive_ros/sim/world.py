@@ -25,7 +25,7 @@ import numpy as np
 from .. import geometry, kinematics
 from ..agent_history import AgentHistoryBuffer
 from ..agent_motion import with_motion
-from ..config import VehicleConfig
+from ..config import RouteConfig, VehicleConfig
 from ..domain import (
     AgentHistory,
     Agents,
@@ -64,7 +64,9 @@ WARM_UP_S = 15.0
 PERCEPTION_RANGE_M = 100.0  # range of perception
 MIN_ROUTE_LEFT_M = 600.0  # the route is extended when less than this is left
 WALK_M = 3000.0
-OFF_ROUTE_M = 6.0  # a car this far from its route, or turned against it, for LOST_S gets a new route
+# A car this far from its route, or turned against it, for OFF_ROUTE_S gets a new route, as does each that stopped there
+# because it was not on its route.
+OFF_ROUTE_M = RouteConfig().back_within_m
 OFF_ROUTE_S = 2.0
 OFF_ROUTE_RAD = np.pi / 2
 REMOVE_AFTER_S = 2.0  # a hit vehicle is removed after this time, or it would block the town

@@ -26,6 +26,7 @@ from messages import CAMERAS, image, predicted_objects, route, traffic_lights
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
+from reflectdrive.msg import PlannerStatus
 from sender import IMAGES, INFOS, camera_mounts, unaltered
 from std_msgs.msg import String
 
@@ -280,6 +281,29 @@ def route_behind(drive: Drive) -> None:
     drive.latch(route([(float(x), 0.0) for x in range(-60, -10)]))
 
 
+def beside(left_m: float) -> Callable[[Drive], None]:
+    """Localisation tells that the car is elsewhere."""
+
+    def teleport(drive: Drive) -> None:
+        drive.sender.left_m = left_m
+
+    return teleport
+
+
+def other_route(left_m: float = 0.0, turned: bool = False) -> Callable[[Drive], None]:
+    """A route on another road, or against the direction of the car."""
+    line = [(float(x), left_m) for x in range(-20, 1900)]
+    return lambda drive: drive.latch(route(line[::-1] if turned else line))
+
+
+def stood_off_its_route(drive: Drive) -> list[str]:
+    """From the first sentence of the route to the last, no plan but the stop plan was sent."""
+    sources = [(OFF_ROUTE in status.reason, status.source) for _, status in list(drive.harness.received["status"])]
+    off = [place for place, (is_off, _) in enumerate(sources) if is_off]
+    during = {source for _, source in sources[off[0] : off[-1] + 1]} if off else set()
+    return [] if during == {PlannerStatus.SOURCE_STOP} else [f"plans of the sources {sorted(during)} off the route"]
+
+
 def limit(speed_mps: float) -> Callable[[Drive], None]:
     return lambda drive: drive.harness.inputs["max_velocity"].publish(VelocityLimit(max_velocity=speed_mps))
 
@@ -442,6 +466,7 @@ def end_hog(drive: Drive) -> None:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 SIDES = tuple(f"image:{name}" for name in CAMERAS if name != "front")
+OFF_ROUTE = "its route, "  # a sentence of a car that is not on its route
 MISSING = r"old, allowed|nearest is|no new image|nothing received"
 
 CASES = (
@@ -502,6 +527,18 @@ CASES = (
     Case(
         "limit_nan", "a speed limit that is not a number",
         limit(NAN), limit(50.0), "limit of nan m/s cannot be used",
+    ),
+    Case(
+        "teleport_30", "localisation jumps 30 m to the side",
+        beside(30.0), beside(0.0), OFF_ROUTE, after=stood_off_its_route,
+    ),
+    Case(
+        "route_545", "a route that is 545 m away",
+        other_route(545.0), Drive.latch, OFF_ROUTE, after=stood_off_its_route,
+    ),
+    Case(
+        "route_reversed", "a route against the direction of the car",
+        other_route(turned=True), Drive.latch, OFF_ROUTE, after=stood_off_its_route,
     ),
     Case("goal_behind", "a route whose goal is behind the car", route_behind, Drive.latch, "past the end of its route"),
     Case(

@@ -16,7 +16,7 @@ from sender import SPEED_MPS
 
 SILENCE_MS = 200.0
 RECOVERY_MS = 1000.0
-OFF_PATH_M = 0.5  # the car drives straight along y = 0
+OFF_PATH_M = 0.5  # the car drives straight along x
 OFF_PLACE_M = 1.0  # first point of a plan against where the car was at its stamp
 OLD_S = 0.5  # a plan that comes later than this is no answer any more
 FASTER_MPS = 0.5  # than the car gets by SPEED_UP_MPS2 from its present speed
@@ -47,8 +47,8 @@ class Outcome:
         return self.safe and in_time and self.recovery_ms <= RECOVERY_MS
 
 
-def unsafe(trajectory, place_m: float) -> str:
-    """Why nobody should follow a trajectory, the car being at x = `place_m` at its stamp; empty when it is safe."""
+def unsafe(trajectory, place_m: float, left_m: float = 0.0) -> str:
+    """Why nobody should follow a trajectory of a car that was at x = `place_m`, y = `left_m`; empty when it is safe."""
     if trajectory.header.frame_id != "map":
         return f"a plan in frame '{trajectory.header.frame_id}'"
     points = trajectory.points
@@ -59,8 +59,9 @@ def unsafe(trajectory, place_m: float) -> str:
     ).T
     if not np.isfinite([x, y, speed]).all():
         return "a plan that is not finite"
-    if abs(x[0] - place_m - 0.1 * SPEED_MPS) > OFF_PLACE_M or np.abs(y).max() > OFF_PATH_M:
-        return f"a plan that starts {x[0] - place_m:+.1f} m from the car, up to {np.abs(y).max():.1f} m beside it"
+    beside_m = np.abs(y - left_m).max()
+    if abs(x[0] - place_m - 0.1 * SPEED_MPS) > OFF_PLACE_M or beside_m > OFF_PATH_M:
+        return f"a plan that starts {x[0] - place_m:+.1f} m from the car, up to {beside_m:.1f} m beside it"
     reachable = SPEED_MPS + SPEED_UP_MPS2 * 0.1 * np.arange(1, len(speed) + 1)
     # the first speed is the first point's distance from a car that does not follow the plans, which was checked above
     if (speed > reachable + FASTER_MPS)[1:].any() or speed.min() < 0.0:
@@ -75,8 +76,8 @@ def assess(
     bad, answers, named = [], [], []
     for at, trajectory in window(drive.harness.received["trajectory"], began, recovered or ended):
         stamp = trajectory.header.stamp
-        place, age = drive.where(stamp.sec + 1e-9 * stamp.nanosec, at)
-        why = unsafe(trajectory, place)
+        place, left, age = drive.where(stamp.sec + 1e-9 * stamp.nanosec, at)
+        why = unsafe(trajectory, place, left)
         bad += [why] if why else []
         answers += [] if why or age > OLD_S else [at]
     for at, text in sentences(drive, began, recovered or ended):

@@ -80,7 +80,8 @@ class Sender:
         self.keys = set(keys)
         self.alter: Alteration = unaltered
         self.paused = False
-        self.places: list[tuple[float, float, float]] = []  # (perf_counter, stamp, x m) whenever odometry was due
+        self.left_m = 0.0  # y of the car, which drives along x
+        self.places: list[tuple[float, float, float, float]] = []  # (perf_counter, stamp, x m, y m) of odometry
         self._frames = dict(zip(CAMERAS, straight_road(), strict=True))
         self.jpegs = {camera: jpegs(frame) for camera, frame in self._frames.items()}
         self._publishers, self._now_s, self._driven_s = publishers, now_s, driven_s
@@ -93,7 +94,8 @@ class Sender:
         tick, due = 0, time.perf_counter()
         while not self._closing.is_set():
             if self.paused:
-                self.places.append((time.perf_counter(), self._now_s(), SPEED_MPS * self._driven_s()))
+                place_m = SPEED_MPS * self._driven_s()
+                self.places.append((time.perf_counter(), self._now_s(), place_m, self.left_m))
             else:
                 for key, message in self._messages(tick):
                     if key in self.keys:
@@ -105,9 +107,9 @@ class Sender:
             time.sleep(max(0.0, due - time.perf_counter()))
 
     def _messages(self, tick: int) -> Iterable[tuple[str, object]]:
-        now, place = self._now_s(), SPEED_MPS * self._driven_s()
-        self.places.append((time.perf_counter(), now, place))
-        yield "odometry", odometry(now, x=place, speed=SPEED_MPS)
+        now, place, left_m = self._now_s(), SPEED_MPS * self._driven_s(), self.left_m
+        self.places.append((time.perf_counter(), now, place, left_m))
+        yield "odometry", odometry(now, x=place, y=left_m, speed=SPEED_MPS)
         if tick % TICKS_PER_IMAGE:
             return
         self._count += 1

@@ -39,6 +39,7 @@ def test_a_stop_is_safe_and_a_plan_from_elsewhere_is_not():
     stop = outputs.trajectory(stop_plan(ego(5.0), None, None, made), made)
     assert unsafe(stop, 0.0) == ""
     assert "from the car" in unsafe(stop, 30.0)
+    assert "30.0 m beside" in unsafe(stop, 0.0, 30.0)
     stop.points[3].pose.position.y = 2.0
     assert "beside" in unsafe(stop, 0.0)
     stop.points[3].pose.position.y = float("nan")

@@ -40,6 +40,7 @@ from .camera_rig import RigInput
 from .channel import InputStatus, Level
 from .control import UNKNOWN_CONTROL, VehicleControl
 from .lights import REACH_M, lights_of_route, lights_status, of_own_turn
+from .off_map import off_map_reason
 from .route import (
     PAST_END_MAX_M,
     SPEED_LIMIT_MIN_MPS,
@@ -85,7 +86,7 @@ class Inputs(CameraPairs):
         self._elevation: tuple[LaneletMap, Future[MapElevation | None]] | None = None  # computed or being computed
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
         if self._file_map is not None:
-            _ = self._file_map.lights  # likewise
+            _ = self._file_map.lights, self._file_map.road  # likewise
         if self._needs_lanes:
             self._newest_lane_segments()  # those of a file are computed here, not while driving
 
@@ -151,8 +152,11 @@ class Inputs(CameraPairs):
         else:
             cameras = self._skip_cameras(image_ns, images, now_ns)
         unsteady = "" if ego is None else self._localisation_fault(ego.stamp_ns)
-        problems += filter(None, [unsteady])
-        if ego is None or ahead is None or cameras is None or unsteady or not wanted:
+        if ego is not None:
+            was_off = bool(self._cache.off_map) and not control.by_driver
+            self._cache.off_map = off_map_reason(self._newest_lanelets(), ego, self._config.vehicle, was_off)
+        problems += filter(None, [unsteady, self._cache.off_map])
+        if ego is None or ahead is None or cameras is None or unsteady or self._cache.off_map or not wanted:
             others = concat_agents(agents, obstacles)
             return Snapshot(None, ego, others, tuple(problems), image_ns, surface, control, tracked)
         observation = Observation(

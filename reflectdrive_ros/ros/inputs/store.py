@@ -70,6 +70,7 @@ class ConversionCache:
     frames: deque[tuple[int, tuple[CameraFrame, ...]]] = field(default_factory=deque)  # decoded images by stamp
     skipped: deque[Instant] = field(default_factory=deque)  # images that were passed over, likewise
     route_position_m: float | None = None  # of the ego along the route, at the last snapshot
+    off_map: str = ""  # why the car was off the map at the last snapshot; empty if it was not
     map_fault: str = "drivable: not requested yet"  # why the drivable space of the map is unknown; empty if it is known
 
 
