@@ -71,6 +71,11 @@ def open_limited(path: Path, limit_bytes: int) -> BinaryIO:
         raise
 
 
+def resolve(path: Path) -> Path:
+    """The path without links; one in a loop of links stays, and opening it gives the system's reason."""
+    return path.resolve() if is_remote(path) else Path(os.path.realpath(path))
+
+
 def sha256_of(path: Path, limit_bytes: int = MODEL_BYTES) -> str:
     """The hexadecimal SHA-256 of a regular file. Raises OSError as `read_limited`."""
     digest, left = hashlib.sha256(), limit_bytes

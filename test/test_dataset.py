@@ -363,6 +363,14 @@ def test_a_bag_that_is_too_short_is_refused(tmp_path, capsys):
     assert "needs 2 s before it and 4 s after it" in refusal(capsys, tmp_path / "a", "--out", tmp_path / "set")
 
 
+def test_a_loop_of_links_is_no_bag(tmp_path, capsys):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for bag in (tmp_path / "a", tmp_path / "a/inside"):
+        sentence = refusal(capsys, bag, "--out", tmp_path / "set")
+        assert sentence == f"no scene was made: bag {bag} does not exist"
+
+
 def test_a_bag_without_tf_is_refused(tmp_path, capsys):
     whole_bag(tmp_path / "a", lambda t, m: [] if t == "/tf_static" else [(t, m)])
     run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set")])

@@ -25,7 +25,7 @@ from rich.progress import TaskID
 from ..config import Config
 from ..documents import read_json
 from ..errors import UserError
-from ..files import write_atomic
+from ..files import resolve, write_atomic
 from ..parallel import map_restartable
 from ..progress import ShownProgress
 from ..provenance import program_sha256, provenance
@@ -104,7 +104,7 @@ def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
         else:  # opening reports a path that is no bag
             inside = [path]
         for bag in inside:
-            bags.setdefault(bag.resolve(), bag)
+            bags.setdefault(resolve(bag), bag)
     return list(bags.values()), failures
 
 
