@@ -24,7 +24,7 @@ from rich.progress import TaskID
 
 from ..config import Config
 from ..documents import read_json
-from ..errors import UserError
+from ..errors import UserError, printable_name
 from ..files import resolve, write_atomic
 from ..parallel import map_restartable
 from ..progress import ShownProgress
@@ -187,7 +187,7 @@ def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors
         def on_progress(place: int, share: float) -> None:
             shares[place] = share
             if place not in bars:
-                bars[place] = progress.add_task(escape(jobs[place].out.name), total=1.0)
+                bars[place] = progress.add_task(escape(printable_name(jobs[place].out.name)), total=1.0)
             progress.update(bars[place], completed=share, visible=share < 1.0)
             progress.update(every, completed=sum(shares.values()))
 
