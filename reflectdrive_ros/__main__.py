@@ -96,7 +96,7 @@ def run(argv: list[str]) -> int:
 
 
 def add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: str, doc: str, wanted: bool
+    commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, wanted: bool
 ) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:

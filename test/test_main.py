@@ -113,7 +113,18 @@ def test_a_working_directory_that_is_gone_is_one_sentence(replays, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[" * 100_000, b"[1]", b"null", b"\0\xff", b'{"bags": 3}', b'{"bags": [{}]}', b'{"bag": {}}']
+    "content",
+    [
+        b"",
+        b"[" * 100_000,
+        b"[1]",
+        b"null",
+        b"\0\xff",
+        b'{"bags": 3}',
+        b'{"bags": [{}]}',
+        b'{"bag": {}}',
+        b'{"bags": [{"name": "../replay"}]}',
+    ],
 )
 def test_a_replay_to_compare_with_that_is_none_is_one_sentence(replays, capsys, content):
     (Path(replays) / "summary.json").write_bytes(content)

@@ -67,7 +67,8 @@ def folder_names(bags: Sequence[Path]) -> list[str]:
     parts = [resolve(bag).parts for bag in bags]
     depths = [1] * len(bags)
     while True:
-        names = ["-".join(some[-depth:]) for some, depth in zip(parts, depths, strict=True)]
+        joined = ("-".join(some[-depth:]) for some, depth in zip(parts, depths, strict=True))
+        names = [name.replace("/", "") or "bag" for name in joined]  # the root has slashes
         times = Counter(names)
         same = [k for k, name in enumerate(names) if times[name] > 1 and depths[k] < len(parts[k]) - 1]
         if not same:

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,7 +24,7 @@ REFUSED = 1  # exit code of a program of SUMO that has read its input and report
 REFUSAL = "Quitting (on error)."  # its last line then
 # what SUMO writes in an error of the machine, which is no error of the network
 MACHINE_ERRORS = ("bad_alloc", "could not build", "could not open", "not accessible", "unable to", "no space left")
-SIGNAL_CAUSES = {
+SIGNAL_CAUSES: Mapping[int, str] = {
     signal.SIGXFSZ: "a file is larger than the limit of this shell: raise `ulimit -f`",
     signal.SIGXCPU: "it has used the CPU time of this shell: raise `ulimit -t`",
     signal.SIGKILL: "the system does this when memory runs out: use fewer workers",
@@ -98,7 +98,7 @@ def run(name: str, arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> No
     raise SumoFailed(sentence)
 
 
-def convert(arguments: Sequence[str], folder: Path) -> ElementTree.ElementTree:
+def convert(arguments: Sequence[str], folder: Path) -> ElementTree.ElementTree[ElementTree.Element]:
     """The network that netconvert makes, by way of a file in `folder`; without the comment that has time and paths.
 
     Raises as `run`, and OSError naming `folder` when it is full: netconvert writes a part then and reports success.
