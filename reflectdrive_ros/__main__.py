@@ -95,9 +95,7 @@ def run(argv: list[str]) -> int:
     return int(args.run(args))
 
 
-def add_command(
-    commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, wanted: bool
-) -> None:
+def add_command(commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, wanted: bool) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:
         from .command import HelpFormatter  # with its libraries, which a list of commands does not need

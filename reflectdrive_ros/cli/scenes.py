@@ -151,7 +151,7 @@ def _table(index: Index, rate: float | None) -> Table:
         f"{len(index.shards)} shards",
         f"{len(index.networks)} towns",
         f"{index.bytes / 1e6:.1f} MB, {index.bytes / max(index.scenes, 1) / 1e3:.0f} kB a scene",
-        "all there before" if rate is None else f"{rate:.1f} scenes/s",
+        f"{rate:.1f} scenes/s" if rate is not None else "nothing new" if index.missing else "all there before",
     ]
     rows = []
     for family, share in FAMILIES.items():

@@ -350,8 +350,8 @@ def read_shard(
         on_damage(f"{folder / note.file}: {fault}")
         return
     if count != note.scenes:
-        fault = f"holds {count} scenes, expected {note.scenes} by its note"
-        on_damage(f"{folder / note.file} {fault}: remove it and make the set again")
+        sentence = f"holds {count} scenes, expected {note.scenes} by its note"
+        on_damage(f"{folder / note.file} {sentence}: remove it and make the set again")
 
 
 class SceneReader:

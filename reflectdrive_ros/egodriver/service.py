@@ -91,7 +91,7 @@ class LimitedServicer(EgodriverServicer):
             self._driver.on_session_close(session)
 
 
-class OneLineErrors(grpc.ServerInterceptor):
+class OneLineErrors(grpc.ServerInterceptor):  # type: ignore[misc]
     """A call that fails is one line of the log and a gRPC error with the same sentence, instead of a traceback."""
 
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -134,8 +134,8 @@ def serving(
         raise UserError(f"{printable_name(host)} is no address: give --host")
     server = grpc.server(ThreadPoolExecutor(WORKERS), interceptors=(OneLineErrors(),), options=channel_options())
     servicer = LimitedServicer(driver, mode, clock)
-    add_EgodriverServiceServicer_to_server(servicer, server)
-    add_CarlaVehicleServiceServicer_to_server(servicer, server)
+    add_EgodriverServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    add_CarlaVehicleServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     address = bind_address(host, port)
     try:
         bound_port = server.add_insecure_port(address)

@@ -98,15 +98,15 @@ def run(name: str, arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> No
     raise SumoFailed(sentence)
 
 
-def convert(arguments: Sequence[str], folder: Path) -> ElementTree.ElementTree[ElementTree.Element]:
-    """The network that netconvert makes, by way of a file in `folder`; without the comment that has time and paths.
+def convert(arguments: Sequence[str], folder: Path) -> ElementTree.Element:
+    """The root of the network that netconvert makes, without its comment of time and paths. A file in `folder` is used.
 
     Raises as `run`, and OSError naming `folder` when it is full: netconvert writes a part then and reports success.
     """
     file = folder / "network.net.xml"
     run("netconvert", [*arguments, f"--output-file={file}"])
     try:
-        return ElementTree.parse(file)
+        return ElementTree.parse(file).getroot()
     except (ElementTree.ParseError, FileNotFoundError) as fault:
         _check_space(folder)
         raise SumoFailed(f"netconvert wrote an incomplete network ({fault}): try again") from None

@@ -84,11 +84,11 @@ def load(xodr: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMa
             raise RoadError(
                 f"{xodr} cannot be converted to a SUMO network: {fault}{list_unusable('roads', unusable)}"
             ) from None
-    u_turns.redraw_u_turns(net.getroot())
-    _join_connectors(net.getroot())
-    _remove_spikes(net.getroot())
-    redraw_strays(net.getroot(), shapely.union_all([*surface.roads.values(), *surface.junctions.values()]))
-    net.write(net_file)
+    u_turns.redraw_u_turns(net)
+    _join_connectors(net)
+    _remove_spikes(net)
+    redraw_strays(net, shapely.union_all([*surface.roads.values(), *surface.junctions.values()]))
+    ElementTree.ElementTree(net).write(net_file)
     try:
         road_map = roads.read(net_file, name)
     except RoadError as fault:

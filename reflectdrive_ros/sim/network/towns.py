@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -81,8 +82,8 @@ def convert_network(name: str, plain: Mapping[str, str], folder: Path, options: 
             net = sumo.convert(arguments, Path(scratch))
         except sumo.SumoRefused as fault:
             raise RoadError(f"{name} cannot be converted to a SUMO network: {fault}") from None
-    u_turns.redraw_u_turns(net.getroot())
-    net.write(net_file)
+    u_turns.redraw_u_turns(net)
+    ElementTree.ElementTree(net).write(net_file)
     return roads.read(net_file, name)
 
 
