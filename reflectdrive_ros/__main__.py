@@ -9,6 +9,7 @@ import sys
 from types import ModuleType
 
 from . import __version__
+from .errors import Parser
 from .stopping import run_process
 
 # command -> (module with add_arguments(parser) and run(args) -> exit code, description). A module is imported when its
@@ -73,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="reflectdrive", description=__doc__)
+    parser = Parser(prog="reflectdrive", description=__doc__)
     parser.add_argument("--version", action="version", version=f"reflectdrive {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     chosen = next((word for word in argv if not word.startswith("-")), "")
@@ -94,9 +95,7 @@ def run(argv: list[str]) -> int:
     return int(args.run(args))
 
 
-def add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: str, doc: str, wanted: bool
-) -> None:
+def add_command(commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, wanted: bool) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:
         from .command import HelpFormatter  # with its libraries, which a list of commands does not need

@@ -23,8 +23,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from .errors import UserError
+from .errors import Parser, UserError, printable
 from .stopping import STDOUT, report_stop, run_process
 from .storage import sentence_of
 
@@ -32,12 +33,21 @@ LOG_WIDTH = 180  # columns of standard output that is not a terminal
 Arguments = argparse.Namespace
 
 
-class Output(Console):
-    """Standard output: plain text without wrapping. An OSError of writing has the file name STDOUT."""
+class PlainConsole(Console):
+    """Plain text without wrapping and, also in tables and titles, without what a terminal would obey."""
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, soft_wrap=True, stderr=stderr, width=width)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+
+class Output(PlainConsole):
+    """Standard output. An OSError of writing has the file name STDOUT."""
 
     def __init__(self) -> None:
-        width = None if sys.stdout is not None and sys.stdout.isatty() else LOG_WIDTH
-        super().__init__(markup=False, emoji=False, highlight=False, soft_wrap=True, width=width)
+        super().__init__(width=None if sys.stdout is not None and sys.stdout.isatty() else LOG_WIDTH)
 
     def print(self, *objects: Any, **options: Any) -> None:
         try:
@@ -48,8 +58,8 @@ class Output(Console):
 
 
 def error_console() -> Console:
-    """Standard error: plain text without wrapping, and progress bars."""
-    return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    """Standard error, with progress bars."""
+    return PlainConsole(stderr=True)
 
 
 def command(
@@ -134,7 +144,7 @@ def run_program(doc: str | None, add_arguments: Callable[[argparse.ArgumentParse
     """Runs a command in its own process, as `python -m MODULE ..`: parses the command line, returns the exit code."""
 
     def work() -> int:
-        parser = argparse.ArgumentParser(description=doc, formatter_class=HelpFormatter)
+        parser = Parser(description=doc, formatter_class=HelpFormatter)
         add_arguments(parser)
         return int(run(parser.parse_args()))
 

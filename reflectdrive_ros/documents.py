@@ -245,8 +245,8 @@ def fixed(*kinds: Kind | Fields) -> Kind:
     return kind
 
 
-def numbers(rows: int | None, columns: int) -> Kind:
-    """A list of `rows` lists (None: any count, not 0) of `columns` finite numbers each."""
+def numbers(rows: int | None, columns: int, most: float = math.inf) -> Kind:
+    """A list of `rows` lists (None: any count, not 0) of `columns` finite numbers each, of at most `most` in size."""
 
     def kind(value: Any, name: str) -> None:
         _expect(isinstance(value, list), value, name, "a list")
@@ -259,6 +259,8 @@ def numbers(rows: int | None, columns: int) -> Kind:
         if found.ndim != 2 or found.shape[1] != columns or rows not in (None, len(found)):
             expected = f"({'any' if rows is None else rows}, {columns})"
             raise DocumentError(f"has {name} of shape {found.shape}, expected {expected}")
+        if (size := float(np.abs(found.astype(float)).max())) > most:
+            raise DocumentError(f"has {name} with a number of size {size:.3g}, expected at most {most:g}")
 
     return kind
 

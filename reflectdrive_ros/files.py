@@ -20,13 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from .errors import printable_name
 from .storage import is_remote, read_remote, write_remote
 
 LOCK = ".lock"  # file in a folder that one process at a time writes into
 PART = ".part"  # end of the name of a file that is being written
 MEGABYTE = 1 << 20
 MODEL_BYTES = 1 << 36  # of the largest file of weights, 64 GiB
-SHOWN_PATH = 200  # characters of a path in a message
 KINDS = {stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe"}
 
 
@@ -71,6 +71,11 @@ def open_limited(path: Path, limit_bytes: int) -> BinaryIO:
         raise
 
 
+def resolve(path: Path) -> Path:
+    """The path without links; one in a loop of links stays, and opening it gives the system's reason."""
+    return path.resolve() if is_remote(path) else Path(os.path.realpath(path))
+
+
 def sha256_of(path: Path, limit_bytes: int = MODEL_BYTES) -> str:
     """The hexadecimal SHA-256 of a regular file. Raises OSError as `read_limited`."""
     digest, left = hashlib.sha256(), limit_bytes
@@ -89,8 +94,7 @@ def _too_large(path: Path, limit_bytes: int) -> OSError:
 
 def shown(path: Path | str) -> str:
     """A path as a message can print it: no control characters, no lone surrogates, at most 200 characters."""
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))
-    return text if len(text) <= SHOWN_PATH else f"{text[: SHOWN_PATH // 2]}...{text[-SHOWN_PATH // 2 :]}"
+    return printable_name(str(path))
 
 
 def write_atomic(path: Path, content: bytes) -> None:

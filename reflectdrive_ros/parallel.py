@@ -254,6 +254,8 @@ def _serve(pipe: Connection, work: Work[Any, Any], portable: bool) -> None:
                 answer = "failed", f"{type(fault).__name__}: {fault}"
             else:
                 answer = "system", (fault.errno, fault.strerror, fault.filename)
+        except UserError as fault:
+            answer = "failed", str(fault)
         except Exception as fault:  # fails this task only
             answer = "failed", f"{type(fault).__name__}: {fault}"
         pipe.send(answer)

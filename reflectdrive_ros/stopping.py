@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
+from .errors import printable_line
+
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # the terminal also sends them to the parent, which ends workers
 REPEAT_WINDOW_S = 5.0  # a launcher may forward the Ctrl-C that the terminal also sends
@@ -126,7 +128,8 @@ def block_terminal_signals() -> Iterator[None]:
 
 
 def run_process(work: Callable[[], int]) -> int:
-    """The exit code of a process that does `work`; 2 with one sentence where standard output cannot be written.
+    """The exit code of a process that does `work`; 2 with one sentence where standard output cannot be written, or a
+    warning ends it because PYTHONWARNINGS turns warnings into errors.
 
     Ended by a signal it prints one sentence and returns 128 plus the signal number.
     """
@@ -170,6 +173,10 @@ def _run_and_flush(work: Callable[[], int]) -> int:
     except BrokenPipeError:  # `reflectdrive .. | head`
         _discard_output()
         return 0
+    except Warning as fault:
+        text = f"a warning ended it ({type(fault).__name__}: {fault}): unset PYTHONWARNINGS, which asks for it"
+        sys.stderr.write(f"reflectdrive: {printable_line(text)}\n")
+        return 2
     except OSError as fault:
         if fault.filename not in (None, STDOUT) or fault.errno not in UNWRITABLE:
             raise

@@ -6,6 +6,7 @@ over a gradient (harder to compress than a drawing). Everything follows from the
 
 import errno
 import os
+import resource
 import signal
 import time
 import zlib
@@ -20,6 +21,7 @@ from reflectdrive_ros.data.scene import FAMILIES, HISTORY_STEPS, NOW, TRACK_STEP
 from reflectdrive_ros.domain import AgentKind, CameraFrame, Command, EgoState
 from reflectdrive_ros.scoring.areas import MapAreas, RedLights
 from reflectdrive_ros.scoring.scorer import Reference
+from reflectdrive_ros.sim import sampler
 
 CAMERAS = ("front_left", "front", "front_right")
 NAMES = list(FAMILIES)
@@ -154,3 +156,14 @@ def make_on_a_full_disk(split: str, index: int, size: int, folder: Path):
     if index == 1:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "town.net.xml"))
     return Shard(split, index, size)
+
+
+def make_nothing(split: str, index: int, size: int, folder: Path):
+    """As `make`, but shard 1 has no scene: all its towns failed."""
+    return Shard(split, index, 0, counts={"town_failed": 8}) if index == 1 else Shard(split, index, size)
+
+
+def make_with_small_files(limit_bytes: int, split: str, index: int, size: int, folder: Path):
+    """The proving ground's sampler in a process whose files have a limit, as after `ulimit -f`."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return sampler.Shard(split, index, size, folder, sampler.Options(pictures=False))

@@ -260,6 +260,19 @@ def test_manual_override_and_a_collision_of_the_logged_future_skip_frames(tmp_pa
     assert "manual_override" not in found[10]
 
 
+@pytest.mark.parametrize("name", ["../../esc", "\x1b[31m", "x" * 1_000_000, "a\0b"])
+def test_a_drive_that_a_file_of_intervals_names_is_no_path_and_no_command_to_a_terminal(bag, name, tmp_path, capsys):
+    (tmp_path / "hands.csv").write_text(f"{name},1.0,2.0\n")
+    code = run(["dataset", str(bag), "--out", str(tmp_path / "set"), "--overrides", str(tmp_path / "hands.csv")])
+    text = "".join(capsys.readouterr())
+    assert code == 2
+    assert "hands.csv" in text or "the interval file names drive" in text
+    assert len(text) < 1000
+    assert text.count("\n") == 1
+    assert text[:-1].isprintable()
+    assert {path.name for path in tmp_path.iterdir()} <= {"hands.csv", "set"}
+
+
 def test_a_topic_of_the_bag_marks_manual_overrides(tmp_path, capsys):
     first_ns = begin_ns()
 
@@ -361,6 +374,14 @@ def refusal(capsys, *arguments):
 def test_a_bag_that_is_too_short_is_refused(tmp_path, capsys):
     whole_bag(tmp_path / "a", seconds=3.0)
     assert "needs 2 s before it and 4 s after it" in refusal(capsys, tmp_path / "a", "--out", tmp_path / "set")
+
+
+def test_a_loop_of_links_is_no_bag(tmp_path, capsys):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for bag in (tmp_path / "a", tmp_path / "a/inside"):
+        sentence = refusal(capsys, bag, "--out", tmp_path / "set")
+        assert sentence == f"no scene was made: bag {bag} does not exist"
 
 
 def test_a_bag_without_tf_is_refused(tmp_path, capsys):

@@ -159,7 +159,7 @@ def test_shards_that_were_never_made_are_said(folder, tmp_path):
     shards.write_index(half, replace(shards.index_of(half), missing={"train-00009": "interrupted"}))
     said = []
     assert len(build_vector_set(half, SPEC, 1, said.append, lambda done, of: None)) == SCENES
-    assert ["1 shards were never made, the first is train-00009: interrupted" in each for each in said] == [True]
+    assert ["train-00009.tar was never made: interrupted" in each for each in said] == [True]
 
 
 # --- the loss --------------------------------------------------------------------------------------------------------

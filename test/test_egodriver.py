@@ -1,8 +1,10 @@
 """Claims about `reflectdrive serve --egodriver`: frames and units, the deadline, isolated sessions."""
 
 import json
+import logging
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -11,17 +13,25 @@ import pytest
 pytest.importorskip("carla_driver_interface", reason="the extra egodriver is not installed")
 
 import grpc
-from carla_driver_interface import server
 from carla_driver_interface.geometry import Pose
 from carla_driver_interface.geometry import Trajectory as RigTrajectory
-from carla_driver_interface.protocol import DynamicState, Vec3
+from carla_driver_interface.protocol import (
+    DriveRequest,
+    DriveSessionCloseRequest,
+    DriveSessionRequest,
+    DynamicState,
+    EgodriverServiceStub,
+    RolloutEgoTrajectory,
+    RouteRequest,
+    Vec3,
+)
 from carla_driver_interface.testing import FakeCamera, FakeLoop
 
 from reflectdrive_ros import __main__, geometry
 from reflectdrive_ros.cli import serve
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.domain import LightState, Trajectory
-from reflectdrive_ros.egodriver import convert, driver
+from reflectdrive_ros.egodriver import convert, driver, service
 from reflectdrive_ros.features.cameras import rig
 from reflectdrive_ros.features.reprojection import plan_views
 
@@ -121,7 +131,7 @@ def test_cameras_that_cannot_be_used_are_named():
 
 
 def serving(made):
-    return server.serving(made, port=0, host=HOST, max_workers=serve.WORKERS)
+    return service.serving(made, port=0, host=HOST)
 
 
 def test_a_hundred_steps_are_answered_within_the_deadline_and_the_car_drives_on():
@@ -217,8 +227,122 @@ def test_a_planner_that_needs_cameras_refuses_a_session_without_a_view():
     assert "no declared camera sees" in refused.value.details()
 
 
+# --- what comes from the network --------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@contextmanager
+def stub_of(made, clock=time.monotonic):
+    with service.serving(made, 0, HOST, clock=clock) as port, grpc.insecure_channel(f"{HOST}:{port}") as channel:
+        yield EgodriverServiceStub(channel), channel
+
+
+def start(stub, name):
+    stub.start_session(DriveSessionRequest(session_uuid=name))
+
+
+def refused(call, *words):
+    with pytest.raises(grpc.RpcError) as fault:
+        call(*words)
+    return fault.value.code(), fault.value.details()
+
+
+def test_sessions_have_a_limit_that_is_told():
+    made = serve.make_driver(FOLLOWER, DEADLINE_S)
+    with stub_of(made) as (stub, _):
+        for number in range(service.SESSIONS_MAX):
+            start(stub, f"session-{number}")
+        code, sentence = refused(start, stub, "one-more")
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert sentence.startswith("64 sessions are open, which is the limit: close one")
+        stub.close_session(DriveSessionCloseRequest(session_uuid="session-0"))
+        start(stub, "one-more")
+    assert made.numbers()["sessions"] == service.SESSIONS_MAX + 1
+
+
+def test_a_session_that_nobody_calls_ends_and_one_that_is_called_stays():
+    clock, made = Clock(), serve.make_driver(FOLLOWER, DEADLINE_S)
+    with stub_of(made, clock) as (stub, _):
+        start(stub, "left alone")
+        start(stub, "called")
+        clock.now_s = 0.9 * service.IDLE_MAX_S
+        stub.submit_route(RouteRequest(session_uuid="called"))
+        clock.now_s = 1.1 * service.IDLE_MAX_S
+        stub.submit_route(RouteRequest(session_uuid="called"))
+        code, sentence = refused(stub.submit_route, RouteRequest(session_uuid="left alone"))
+        assert code is grpc.StatusCode.NOT_FOUND
+        assert sentence == "no session left alone is open: start it; one without a call for 600 s is ended"
+        assert list(made._sessions) == ["called"]
+        start(stub, "left alone")  # its name is free again
+
+
+@pytest.fixture
+def server_log(caplog):
+    """What the log of a server says, formatted as `reflectdrive serve` does."""
+    caplog.set_level(logging.INFO)
+    formatter = service.LogFormatter()
+    return lambda: [formatter.format(record) for record in caplog.records]
+
+
+METHODS = ("start_session", "submit_image_observation", "submit_egomotion_observation", "submit_route", "drive")
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x0f", bytes(range(256))])
+def test_garbage_bytes_are_one_line_of_the_log_and_the_server_goes_on(content, server_log):
+    with stub_of(serve.make_driver(FOLLOWER, DEADLINE_S)) as (stub, channel):
+        for method in METHODS:
+            call = channel.unary_unary(f"/egodriver.EgodriverService/{method}")
+            code, _ = refused(call, content)
+            assert code is grpc.StatusCode.INTERNAL
+        start(stub, "next")
+    lines = server_log()
+    assert len([line for line in lines if f"is refused: {len(content)} bytes are no request" in line]) == len(METHODS)
+    assert not any("\n" in line or "Traceback" in line for line in lines)
+
+
+def test_what_a_request_holds_never_ends_in_a_traceback(server_log):
+    """Bytes that are a request, whose fields are not what they should be."""
+    with stub_of(serve.make_driver(FOLLOWER, DEADLINE_S)) as (stub, _):
+        start(stub, "one")
+        motion = RolloutEgoTrajectory(session_uuid="one")
+        pose = motion.trajectory.poses.add()
+        pose.timestamp_us, pose.pose.quat.w = 100, 1.0
+        stub.submit_egomotion_observation(motion)
+        route = RouteRequest(session_uuid="one")
+        route.route.waypoints.add().x = float("nan")
+        code, sentence = refused(stub.submit_route, route)
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert sentence.startswith("submit_route failed: BadInput: the route holds NaN")
+        stub.drive(DriveRequest(session_uuid="one", renderer_data=b"\xff" * 50))
+    lines = server_log()
+    assert any(sentence in line for line in lines)
+    assert not any("Traceback" in line for line in lines)
+
+
+def test_a_session_id_of_a_megabyte_and_control_characters_is_cut_and_escaped(server_log):
+    name = "\x1b]0;owned\x07\nWARNING forged line " + "x" * 1_000_000
+    with stub_of(serve.make_driver(FOLLOWER, DEADLINE_S)) as (stub, _):
+        start(stub, name)
+        stub.drive(DriveRequest(session_uuid=name))
+        stub.close_session(DriveSessionCloseRequest(session_uuid=name))
+        code, sentence = refused(stub.drive, DriveRequest(session_uuid=name))
+    assert code is grpc.StatusCode.NOT_FOUND
+    lines = [*server_log(), sentence]
+    assert any("forged line" in line for line in lines)
+    for line in lines:
+        assert line.isprintable()
+        assert len(line) < 5000
+
+
 def test_the_numbers_of_a_server_are_written_when_it_ends(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(server, "run_server", lambda *given, **options: None)
+    monkeypatch.setattr(service, "run_server", lambda *given: None)
     file = tmp_path / "numbers.json"
     assert __main__.run(["serve", "--egodriver", "--planner", "route_follower", "--json", str(file)]) == 0
     content = json.loads(file.read_text())

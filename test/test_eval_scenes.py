@@ -173,16 +173,68 @@ def test_the_interval_narrows_with_the_number_of_scenes_and_holds_the_mean():
     assert open_loop.bootstrap_interval(few) == open_loop.bootstrap_interval(few)
 
 
-def test_a_damaged_shard_is_named_in_the_numbers(folder, tmp_path, capsys):
+def damage(folder, how):
+    """Harms a set of 8, 8 and 4 scenes; returns how many can be scored, how many are expected, and the sentence."""
+    index = shards.index_of(folder)
+    first, second, third = index.shards
+    if how == "damaged":
+        (folder / second.file).write_bytes(b"broken")
+        return 12, 20, "test-00001.tar has 6 bytes"
+    if how == "listed twice":
+        shards.write_index(folder, replace(index, shards=(first, second, second, third)))
+        return 20, 28, "lists the scenes of test-00001.tar more than once"
+    if how == "copied":
+        copy = replace(second, file="test-00007.tar")
+        (folder / copy.file).write_bytes((folder / second.file).read_bytes())
+        shards.write_index(folder, replace(index, shards=(first, second, third, copy)))
+        return 20, 28, "lists the scenes of test-00007.tar more than once"
+    if how == "without scenes":
+        empty = shards.write_shard(folder, "test-00009", shards.ShardContent((), {}, {}), asked=8, made_by={})
+        shards.write_index(folder, replace(index, shards=(first, second, third, empty)))
+        return 20, 20, "test-00009.tar holds no scene"
+    count = {"counted too many": 11, "counted too few": 5}[how]
+    shards.write_index(folder, replace(index, shards=(first, replace(second, scenes=count), third)))
+    scored = 12 + min(count, 8)
+    return scored, 12 + count, f"test-00001.tar holds 8 scenes, expected {count} by its note"
+
+
+DAMAGES = ["damaged", "listed twice", "copied", "without scenes", "counted too many", "counted too few"]
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_scores_of_a_damaged_set_say_how_many_scenes_of_how_many_and_are_no_success(how, tmp_path, capsys):
     store(tmp_path / "set")
-    (tmp_path / "set/test-00001.tar").write_bytes(b"broken")
+    scored, expected, fault = damage(tmp_path / "set", how)
     file = tmp_path / "eval.json"
-    assert command(eval, "--scenes", tmp_path / "set", "--json", file) == 0
+    assert command(eval, "--scenes", tmp_path / "set", "--json", file) == 1
     content = json.loads(file.read_text())
-    assert content["scenes"] == 12
+    assert (content["scenes"], content["expected_scenes"]) == (scored, expected)
     (sentence,) = content["left_out"]
-    assert "test-00001.tar has 6 bytes" in sentence
-    assert sentence in capsys.readouterr().out
+    assert fault in sentence
+    heard = capsys.readouterr().out
+    assert sentence in heard
+    assert f"set 'test', {scored} of {expected} scenes" in heard
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_check_reads_what_eval_reads(how, by_hand, tmp_path, capsys):
+    store(tmp_path / "set")
+    *_, fault = damage(tmp_path / "set", how)
+    assert command(scenes_run, "--check", tmp_path / "set") == 1
+    assert fault in capsys.readouterr().err
+
+
+def test_check_decodes_every_scene_and_image(by_hand, tmp_path, capsys):
+    """Checksums are right, one image is none."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    load = shards.ShardContent.of(hand_scenes.Shard("test", 0, 2, True).scenes())
+    image = next(name for name in load.samples[1] if name.endswith(".jpg"))
+    load = replace(load, samples=(load.samples[0], {**load.samples[1], image: b"no image"}))
+    note = shards.write_shard(folder, "test-00000", load, asked=2, made_by=hand_scenes.MADE_BY)
+    shards.write_index(folder, shards.Index("test", 2, (note,), hand_scenes.MADE_BY))
+    assert command(scenes_run, "--check", folder) == 1
+    assert f"{image} is no image" in capsys.readouterr().err
 
 
 def test_a_set_that_is_not_there_is_made_first(by_hand, tmp_path, capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reflectdrive_ros.errors import printable, printable_line
 from reflectdrive_ros.files import atomic_folder, lock_folder, open_limited, read_limited, sha256_of, shown
 
 
@@ -149,3 +150,17 @@ def test_a_locked_folder_is_refused_to_another_and_is_gone_again_where_nothing_w
     with lock_folder(folder):
         pass
     assert (folder / "result").exists()
+
+
+def test_text_for_a_terminal_keeps_its_lines_and_loses_what_a_terminal_obeys():
+    assert printable("a table\n\twith lines") == "a table\n\twith lines"
+    assert printable("a\x1b[31m\nb\r") == "a\\x1b[31m\nb\\r"
+    assert printable_line("a\nb\udc80") == r"a\nb\udc80"
+    words = " ".join(["word"] * 400)
+    assert printable(words) == words
+    assert len(printable("x" * 10**6)) < 210
+    assert printable(f"bag {'x' * 10**6} is missing").startswith("bag xxx")
+    assert printable(f"bag {'x' * 9000} is missing").endswith("xxx is missing")
+    assert len(printable("x " * 10**6)) <= 4003
+    assert len(printable("x\n" * 10**6)) < 41_000
+    assert len(printable("\x1b" * 10**6)) < 41_000

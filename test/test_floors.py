@@ -77,7 +77,7 @@ ONLY_IN = {
     "traci": ("sim",),
     "ray": ("cluster",),
     "pyarrow": ("data",),
-    "carla_driver_interface": ("egodriver", "cli.serve"),
+    "carla_driver_interface": ("egodriver",),
     "grpc": ("egodriver",),
 }
 

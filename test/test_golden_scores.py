@@ -199,6 +199,14 @@ def test_a_bad_file_is_one_sentence_and_leaves_nothing(tmp_path, capsys, content
         ("frame_time_us", [0.5] * 14, "line 1 has frame_time_us[0] = 0.5, expected a whole number"),
         ("frame_time_us", [10**15 * k for k in range(14)], "frame_time_us spans 13000000000 s, expected at most 60 s"),
         ("scene_id", 3, "line 1 has scene_id = 3, expected text"),
+        ("candidates.0.poses", [[2e6, 0.0, 0.0]] * 8, "line 1 has candidates[0].poses with a number of size 2e+06"),
+        ("candidates.0.prev", [[0.0, 0.0, 1e300]] * 8, "candidates[0].prev with a number of size 1e+300, expected at"),
+        ("human_poses", [[0.0, -2e6, 0.0]] * 8, "line 1 has human_poses with a number of size 2e+06, expected at most"),
+        ("ego_frames.0", [1e308] * 7, "line 1 has ego_frames with a number of size 1e+308, expected at most 1e+08"),
+        ("centerline.0", [1e308, 0.0, 0.0], "line 1 has centerline with a number of size 1e+308, expected at most"),
+        ("map.lanes.0.xy.0", [-1e308, 0.0], "line 1 has map.lanes[0].xy with a number of size 1e+308, expected"),
+        ("ego.x", 1e308, "line 1 has ego.x = 1e+308, expected a finite number of at least -1e+08 and of at most 1e+08"),
+        ("tracks.0.states.0.1", 1e308, "line 1 has tracks[0].states[0][1] = 1e+308, expected a finite number"),
     ],
 )
 def test_a_field_of_a_wrong_type_is_named(tmp_path, capsys, place, value, message):

@@ -1,6 +1,7 @@
 """Claims about the command line: a missing extra is one sentence, every command tells what it does, and it works or
 says why where text cannot be printed and where the working directory is gone."""
 
+import contextlib
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
+from reflectdrive_ros.command import Output, make_list, make_table
 from reflectdrive_ros.replay.plan_measures import MEASURES, PlanMeasures, write_measures
 
 WITHOUT = (
@@ -111,7 +113,18 @@ def test_a_working_directory_that_is_gone_is_one_sentence(replays, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[" * 100_000, b"[1]", b"null", b"\0\xff", b'{"bags": 3}', b'{"bags": [{}]}', b'{"bag": {}}']
+    "content",
+    [
+        b"",
+        b"[" * 100_000,
+        b"[1]",
+        b"null",
+        b"\0\xff",
+        b'{"bags": 3}',
+        b'{"bags": [{}]}',
+        b'{"bag": {}}',
+        b'{"bags": [{"name": "../replay"}]}',
+    ],
 )
 def test_a_replay_to_compare_with_that_is_none_is_one_sentence(replays, capsys, content):
     (Path(replays) / "summary.json").write_bytes(content)
@@ -164,3 +177,67 @@ def test_a_middleware_that_is_not_installed_is_one_sentence(words):
     )
     assert done.returncode == 2
     assert re.fullmatch(r"reflectdrive: RMW_IMPLEMENTATION is rmw_of_nobody, but ROS has rmw_\w+.*\n", done.stderr)
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31m[bold red]x[/bold red]\r\u202e" + "y" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [HOSTILE],
+        ["replay", HOSTILE],
+        ["replay", HOSTILE, HOSTILE + "z", "--out", "{tmp}/a"],
+        ["make-bag", HOSTILE, "{tmp}/a"],
+        ["make-bag", "pandaset_002", f"{{tmp}}/{HOSTILE}"],
+        ["dataset", HOSTILE, "--out", "{tmp}/a"],
+        ["scenes", "--check", HOSTILE],
+        ["scenes", "--out", HOSTILE],
+        ["scenes", "--scenes", HOSTILE],
+        ["eval", "--scenes", HOSTILE],
+        ["eval", "--planner", HOSTILE],
+        ["eval", "--json", HOSTILE],
+        ["demo", "--seed", HOSTILE],
+        ["demo", "--setting", f"planner={HOSTILE}"],
+        ["score", HOSTILE, "{tmp}/a"],
+        ["serve", "--egodriver", "--planner", "route_follower", "--host", HOSTILE],
+    ],
+    ids=lambda words: "-".join(word[:12] for word in words if word.isprintable()) or "command",
+)
+def test_a_name_of_a_megabyte_with_control_characters_is_cut_and_escaped_on_the_terminal(words, tmp_path, capfd):
+    with contextlib.suppress(SystemExit):
+        assert main([word.replace("{tmp}", str(tmp_path)) for word in words]) == 2
+    text = "".join(capfd.readouterr())
+    assert 0 < len(text) < 5000
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert "\\u202e" in text
+
+
+def test_names_in_tables_are_neither_markup_nor_commands_to_the_terminal(capsys):
+    rows = [("[red]a[/red]", "1"), (HOSTILE, "2")]
+    console = Output()
+    console.print(make_table(("name", "count"), rows, HOSTILE, "[b]below[/b]"))
+    console.print(make_list(HOSTILE, {"[red]a[/red]": HOSTILE}))
+    text = capsys.readouterr().out
+    assert text.count("[red]a[/red]") == 2
+    assert "[b]below[/b]" in text
+    assert len(text) < 10_000
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+@pytest.mark.parametrize("words", [["--planner", "route_follower"], ["--planner", "route_follower", "--node"]])
+def test_warnings_that_are_errors_are_not_taken_for_damaged_messages(replayed_bag, words, tmp_path):
+    """`PYTHONWARNINGS=error`: a library warns while the first message is read, and no message is damaged."""
+    command = [sys.executable, "-m", "reflectdrive_ros", "replay", str(replayed_bag), *words, "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert "not a message" not in done.stdout + done.stderr
+    assert re.fullmatch(r"reflectdrive: a warning ended it \(.*Warning: .*\): unset PYTHONWARNINGS.*\n", done.stderr)
+
+
+@pytest.fixture(scope="module")
+def replayed_bag(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bag") / "pandaset"
+    assert main(["make-bag", "pandaset_002", str(folder)]) == 0
+    return folder

@@ -106,6 +106,19 @@ def test_the_bytes_of_diagnostics_are_their_message(text):
     assert sent_diagnostics(lines, 3, "reflectdrive") == as_received(message)
 
 
+def test_a_name_of_a_megabyte_is_cut_and_escaped_in_diagnostics_and_status():
+    name = "\x1b[31m\n" + "x" * 1_000_000
+    line = InputStatus("odometry", Level.ERROR, f"odometry: frame '{name}' is not 'map'", {"frame": name})
+    (status,) = sent_diagnostics([line], 3, "reflectdrive").status
+    report = StepReport(stopping_plan(), Verdict.LATE, PlanSource.STOP, f"frame '{name}' is unknown")
+    reason = outputs.status(report, config(), "", 0, 0.0, 0.0).reason
+    for text in (status.message, status.values[0].value, reason):
+        assert text.isprintable()
+        assert len(text) < 300
+    assert status.message.startswith(r"odometry: frame")
+    assert reason.endswith("is unknown")
+
+
 def test_a_stop_is_the_last_pose_repeated_at_speed_zero():
     points = outputs.trajectory(stopping_plan(), config()).points
     standing = [p for p in points if p.longitudinal_velocity_mps == 0.0]

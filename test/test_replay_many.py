@@ -161,6 +161,7 @@ def test_a_search_for_bags_ends_on_a_whole_disk_and_does_not_go_in_circles(tmp_p
     ("bags", "names"),
     [
         (["/a/x", "/a/y"], ["x", "y"]),
+        (["/", "/x"], ["bag", "x"]),
         (["/a/x", "/b/x", "/b/y"], ["a-x", "b-x", "y"]),
         (["/1/a/x", "/2/a/x"], ["1-a-x", "2-a-x"]),
         (["/a-b/c", "/a/b-c", "/c"], ["a-b-c", "b-c", "c"]),

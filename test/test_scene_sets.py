@@ -243,6 +243,41 @@ def test_a_shard_that_cannot_be_made_is_named_once(small, tmp_path):
     assert index.scenes == 20
 
 
+def test_a_shard_without_scenes_is_not_made_and_comes_later(small, reference, tmp_path):
+    index = make(tmp_path, hand_scenes.make_nothing)
+    assert index.missing == {"test-00001": "no scene could be made (town_failed 8)"}
+    assert not sets.is_complete(tmp_path, wanted())
+    make(tmp_path)
+    assert everything(tmp_path) == everything(reference)
+
+
+def test_a_set_with_a_shard_without_scenes_is_not_complete(small, reference, tmp_path):
+    """As earlier versions left it."""
+    shutil.copytree(reference, tmp_path / "set")
+    index = shards.index_of(reference)
+    empty = shards.write_shard(
+        tmp_path / "set", "test-00001", shards.ShardContent((), {}, {}), asked=10, made_by=index.made_by
+    )
+    shards.write_index(tmp_path / "set", replace(index, shards=(index.shards[0], empty, index.shards[2])))
+    assert not sets.is_complete(tmp_path / "set", wanted())
+    make(tmp_path / "set")
+    assert everything(tmp_path / "set") == everything(reference)
+
+
+def test_a_limit_of_file_sizes_is_named_and_the_set_is_made_once_it_is_gone(tmp_path):
+    """`ulimit -f` ends netconvert with SIGXFSZ. Real towns."""
+    size = wanted(size=2)
+    index = make(tmp_path, partial(hand_scenes.make_with_small_files, 60_000), size)
+    (reason,) = index.missing.values()
+    assert "netconvert was ended by SIGXFSZ" in reason
+    assert "raise `ulimit -f`" in reason
+    assert index.scenes == 0
+    assert not sets.is_complete(tmp_path, size)
+    index = make(tmp_path, partial(hand_scenes.make_with_small_files, 1 << 30), size)
+    assert sets.is_complete(tmp_path, size)
+    assert index.scenes > 0
+
+
 @pytest.mark.parametrize("where", ["shard", "town"])
 def test_a_full_disk_ends_it_and_what_is_whole_stays(where, small, reference, tmp_path, monkeypatch):
     """Full when the second shard is written, or when a worker puts its town down."""

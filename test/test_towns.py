@@ -1,6 +1,8 @@
 """Made-up towns: what is drivable holds together, a car that follows any lane stays on the road, and names tell all."""
 
 import shutil
+import subprocess
+import sys
 import time
 from functools import cache
 from itertools import pairwise
@@ -19,6 +21,7 @@ from reflectdrive_ros.sim.network.roads import RoadError, RoadType, Turn
 
 SEEDS = (0, 1, 2, 3, 11)  # 3 and 11 have boulevards
 CAR = VehicleConfig()
+ROOT = Path(__file__).parents[1]
 
 try:
     sumo.binary("netconvert")
@@ -377,6 +380,59 @@ def test_what_netconvert_refuses_is_said_in_its_words(tmp_path):
     with pytest.raises(RoadError, match="odd cannot be converted to a SUMO network: netconvert failed: "):
         towns.convert_network("odd", {"nodes": "<node"}, tmp_path, ())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [
+        ("kill -KILL $$", "netconvert was ended by SIGKILL: the system does this when memory runs out"),
+        ("kill -SEGV $$", "netconvert was ended by SIGSEGV$"),
+        ('ulimit -v 100000; exec {netconvert} "$@"', "netconvert failed: .*error while loading shared libraries"),
+        ('ulimit -f 40; exec {netconvert} "$@"', "netconvert was ended by SIGXFSZ: .*raise `ulimit -f`"),
+        ("exit 0", "netconvert wrote an incomplete network .*No such file"),
+    ],
+)
+def test_a_passing_failure_of_netconvert_is_no_refusal_of_the_town(script, cause, tmp_path, monkeypatch):
+    """A town that SUMO refuses is left out of a set for good; one that the machine failed comes again."""
+    program = tmp_path / "netconvert"
+    program.write_text("#!/bin/bash\n" + script.replace("{netconvert}", sumo.binary("netconvert")) + "\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sumo, "binary", lambda name: str(program))
+    with pytest.raises(sumo.SumoFailed, match=cause) as fault:
+        towns.make("town", 1, tmp_path / "folder")
+    assert not isinstance(fault.value, sumo.SumoRefused)
+    assert not list((tmp_path / "folder").iterdir())
+
+
+SMALL_DISK = """
+mount -t tmpfs -o size={kilobytes}k none {disk} && exec {python} -c '
+from pathlib import Path
+from reflectdrive_ros.sim.network import towns
+try:
+    towns.make("town", 1, Path("{disk}/folder"))
+except OSError as fault:
+    print(fault.strerror, fault.filename)
+'
+"""
+
+
+def test_a_disk_that_netconvert_fills_is_named(tmp_path):
+    """netconvert itself reports success then. Needs the right to mount."""
+    words = {"disk": tmp_path, "python": sys.executable, "kilobytes": 120}
+    command = ["unshare", "-rm", "bash", "-c", SMALL_DISK.format(**words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if "mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip(f"this machine mounts no file system for a test: {done.stderr.strip()}")
+    assert done.stdout.startswith(f"No space left on device {tmp_path}/folder"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["../../esc", "/tmp/esc", "a/b", "..", "x" * 5000, "a\nb", "\udc80"])
+def test_a_town_is_written_into_its_folder_whatever_its_name(name, tmp_path):
+    folder = tmp_path / "one/two/three"
+    road_map = towns.make(name, 1, folder)
+    assert road_map.name == name
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [road_map.net_file]
+    assert road_map.net_file.parent == folder
 
 
 def test_a_machine_without_sumo_says_what_to_install(monkeypatch):

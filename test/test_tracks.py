@@ -205,10 +205,15 @@ def test_the_recorded_car_stays_on_the_lanes_wherever_it_is_scored():
         ({"meta_json": np.array('{"site": "a", "lanes": "wide"}')}, "meta_json has lanes = 'wide', expected a list"),
         ({"meta_json": np.array('{"site": "a", "lanes": [{"id": [1]}]}')}, r"lanes\[0\].id = \[1\], expected a whole"),
         ({"t": np.array(3.0)}, "unsized"),
-        ({"ego_yaw": np.full(51, np.nan)}, "ego_xy or ego_yaw holds NaN"),
+        ({"ego_yaw": np.full(51, np.nan)}, "ego_yaw holds NaN or a number above 1e.08"),
+        ({"ego_speed": np.full(51, np.nan)}, "ego_speed holds NaN"),
+        ({"ego_speed": np.full(51, 1e308)}, "ego_speed holds NaN or a number above"),
+        ({"ego_lwh": np.array([np.inf, 2.0, 1.5])}, "ego_lwh holds NaN"),
+        ({"ego_valid": np.zeros(51, bool)}, "ego_valid has steps that are not valid"),
         ({"ego_yaw": np.zeros(7)}, r"ego_yaw is float64 \(7,\), expected numbers \(51,\)"),
         ({"ego_lwh": np.array([0.0, 2.0, 1.5])}, "ego_lwh or ag_lwh holds a length"),
-        ({"ag_xy": np.full((4, 51, 2), np.nan)}, "ag_xy, ag_yaw or ag_vel holds NaN"),
+        ({"ag_xy": np.full((4, 51, 2), np.nan)}, "ag_xy at steps marked valid holds NaN"),
+        ({"ag_type": np.full(4, np.nan)}, "ag_type holds NaN"),
         ({"t": np.zeros(51)}, "t does not advance by 0.1 s"),
         ({"ag_id": np.array([object()])}, "changed.npz cannot be read"),
     ],
@@ -216,6 +221,16 @@ def test_the_recorded_car_stays_on_the_lanes_wherever_it_is_scored():
 def test_a_damaged_recording_is_named_with_what_is_wrong(tmp_path, fields, message):
     with pytest.raises(real_tracks.TracksError, match=message):
         real_tracks.load(changed(tmp_path, **fields))
+
+
+@pytest.mark.parametrize(("kind", "part"), [(1, "centerline"), (8, "polygon")])
+def test_a_lane_drawn_with_nan_is_named(tmp_path, kind, part):
+    with np.load(STREET) as arrays:
+        index = int(np.flatnonzero(arrays["ml_type"] == kind)[0])
+        lane, points = int(arrays["ml_lane"][index]), arrays["ml_xy"].copy()
+        points[arrays["ml_start"][index]] = np.nan
+    with pytest.raises(real_tracks.TracksError, match=f"ml_xy of the {part} of lane {lane} holds NaN"):
+        real_tracks.load(changed(tmp_path, ml_xy=points))
 
 
 def test_a_file_that_is_no_recording_and_folders_without_any(tmp_path):

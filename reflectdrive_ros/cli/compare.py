@@ -20,7 +20,7 @@ from rich.table import Table
 
 from .. import arguments
 from ..command import command, make_table
-from ..documents import array, check_fields, read_json, text
+from ..documents import FILE_NAME, array, check_fields, read_json, text
 from ..domain import Array, PlanSource, Verdict
 from ..parallel import Workers, map_restartable
 from ..provenance import write_numbers
@@ -97,7 +97,7 @@ def read_replays(out: Path) -> Replays:
     file = out / "summary.json"
     try:
         summary = read_json(file, SUMMARY_BYTES)
-        check_fields(summary, {"bags": array({"name": text()})} if "bags" in summary else {"bag": text()})
+        check_fields(summary, {"bags": array({"name": FILE_NAME})} if "bags" in summary else {"bag": text()})
         names = (
             {one["name"]: out / one["name"] for one in summary["bags"]} if "bags" in summary else {summary["bag"]: out}
         )

@@ -175,7 +175,11 @@ def read_overrides(path: Path) -> dict[str, list[tuple[float, float]]]:
         reason = fault.strerror if isinstance(fault, OSError) else "it is no UTF-8 text"
         raise UserError(f"--overrides {shown(path)} cannot be read: {reason}") from None
     found: dict[str, list[tuple[float, float]]] = {}
-    for number, cells in enumerate(csv.reader(io.StringIO(lines)), 1):
+    try:
+        rows = list(csv.reader(io.StringIO(lines)))
+    except csv.Error as fault:
+        raise UserError(f"--overrides {shown(path)} is no table of drive,start,end: {fault}") from None
+    for number, cells in enumerate(rows, 1):
         if not cells or cells[0].startswith("#") or (number == 1 and cells[0].strip() == "drive"):
             continue
         try:

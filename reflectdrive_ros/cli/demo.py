@@ -29,7 +29,7 @@ from ..demo.recordings import RECORDING
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..errors import UserError
 from ..evaluation.driving_scores import extend
-from ..files import lock_folder
+from ..files import lock_folder, resolve
 from ..model.card import RENDERED
 from ..progress import ShownProgress
 from ..provenance import provenance
@@ -238,7 +238,7 @@ def run_live(args: argparse.Namespace, console: Console, errors: Console) -> Non
 
 def replay_recording(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """A real recording through the node, in recorded time."""
-    bag = args.out / args.recording.resolve().name
+    bag = args.out / resolve(args.recording).name
     code = make_bag.run(parse(make_bag, [str(args.recording), str(bag), "--force"]))
     if code:
         return code

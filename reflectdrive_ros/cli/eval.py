@@ -87,7 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
-    """Exit code 0; 2 with one sentence on stderr when the set cannot be read or FILE cannot be written."""
+    """Exit code 0; 1 if scenes of a set are left out; 2 with one sentence on stderr when the set cannot be read or FILE
+    cannot be written.
+    """
     config = cli_args.configuration(args)
     if args.closed_loop:
         return closed_loop.run_closed_loop(args, config, console, errors)

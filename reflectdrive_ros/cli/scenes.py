@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of the egos that start up to 2 m and 34 degrees off their lane, for training (default: 0)",
     )
-    parser.add_argument("--check", type=arguments.location, metavar="DIR", help="only compare a set with its checksums")
+    parser.add_argument("--check", type=arguments.location, metavar="DIR", help="only read a set: checksums and scenes")
     parser.add_argument("--show", nargs=2, metavar=("N", "FILE"), help="draw N scenes of the set into an image")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
@@ -117,11 +117,13 @@ def _check(folder: Path, console: Console, errors: Console) -> int:
         else:
             damaged += 1
             errors.print(damage)
-    missing = shards.index_of(folder).missing
-    for name, reason in missing.items():
-        errors.print(f"{folder / name}.tar was never made: {reason}")
-    console.print(f"{whole} shards are complete, {damaged} damaged, {len(missing)} were never made", highlight=False)
-    return 1 if damaged or missing else 0
+    index = shards.index_of(folder)
+    for fault in index.faults:
+        errors.print(f"{folder}/{fault}")
+    again = len(index.shards) - len(index.distinct)
+    repeated = f", {again} listed again" if again else ""
+    console.print(f"{whole} shards are complete, {damaged} damaged, {len(index.missing)} were never made{repeated}")
+    return 1 if damaged or index.faults else 0
 
 
 # --- numbers and table -----------------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ def _table(index: Index, rate: float | None) -> Table:
         f"{len(index.shards)} shards",
         f"{len(index.networks)} towns",
         f"{index.bytes / 1e6:.1f} MB, {index.bytes / max(index.scenes, 1) / 1e3:.0f} kB a scene",
-        "all there before" if rate is None else f"{rate:.1f} scenes/s",
+        f"{rate:.1f} scenes/s" if rate is not None else "nothing new" if index.missing else "all there before",
     ]
     rows = []
     for family, share in FAMILIES.items():

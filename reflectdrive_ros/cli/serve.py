@@ -28,7 +28,6 @@ from ..runtime.engine import NO_DEADLINE_MS, check_network
 
 HOST, PORT = "127.0.0.1", 50051
 DEADLINE_MS = 1000.0
-WORKERS = 16  # calls that are served at a time
 MODES = ("carla", "alpasim")
 
 
@@ -60,14 +59,13 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         raise UserError("serve has one service so far: give --egodriver")
     config = served_config(cli_args.configuration(args))
     driver = make_driver(config, args.deadline_ms / 1e3)
-    from carla_driver_interface import server  # make_driver has reported a missing one
+    from ..egodriver import service  # make_driver has reported a missing library
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(service.LogFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     console.print(f"{driver.name} listens on {args.host}:{args.port}; Ctrl-C ends it")
-    try:
-        server.run_server(driver, port=args.port, host=args.host, max_workers=WORKERS, mode=args.mode)
-    except RuntimeError as fault:
-        raise UserError(f"{fault}: the port is in use or the address is not this machine's; give --port") from None
+    service.run_server(driver, args.port, args.host, args.mode)
     numbers = {"planner": config.planner, **driver.numbers()}
     write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(config, [config.planner]))
     console.print(table(numbers))

@@ -175,19 +175,20 @@ def write_missing(
     shards that have one. `write` returns sentences on what was left out. Otherwise as `build_cache`.
     """
     index = shards.index_of(folder)
+    notes = index.distinct
     home.mkdir(parents=True, exist_ok=True)
-    todo = [note for note in index.shards if note.scenes and not cache_file(home, note, end).exists()]
-    done = len(index.shards) - len(todo)
-    progress(done, len(index.shards))
+    todo = [note for note in notes if note.scenes and not cache_file(home, note, end).exists()]
+    done = len(notes) - len(todo)
+    progress(done, len(notes))
     for sentences in map_processes(write, todo, folder, workers):
         done += 1
-        progress(done, len(index.shards))
+        progress(done, len(notes))
         for sentence in sentences:
             on_damage(sentence)
-    if index.missing:
-        name, reason = next(iter(index.missing.items()))
-        on_damage(f"{folder}: {len(index.missing)} shards were never made, the first is {name}: {reason}")
-    whole = [note for note in index.shards if cache_file(home, note, end).exists()]
+    if index.faults:
+        more = f" (and {len(index.faults) - 1} more faults)" if len(index.faults) > 1 else ""
+        on_damage(f"{folder}/{index.faults[0]}{more}")
+    whole = [note for note in notes if cache_file(home, note, end).exists()]
     if not whole:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")
     return whole
@@ -204,7 +205,7 @@ def cache_folder(folder: Path, shape: Shape) -> Path:
 def cached_shards(folder: Path, shape: Shape) -> list[ShardNote]:
     """The shards of a set that were made ready, in their order."""
     home = cache_folder(folder, shape)
-    return [note for note in shards.index_of(folder).shards if cache_file(home, note, "rest.npz").exists()]
+    return [note for note in shards.index_of(folder).distinct if cache_file(home, note, "rest.npz").exists()]
 
 
 def cache_file(home: Path, note: ShardNote, end: str) -> Path:

@@ -53,6 +53,7 @@ LANE_CENTERLINE, LANE_POLYGON = 1, 8  # codes of ml_type; README of real_tracks
 LANE_GAP_M = 0.05
 STREET_LIMIT_MPS = 15.0
 MOTORWAY_LIMIT_MPS = 29.06
+MAX_ABS = 1e8  # m, rad, m/s: no recording has more; the Earth's grids reach 1e7 m
 
 
 ID, IDS = whole(-(2**63), 2**63 - 1), array(whole(-(2**63), 2**63 - 1))
@@ -207,8 +208,13 @@ def _check_shapes(arrays: Mapping[str, Array]) -> None:
 
 def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> Recording:
     ego_centers = np.column_stack([arrays["ego_xy"], arrays["ego_yaw"]]).astype(float)
-    if not (arrays["ego_valid"].all() and np.isfinite(ego_centers).all()):
-        raise ValueError("ego_xy or ego_yaw holds NaN or steps that are not valid")
+    if not arrays["ego_valid"].all():
+        raise ValueError("ego_valid has steps that are not valid: cut the recording to those that are")
+    for field in ("ego_xy", "ego_yaw", "ego_speed", "ego_lwh"):
+        _check_numbers(field, arrays[field])
+    _check_numbers("ag_lwh", arrays["ag_lwh"][:, :2])
+    for field in ("ag_type", "ml_type", "ml_lane", "ml_start"):  # codes and ids of any size
+        _check_numbers(field, arrays[field], float(np.finfo(float).max))
     if not np.allclose(np.diff(arrays["t"]), STEP_S, atol=1e-3):
         raise ValueError(f"t does not advance by {STEP_S} s from step to step")
     if not ((arrays["ego_lwh"] > 0).all() and (arrays["ag_lwh"][:, :2] > 0).all()):
@@ -216,8 +222,8 @@ def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) 
     seen = arrays["ag_valid"].astype(bool)
     agent_centers = np.concatenate([arrays["ag_xy"], arrays["ag_yaw"][..., None]], axis=-1).astype(float)
     agent_velocities = arrays["ag_vel"].astype(float)
-    if not (np.isfinite(agent_centers[seen]).all() and np.isfinite(agent_velocities[seen]).all()):
-        raise ValueError("ag_xy, ag_yaw or ag_vel holds NaN at steps marked valid")
+    for field in ("ag_xy", "ag_yaw", "ag_vel"):
+        _check_numbers(f"{field} at steps marked valid", arrays[field][seen])
     return Recording(
         name=name,
         family=str(meta["site"]),
@@ -234,6 +240,12 @@ def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) 
     )
 
 
+def _check_numbers(name: str, values: Array, most: float = MAX_ABS) -> None:
+    """Raises ValueError naming the array if a number is not finite or not of a recording."""
+    if not (np.abs(values) <= most).all():
+        raise ValueError(f"{name} holds NaN or a number above {most:.0e}: correct it or leave the file out")
+
+
 def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, Lane]:
     drawn: dict[tuple[int, int], Array] = {}
     for index, (kind, lane) in enumerate(zip(arrays["ml_type"], arrays["ml_lane"], strict=True)):
@@ -246,6 +258,8 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
     }
     lanes = {}
     for key, entry in known.items():
+        for kind, part in ((LANE_CENTERLINE, "centerline"), (LANE_POLYGON, "polygon")):
+            _check_numbers(f"ml_xy of the {part} of lane {key}", drawn[kind, key])
         # Some rings of the source cross themselves where two lanes merge: they are split, nothing is dropped.
         healed = shapely.make_valid(shapely.Polygon(drawn[LANE_POLYGON, key].astype(float)))
         parts = (part for part in shapely.get_parts(healed) if isinstance(part, shapely.Polygon) and part.area > 0)

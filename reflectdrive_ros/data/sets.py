@@ -161,7 +161,7 @@ def is_complete(folder: Path, wanted: SceneSetSpec) -> bool:
         raise SetError(
             f"{folder} holds a set with other options ({', '.join(kinds)} differ): name another folder or remove it"
         )
-    return not there.missing and there.size >= wanted.size
+    return not there.faults and there.size >= wanted.size
 
 
 def _existing_index(folder: Path, wanted: SceneSetSpec) -> Index | None:
@@ -171,7 +171,8 @@ def _existing_index(folder: Path, wanted: SceneSetSpec) -> Index | None:
     kept, missing = [], {}
     for name, (_, asked) in wanted.shards().items():
         note = shards.note_of(folder, name)
-        if note is not None and note.asked == asked and note.made_by == wanted.made_by and _is_intact(folder, note):
+        fits = note is not None and note.asked == asked and note.made_by == wanted.made_by and note.scenes > 0
+        if note is not None and fits and _is_intact(folder, note):
             kept.append(note)
         else:
             missing[name] = "the making was interrupted"
@@ -237,7 +238,10 @@ def _make_shard(
     task: tuple[str, int, int],
     report: Callable[[int], None],
 ) -> ShardContent | ShardNote:
-    """Task of a worker: makes the scenes of one shard, and stores them where the folder is on shared storage."""
+    """Task of a worker: makes the scenes of one shard, and stores them where the folder is on shared storage.
+
+    Raises SetError if no scene could be made, OSError naming the file or the working folder.
+    """
     name, number, asked = task
     split = name.rsplit("-", 1)[0]
     beside = folder if not is_remote(folder) and folder.is_dir() else None  # not on another node of a cluster
@@ -252,7 +256,15 @@ def _make_shard(
                 yield scene
                 report(count)
 
-        load = ShardContent.of(counted())
+        try:
+            load = ShardContent.of(counted())
+        except OSError as fault:
+            if fault.filename is not None or fault.errno is None:
+                raise
+            raise OSError(fault.errno, fault.strerror, scratch) from None  # writing to an open file names none
+    if not load.samples:
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(source.counts.items()))
+        raise SetError(f"no scene could be made ({counts or 'nothing was tried'})")
     load = replace(load, counts=dict(source.counts))
     return shards.write_shard(folder, name, load, asked=asked, made_by=made_by) if is_remote(folder) else load
 

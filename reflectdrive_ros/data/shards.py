@@ -112,6 +112,29 @@ class Index:
         """Name of each road network -> hash of its geometry."""
         return {name: digest for note in self.shards for name, digest in note.networks.items()}
 
+    @property
+    def distinct(self) -> tuple[ShardNote, ...]:
+        """The shards without those that are listed again, under the same name or another."""
+        hashes: dict[str, ShardNote] = {}
+        names: set[str] = set()
+        for note in self.shards:
+            if note.file not in names:
+                hashes.setdefault(note.sha256, note)
+            names.add(note.file)
+        return tuple(hashes.values())
+
+    @property
+    def faults(self) -> list[str]:
+        """A sentence for each shard that is listed again, has no scene or was never made."""
+        distinct = set(map(id, self.distinct))
+        again = [
+            f"{INDEX} lists the scenes of {note.file} more than once, they are read once: make the set again"
+            for note in self.shards
+            if id(note) not in distinct
+        ]
+        empty = [f"{note.file} holds no scene: make the set again" for note in self.distinct if not note.scenes]
+        return [*again, *empty, *(f"{name}.tar was never made: {reason}" for name, reason in self.missing.items())]
+
     def available(self, note: ShardNote, families: Collection[str] | None) -> int:
         """Number of scenes of some families in a shard."""
         return note.scenes if families is None else sum(note.families.get(family, 0) for family in families)
@@ -283,14 +306,14 @@ def read(
     """
     index = index_of(folder)
     left = limit
-    for note in index.shards:
+    for note in index.distinct:
         if left == 0:
             return
         for scene in read_shard(folder, note, images=images, families=families, on_damage=on_damage, limit=left):
             left = None if left is None else left - 1
             yield scene
-    for name, reason in index.missing.items():
-        on_damage(f"{folder / name}.tar was never made: {reason}")
+    for fault in index.faults:
+        on_damage(f"{folder}/{fault}")
 
 
 def read_shard(
@@ -302,17 +325,18 @@ def read_shard(
     limit: int | None = None,
     on_damage: Callable[[str], None],
 ) -> Iterator[DrivingScene]:
-    """As `read`, of one shard."""
+    """As `read`, of one shard; its number of scenes is compared with its note when all are read."""
     try:
         content = content_of(folder, note)
     except SetError as fault:
         on_damage(str(fault))
         return
-    given = 0
+    given = count = 0
     try:
         for sample in samples_of(content, images=images):
+            count += 1
             if given == limit:
-                return
+                continue
             try:
                 if families is not None and codec.meta_of(sample)["family"] not in families:
                     continue
@@ -324,6 +348,10 @@ def read_shard(
             yield scene
     except SetError as fault:
         on_damage(f"{folder / note.file}: {fault}")
+        return
+    if count != note.scenes:
+        sentence = f"holds {count} scenes, expected {note.scenes} by its note"
+        on_damage(f"{folder / note.file} {sentence}: remove it and make the set again")
 
 
 class SceneReader:
@@ -391,11 +419,10 @@ def _members(content: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 def check(folder: Path) -> Iterator[tuple[ShardNote, str | None]]:
-    """Every shard of a set with its fault, None if it is intact. Raises SetError as `index_of`."""
-    for note in index_of(folder).shards:
-        try:
-            content_of(folder, note)
-        except SetError as fault:
-            yield note, str(fault)
-        else:
-            yield note, None
+    """Every shard of a set with its fault, None if all its scenes can be read. Raises SetError as `index_of`."""
+    for note in index_of(folder).distinct:
+        faults: list[str] = []
+        for _ in read_shard(folder, note, images=True, on_damage=faults.append):
+            pass
+        more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+        yield note, faults[0] + more if faults else None

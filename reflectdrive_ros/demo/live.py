@@ -8,7 +8,6 @@ is Python's own, answers this machine only, and needs no network access.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 from .. import arguments, pages
 from ..command import HelpFormatter
 from ..config import VehicleConfig
-from ..errors import UserError
+from ..errors import Parser, UserError, printable
 from ..stopping import run_until_stopped
 from ..tokens import TokenLayout
 from . import live_view
@@ -125,7 +124,7 @@ def serve(port: int, vehicle: VehicleConfig, layout: TokenLayout | None = None, 
 
 
 def main(args: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="live", description=__doc__, formatter_class=HelpFormatter)
+    parser = Parser(prog="live", description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--port", type=arguments.PORT, default=PORT, help="of the page")
     parser.add_argument(
         "--node", default="", metavar="NAME", help="full name of the planner's node (default: the first one by name)"
@@ -137,7 +136,7 @@ def main(args: list[str] | None = None) -> int:
             sys.stdout.flush()
             threading.Event().wait()
     except UserError as fault:
-        sys.stderr.write(f"live: {fault}\n")
+        sys.stderr.write(printable(f"live: {fault}\n"))
         return 2
     return 0
 

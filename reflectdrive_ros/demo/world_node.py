@@ -36,7 +36,7 @@ from .. import arguments
 from ..command import HelpFormatter
 from ..config import Config
 from ..domain import Array, Plan
-from ..errors import UserError
+from ..errors import Parser, UserError, printable, printable_line, printable_name
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagWriter
 from ..ros.convert import BadMessage
@@ -132,7 +132,7 @@ class WorldNode(Node):
             plan = world_messages.plan_from_message(message, map_from_ego, self._config.output.map_frame)
         except BadMessage as fault:
             self.refused += 1
-            self.get_logger().warning(str(fault), throttle_duration_sec=1.0)
+            self.get_logger().warning(printable_line(str(fault)), throttle_duration_sec=1.0)
             return
         with self._arrived:
             if self._plan is None or plan.stamp_ns >= self._plan.stamp_ns:
@@ -263,7 +263,7 @@ def program() -> NoReturn:
 def main(args: list[str] | None = None) -> int:
     """Publishes the world that the arguments describe; returns the exit code."""
     given = sys.argv[1:] if args is None else args
-    parser = argparse.ArgumentParser(prog="world", description=__doc__, formatter_class=HelpFormatter)
+    parser = Parser(prog="world", description=__doc__, formatter_class=HelpFormatter)
     world_bag.add_world_arguments(parser)
     parser.add_argument(
         "--seconds", type=arguments.duration(0.1), help="seconds of simulated time (default: unlimited)"
@@ -287,14 +287,14 @@ def main(args: list[str] | None = None) -> int:
             with spin_in_background(node, context=context):
                 run(node, parsed.seconds, Pacing(lock_step=parsed.lock_step))
     except UserError as fault:
-        sys.stderr.write(f"world: {fault}\n")
+        sys.stderr.write(printable(f"world: {fault}\n"))
         return 2
     return 0
 
 
 def run(node: WorldNode, seconds: float | None, pace: Pacing) -> None:
     """Drives, and prints events and the real-time factor."""
-    node.get_logger().info(f"the world is {node.world.road_map.name}")
+    node.get_logger().info(f"the world is {printable_name(node.world.road_map.name)}")
     said, since_ns, plans = time.perf_counter(), node.world.stamp_ns, 0
     for moment in node.drive(seconds, pace):
         plans += moment.fresh

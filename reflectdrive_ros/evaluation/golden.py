@@ -36,7 +36,7 @@ from ..files import MEGABYTE, open_limited, shown
 from ..scoring import metrics
 from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.scorer import Reference, Scene, ScoreCard, human_filter, score, total
+from ..scoring.scorer import FAR, Reference, Scene, ScoreCard, human_filter, score, total
 from ..scoring.simulate import (
     AX,
     DT_S,
@@ -61,19 +61,25 @@ MAX_SPAN_US = 60_000_000  # from the first frame to the last; ours span 6.5 s
 SCENES_BYTES = 4096 * MEGABYTE  # of a file of scenes, unpacked; a million trajectories have 2 GB
 LINE_BYTES = 64 * MEGABYTE  # of one scene; ours have 0.1 MB
 
+MAP_MAX = 1e8  # m, in global coordinates; those of the Earth's grids reach 1e7
 ID, SHARE = text(), number(0.0, 1.0)
-SHAPE = {"id": ID, "xy": numbers(None, 2)}
-PLAN = numbers(8, 3)
-REFERENCE = {"progress_raw": number(), **dict.fromkeys(("NC", "DAC", "TLC", "DDC"), maybe(SHARE))}
+COORDINATE, STATE = number(-MAP_MAX, MAP_MAX), number(-FAR, FAR)
+SHAPE = {"id": ID, "xy": numbers(None, 2, MAP_MAX)}
+PLAN = numbers(8, 3, FAR)
+REFERENCE = {"progress_raw": STATE, **dict.fromkeys(("NC", "DAC", "TLC", "DDC"), maybe(SHARE))}
 FIELDS = {  # of a scene, as described in SCHEMA.md
     "scene_id": text(),
     "kind": text(),
     "frame_time_us": array(whole(-(2**62), 2**62), NOW + 1, 1000),
-    "ego": {**dict.fromkeys(("x", "y", "heading", "vx", "vy", "ax", "ay"), number()), "steering": maybe(number())},
-    "ego_frames": numbers(None, 7),
+    "ego": {
+        **dict.fromkeys(("x", "y"), COORDINATE),
+        **dict.fromkeys(("heading", "vx", "vy", "ax", "ay"), STATE),
+        "steering": maybe(STATE),
+    },
+    "ego_frames": numbers(None, 7, MAP_MAX),
     "candidates": array({"kind": text(), "poses": PLAN, "prev": maybe(PLAN)}, 1),
     "human_poses": PLAN,
-    "centerline": numbers(None, 3),
+    "centerline": numbers(None, 3, MAP_MAX),
     "map": {
         "lanes": array({**SHAPE, "roadblock": ID}),
         **dict.fromkeys(("roadblocks", "intersections", "carparks"), array(SHAPE)),
@@ -87,7 +93,7 @@ FIELDS = {  # of a scene, as described in SCHEMA.md
             "type": choice(*KINDS, *STATIC_TYPES),
             "length": number(0.0, 1000.0),
             "width": number(0.0, 1000.0),
-            "states": array(array(number(), 6, 6)),
+            "states": array(array(COORDINATE, 6, 6)),
         }
     ),
     "pdm_ref_v1": REFERENCE,

@@ -58,7 +58,9 @@ Drivers = Mapping[str, Driver]  # by name in the tables
 
 
 def run(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
-    """Exit code 0. Raises UserError when there is nothing to score, OSError of a file."""
+    """Exit code 0; 1 if scenes of the set are left out. Raises UserError when there is nothing to score, OSError of a
+    file.
+    """
     folder = resolve_scene_set(args.scenes, args.workers, errors)
     set_name = shards.index_of(folder).set
     result = evaluate(
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
     console.print(_displacement_table(result, found["drivers"]))
     for note in (*_unknown_notes(result), *result.damages, *driving_scores.missing_plan_notes(result, "scenes")):
         console.print(note)
-    return 0
+    return 1 if result.damages else 0
 
 
 def resolve_scene_set(scenes: str, workers: parallel.Workers, console: Console) -> Path:
@@ -114,6 +116,7 @@ class Result(Scores):
     names: list[str] = field(default_factory=list)  # of the scenes
     places: list[str] = field(default_factory=list)  # of each scene, empty where it has none
     distances: dict[str, list[Array]] = field(default_factory=dict)  # by driver, (8,) m of each scene
+    expected: int = 0  # scenes of the set that were to be scored
     without_map: int = 0  # scenes
     without_objects: int = 0  # scenes
     damages: list[str] = field(default_factory=list)  # sentences about skipped shards
@@ -186,6 +189,7 @@ def evaluate(
         scores={driver: [] for driver in (EXPERT, *drivers)},
         best={name: [] for name, driver in drivers.items() if driver.planner in PROPOSALS},
         distances={driver: [] for driver in drivers},
+        expected=expected_scenes(index, families, limit),
     )
     for note, _ in tasks:
         for scene in parts[note.file].scenes:
@@ -199,7 +203,7 @@ def evaluate(
             for planner, reason in scene.failures.items():
                 result.failures.setdefault(planner, []).append(f"{scene.name}: {reason}")
         result.damages += parts[note.file].damages
-    result.damages += [f"{folder / name}.tar was never made: {reason}" for name, reason in index.missing.items()]
+    result.damages += [f"{folder}/{fault}" for fault in index.faults]
     if not result.names:
         said = "".join(f"; {damage}" for damage in result.damages[:1])
         raise SetError(f"{folder} holds no scene to score{said}")
@@ -209,13 +213,20 @@ def evaluate(
 def shard_tasks(index: Index, families: Collection[str] | None, limit: int | None) -> list[tuple[ShardNote, int]]:
     """The shards to be scored, each with its number of scenes."""
     tasks = []
-    for note in index.shards:
+    for note in index.distinct:
         available = index.available(note, families)
         scenes = available if limit is None else min(available, limit)
         limit = None if limit is None else limit - scenes
         if scenes:
             tasks.append((note, scenes))
     return tasks
+
+
+def expected_scenes(index: Index, families: Collection[str] | None, limit: int | None) -> int:
+    """Number of scenes to be scored of a set without damage, by its index."""
+    listed = sum(index.available(note, families) for note in index.shards)
+    expected = max(listed, index.size) if index.missing and families is None else listed
+    return expected if limit is None else min(expected, limit)
 
 
 def _score_shards(
@@ -334,6 +345,7 @@ def numbers(result: Result) -> dict[str, Any]:
         "without_map": result.without_map,
         "without_objects": result.without_objects,
         "failures": result.failures,
+        "expected_scenes": result.expected,
         "left_out": result.damages,
     }
 
@@ -386,7 +398,8 @@ def _percent(value: float | None) -> str:
 
 
 def _table(name: str, result: Result, drivers: Mapping[str, Any]) -> Table:
-    title = f"set '{name}', {len(result.names)} scenes, open loop; means in percent"
+    scenes = f"{len(result.names)} of {result.expected} scenes" if result.damages else f"{len(result.names)} scenes"
+    title = f"set '{name}', {scenes}, open loop; means in percent"
     best = ["best of K"] if result.best else []
     rows: list[tuple[str, ...]] = []
     for driver, summary in drivers.items():

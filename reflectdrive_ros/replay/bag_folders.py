@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..files import resolve
 from ..ros.bag import SUFFIXES, BagError
 from ..storage import is_remote
 from .plan_measures import PLANS_FILE
@@ -63,10 +64,11 @@ def _find_bags(path: Path, top: Path, seen: list[int]) -> list[Path]:
 
 def folder_names(bags: Sequence[Path]) -> list[str]:
     """A name for each of different bags: its own, with the folders above it in front where others have the same."""
-    parts = [bag.resolve().parts for bag in bags]
+    parts = [resolve(bag).parts for bag in bags]
     depths = [1] * len(bags)
     while True:
-        names = ["-".join(some[-depth:]) for some, depth in zip(parts, depths, strict=True)]
+        joined = ("-".join(some[-depth:]) for some, depth in zip(parts, depths, strict=True))
+        names = [name.replace("/", "") or "bag" for name in joined]  # the root has slashes
         times = Counter(names)
         same = [k for k, name in enumerate(names) if times[name] > 1 and depths[k] < len(parts[k]) - 1]
         if not same:

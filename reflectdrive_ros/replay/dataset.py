@@ -29,6 +29,7 @@ from ..data import codec, frame_index, shards
 from ..data.frame_index import FrameRow
 from ..data.shards import Index, SetError, ShardContent, ShardNote
 from ..errors import UserError
+from ..files import resolve
 from ..parallel import Workers, map_restartable
 from ..progress import ShownProgress
 from ..provenance import program_sha256
@@ -174,7 +175,7 @@ def drive_names(bags: Sequence[Path]) -> dict[Path, str]:
     """Bag -> name of its drive, which names scenes and files. Raises BagError for two of one name."""
     found: dict[str, Path] = {}
     for bag in bags:
-        name = re.sub(r"[^A-Za-z0-9_-]+", "_", bag.resolve().stem if bag.is_file() else bag.resolve().name)
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", resolve(bag).stem if bag.is_file() else resolve(bag).name)
         name = name[:DRIVE_CHARACTERS]
         if name in found:
             raise BagError(f"two drives have the name '{name}', {found[name]} and {bag}: rename one of these folders")

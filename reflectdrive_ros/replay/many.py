@@ -24,8 +24,8 @@ from rich.progress import TaskID
 
 from ..config import Config
 from ..documents import read_json
-from ..errors import UserError
-from ..files import write_atomic
+from ..errors import UserError, printable_name
+from ..files import resolve, write_atomic
 from ..parallel import map_restartable
 from ..progress import ShownProgress
 from ..provenance import program_sha256, provenance
@@ -104,7 +104,7 @@ def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
         else:  # opening reports a path that is no bag
             inside = [path]
         for bag in inside:
-            bags.setdefault(bag.resolve(), bag)
+            bags.setdefault(resolve(bag), bag)
     return list(bags.values()), failures
 
 
@@ -187,7 +187,7 @@ def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors
         def on_progress(place: int, share: float) -> None:
             shares[place] = share
             if place not in bars:
-                bars[place] = progress.add_task(escape(jobs[place].out.name), total=1.0)
+                bars[place] = progress.add_task(escape(printable_name(jobs[place].out.name)), total=1.0)
             progress.update(bars[place], completed=share, visible=share < 1.0)
             progress.update(every, completed=sum(shares.values()))
 

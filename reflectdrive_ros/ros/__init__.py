@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Mapping
 
+from ..errors import printable_name
+
 
 def middleware_problem(environment: Mapping[str, str]) -> str:
     """Why rclpy would end the process; empty where it would not."""
@@ -21,7 +23,8 @@ def middleware_problem(environment: Mapping[str, str]) -> str:
     found = sorted(get_resources("rmw_typesupport").keys() - {"rmw_implementation"})
     if name in found:
         return ""
-    return f"RMW_IMPLEMENTATION is {name}, but ROS has {', '.join(found) or 'none'} here: unset it or install it"
+    installed = ", ".join(found) or "none"
+    return f"RMW_IMPLEMENTATION is {printable_name(name)}, but ROS has {installed} here: unset it or install it"
 
 
 if sys.argv[1:2] != ["doctor"] and (_problem := middleware_problem(os.environ)):

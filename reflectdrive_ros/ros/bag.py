@@ -19,6 +19,7 @@ from typing import Any
 
 from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
 from rclpy.serialization import deserialize_message, serialize_message
+from rclpy.type_support import NoTypeSupportImportedException, check_for_type_support
 from rosbags.interfaces import Connection, Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
@@ -84,10 +85,14 @@ def type_name_of(message_class: type) -> str:
 
 @cache
 def message_class(type_name: str) -> type:
-    """The installed class of a message type. Raises BagError when its package is not installed."""
+    """The installed class of a message type, with the library that reads its bytes: what fails there is no fault of a
+    message. Raises BagError when its package is not installed, Warning where warnings are errors.
+    """
     try:
-        return topics.message_class(type_name)  # type: ignore[no-any-return]
-    except (ImportError, AttributeError):
+        kind: type = topics.message_class(type_name)
+        check_for_type_support(kind)
+        return kind
+    except (ImportError, AttributeError, NoTypeSupportImportedException):
         package = type_name.partition("/msg/")[0]
         raise BagError(f"messages of type {type_name} cannot be used: install the ROS package '{package}'") from None
 

@@ -32,6 +32,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from ..config import ConfigError
 from ..domain import StepReport
+from ..errors import Parser, printable, printable_line
 from ..runtime.model_file import ModelFileError
 from ..stopping import end_with_parent
 from . import outputs, topics
@@ -108,7 +109,7 @@ class PlannerNode(Node):
             f"cameras {', '.join(self.config.cameras.names)}"
         )
         if self._core.domain_note:
-            self.get_logger().warning(self._core.domain_note)
+            self.get_logger().warning(printable_line(self._core.domain_note))
 
     def _now_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)
@@ -158,7 +159,9 @@ class PlannerNode(Node):
             except Exception as fault:  # an error in a step must not end the node
                 if self._closing:
                     return
-                self.get_logger().error(f"step failed: {type(fault).__name__}: {fault}", throttle_duration_sec=1.0)
+                self.get_logger().error(
+                    printable_line(f"step failed: {type(fault).__name__}: {fault}"), throttle_duration_sec=1.0
+                )
             finally:
                 self._busy_since = None
 
@@ -209,10 +212,10 @@ class PlannerNode(Node):
         restarts = self._core.inputs.restarts
         stop = self._core.stop(now_ns, reason)
         if stop is None:
-            self.get_logger().warning(f"nothing sent: {reason}", throttle_duration_sec=5.0)
+            self.get_logger().warning(printable_line(f"nothing sent: {reason}"), throttle_duration_sec=5.0)
             return
         self._send(*stop, restarts)
-        self.get_logger().warning(f"stop sent: {reason}", throttle_duration_sec=5.0)
+        self.get_logger().warning(printable_line(f"stop sent: {reason}"), throttle_duration_sec=5.0)
 
     def _publish_diagnostics(self) -> None:
         statuses = [*self._core.statuses(self._now_ns()), *self._parameter_status]
@@ -233,7 +236,7 @@ class PlannerNode(Node):
                 elif compatibility == QoSCompatibility.ERROR:
                     found.append(f"{who}, but its QoS cannot reach us: {why}")
         if found and found != self._mismatches:
-            self.get_logger().warning("; ".join(found))
+            self.get_logger().warning(printable_line("; ".join(found)))
         self._mismatches = found
 
     def close(self) -> None:
@@ -270,7 +273,8 @@ def spin_once_safely(executor: SingleThreadedExecutor, node: Node) -> None:
     except ExternalShutdownException:
         raise
     except Exception as fault:
-        node.get_logger().error(f"callback failed: {type(fault).__name__}: {fault}", throttle_duration_sec=1.0)
+        text = printable_line(f"callback failed: {type(fault).__name__}: {fault}")
+        node.get_logger().error(text, throttle_duration_sec=1.0)
 
 
 def start_ros(args: list[str] | None, context: Context | None = None) -> None:
@@ -310,7 +314,8 @@ def start_node() -> PlannerNode | FaultNode:
         if starts_strictly(node):
             node.destroy_node()
             raise
-        node.get_logger().error(f"no plan is published: {reason}" if expected else traceback.format_exc())
+        text = printable_line(f"no plan is published: {reason}") if expected else printable(traceback.format_exc())
+        node.get_logger().error(text)
         return node
 
 
@@ -325,7 +330,7 @@ def program() -> NoReturn:
 def main(args: list[str] | None = None) -> int:
     """Runs the node until a signal ends it; returns the exit code."""
     given = sys.argv[1:] if args is None else args
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="planner",
         description=__doc__,
         epilog="Settings are ROS parameters: --ros-args -p config_file:=FILE -p planner:=route_follower -p "
@@ -364,7 +369,7 @@ def main(args: list[str] | None = None) -> int:
         while not ending and node.context.ok():
             spin_once_safely(executor, node)  # the watchdog's timer limits each wait
     except (ConfigError, ModelFileError, ParameterException) as fault:
-        sys.stderr.write(f"reflectdrive: {fault}\n")
+        sys.stderr.write(printable(f"reflectdrive: {fault}\n"))
         return 2
     except (KeyboardInterrupt, ExternalShutdownException):
         pass

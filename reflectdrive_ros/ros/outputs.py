@@ -31,6 +31,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 from .. import geometry, kinematics
 from ..config import Config
 from ..domain import Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
+from ..errors import printable_line
 from . import rotations
 from .cdr_writer import CdrWriter
 from .elevation import FLAT_GROUND, RoadSurface
@@ -280,7 +281,7 @@ def status(
         header=header(report.plan.stamp_ns, config.output.map_frame),
         verdict=int(report.verdict),
         source=int(report.source),
-        reason=report.reason,
+        reason=printable_line(report.reason),
         planner=config.planner,
         step_kind=(report.step or report.plan.step).value,
         model_sha256=model_sha256,
@@ -394,8 +395,10 @@ def diagnostics(statuses: Sequence[InputStatus], now_ns: int, node: str) -> byte
     shown = diagnostic_node(node)
     writer = CdrWriter().header(now_ns, "").numbers("I", len(statuses))
     for item in statuses:
-        writer.numbers("B", int(item.level)).text(f"{shown}: {item.name}").text(item.message).text(shown)
+        writer.numbers("B", int(item.level)).text(f"{shown}: {item.name}").text(printable_line(item.message)).text(
+            shown
+        )
         writer.numbers("I", len(item.values))
         for key, value in item.values.items():
-            writer.text(key).text(value)
+            writer.text(key).text(printable_line(value))
     return writer.content()

@@ -22,6 +22,7 @@ from rclpy.node import Node
 from rclpy.validate_topic_name import validate_topic_name
 
 from ..config import Config, ConfigError, Setting, load, override, override_dotted, settings
+from ..errors import printable_line
 from .inputs.channel import InputStatus, Level
 
 ROS_OWN = ("use_sim_time", "start_type_description_service")  # declared by rclpy itself
@@ -97,9 +98,9 @@ def _log(node: Node, notes: list[tuple[Level, str]]) -> InputStatus | None:
     """The notes as one status, each also logged at its level."""
     for level, note in notes:
         if level is Level.OK:  # rclpy allows one severity for each line of code that logs
-            node.get_logger().info(f"parameters: {note}")
+            node.get_logger().info(printable_line(f"parameters: {note}"))
         else:
-            node.get_logger().warning(f"parameters: {note}")
+            node.get_logger().warning(printable_line(f"parameters: {note}"))
     if not notes:
         return None
     return InputStatus("parameters", max(level for level, _ in notes), "; ".join(note for _, note in notes), {})

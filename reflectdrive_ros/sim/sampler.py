@@ -114,7 +114,10 @@ class Shard:
         self._vehicle = VehicleConfig()
 
     def scenes(self) -> Iterator[DrivingScene]:
-        """Up to `size` scenes; missing families are in `counts`. Raises SumoMissing without SUMO."""
+        """Up to `size` scenes; missing families are in `counts`, and towns that SUMO refuses.
+
+        Raises SumoMissing without SUMO, SumoFailed and OSError for what may pass: a full disk, a signal, a time limit.
+        """
         wanted = quotas(self.size)
         made = 0
         for number in range(TOWNS_MAX):

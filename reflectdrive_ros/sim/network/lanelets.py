@@ -93,7 +93,7 @@ def _read_map(osm: Path) -> Any:
     drawn = _load(osm, nodes, osm)
     if change := lanelet_direction.needed_change(drawn):
         with tempfile.TemporaryDirectory() as scratch:
-            corrected = Path(scratch) / osm.name
+            corrected = Path(scratch) / "map.osm"
             lanelet_direction.rewrite(osm, corrected, change)
             drawn = _load(corrected, replace(nodes, lat=-nodes.lat) if change.mirror else nodes, osm)
     return drawn

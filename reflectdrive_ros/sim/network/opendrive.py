@@ -28,7 +28,7 @@ from .. import sumo
 from . import opendrive_surface, roads, u_turns
 from .connectors import U_TURN, cubic, draw, find_connectors, lanes_by_id, parse_shape
 from .roads import RoadError, RoadMap, list_unusable
-from .towns import NETCONVERT
+from .towns import NETCONVERT, network_file
 
 MAX_BYTES = 256 * MEGABYTE
 OPTIONS = ("--opendrive.internal-shapes",)  # connectors lie where the file draws them
@@ -64,7 +64,7 @@ def load(xodr: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMa
     """Load a map; its SUMO network is written to `folder`. Speed limits are at most `max_limit_mps`.
 
     Raises RoadError for a file that cannot be read or has no drivable route, naming the roads and the reason, and
-    SumoMissing without SUMO.
+    SumoMissing without SUMO, SumoFailed for a passing cause, OSError.
     """
     root = _read(xodr)
     if _drives_on_the_left(root):
@@ -74,22 +74,21 @@ def load(xodr: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMa
     surface = opendrive_surface.surface(root)
     _simplify(root, max_limit_mps or FREE_LIMIT_MPS)
     folder.mkdir(parents=True, exist_ok=True)
-    net_file = folder / f"{name}.net.xml"
-    with tempfile.TemporaryDirectory() as scratch:
-        source, made = Path(scratch) / "map.xodr", Path(scratch) / "made.net.xml"
+    net_file = network_file(folder, name)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        source = Path(scratch) / "map.xodr"
         ElementTree.ElementTree(root).write(source)
         try:
-            sumo.run("netconvert", [*NETCONVERT, *OPTIONS, f"--opendrive-files={source}", f"--output-file={made}"])
-        except sumo.SumoFailed as fault:
+            net = sumo.convert([*NETCONVERT, *OPTIONS, f"--opendrive-files={source}"], Path(scratch))
+        except sumo.SumoRefused as fault:
             raise RoadError(
                 f"{xodr} cannot be converted to a SUMO network: {fault}{list_unusable('roads', unusable)}"
             ) from None
-        net = ElementTree.parse(made)
-    u_turns.redraw_u_turns(net.getroot())
-    _join_connectors(net.getroot())
-    _remove_spikes(net.getroot())
-    redraw_strays(net.getroot(), shapely.union_all([*surface.roads.values(), *surface.junctions.values()]))
-    net.write(net_file)
+    u_turns.redraw_u_turns(net)
+    _join_connectors(net)
+    _remove_spikes(net)
+    redraw_strays(net, shapely.union_all([*surface.roads.values(), *surface.junctions.values()]))
+    ElementTree.ElementTree(net).write(net_file)
     try:
         road_map = roads.read(net_file, name)
     except RoadError as fault:

@@ -129,11 +129,12 @@ ROAD_TYPES = {road_type.value: road_type for road_type in RoadType}
 def read(net_file: Path, name: str) -> RoadMap:
     """A SUMO network (.net.xml) as a RoadMap; lanes are numbered in the order of the file.
 
-    Raises RoadError for a file that is no network, and for one with fewer than MIN_EDGES edges for cars.
+    Raises RoadError for a file that is missing or no network, and for one with fewer than MIN_EDGES edges for cars;
+    OSError if the file cannot be read.
     """
     try:
         net = ElementTree.parse(net_file).getroot()
-    except (OSError, ElementTree.ParseError) as fault:
+    except (FileNotFoundError, ElementTree.ParseError) as fault:
         raise RoadError(f"{net_file} cannot be read as a SUMO network: {fault}") from None
     edges = {edge.get("id", ""): edge for edge in net.iter("edge")}
     cars = [

@@ -42,14 +42,19 @@ RING_LIMIT_MPS = 30 / 3.6
 
 
 def make(name: str, seed: int, folder: Path) -> RoadMap:
-    """Generate the town of a name and seed; its network is written to `folder`/`name`.net.xml.
+    """Generate the town of a name and seed; its network is written to `folder`.
 
-    Raises RoadError when there is no drivable route in it, SumoMissing without SUMO.
+    Raises RoadError when SUMO refuses it or there is no drivable route in it, SumoMissing without SUMO, SumoFailed for
+    a passing cause, OSError.
     """
-    digest = hashlib.sha256(f"{name} {seed}".encode()).digest()
+    digest = hashlib.sha256(f"{name} {seed}".encode(errors="surrogatepass")).digest()
     plan = sample_plan(np.random.default_rng(int.from_bytes(digest[:8], "big")))
-    folder.mkdir(parents=True, exist_ok=True)
     return convert_network(name, plain_xml(plan), folder, TOWN_OPTIONS)
+
+
+def network_file(folder: Path, name: str) -> Path:
+    """Where the SUMO network of a map or town is written: its name may be any text, so its hash is used."""
+    return folder / f"{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:16]}.net.xml"
 
 
 @lru_cache(maxsize=4)
@@ -65,21 +70,20 @@ def town_hash(road_map: RoadMap) -> str:
 
 def convert_network(name: str, plain: Mapping[str, str], folder: Path, options: Sequence[str]) -> RoadMap:
     """Convert plain XML (`nodes`, `edges`, `connections`, `types`) to a network in `folder` and read it back."""
-    net_file = folder / f"{name}.net.xml"
-    with tempfile.TemporaryDirectory() as scratch:
+    folder.mkdir(parents=True, exist_ok=True)
+    net_file = network_file(folder, name)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
         arguments = [*NETCONVERT, *options]
         for kind, text in plain.items():
             file = Path(scratch) / f"{kind}.xml"
             file.write_text(f"<{kind}>\n{text}\n</{kind}>\n")
             arguments.append(f"--{FILE_OPTIONS[kind]}={file}")
-        made = Path(scratch) / "made.net.xml"
         try:
-            sumo.run("netconvert", [*arguments, f"--output-file={made}"])
-        except sumo.SumoFailed as fault:
+            net = sumo.convert(arguments, Path(scratch))
+        except sumo.SumoRefused as fault:
             raise RoadError(f"{name} cannot be converted to a SUMO network: {fault}") from None
-        net = ElementTree.parse(made)  # drops the comment with the time and paths of this run
-    u_turns.redraw_u_turns(net.getroot())
-    net.write(net_file)
+    u_turns.redraw_u_turns(net)
+    ElementTree.ElementTree(net).write(net_file)
     return roads.read(net_file, name)
 
 
