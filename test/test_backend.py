@@ -139,7 +139,7 @@ def test_without_the_library_the_extra_is_named(copy, library):
     words = ["--ros-args", *(word for pair in given for word in ("-p", pair))]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert f"needs {library}, which is not installed: pip install 'reflectdrive[train]'" in done.stderr
+    assert f"needs {library}, which is not installed: pip install '.[train]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -382,5 +382,7 @@ def test_what_netconvert_refuses_is_said_in_its_words(tmp_path):
 def test_a_machine_without_sumo_says_what_to_install(monkeypatch):
     monkeypatch.setattr(sumo, "find_home", lambda: None)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(sumo.SumoMissing, match=r"^SUMO is not installed: pip install 'reflectdrive\[sim\]'$"):
+    with pytest.raises(
+        sumo.SumoMissing, match=r"^SUMO is not installed: pip install '\.\[sim\]' in a clone of reflectdrive$"
+    ):
         sumo.binary("netconvert")

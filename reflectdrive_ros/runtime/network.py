@@ -24,6 +24,7 @@ from ..config import ModelConfig
 from ..domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
 from ..features.images import ModelInputs, encode_route, route_ahead
 from ..features.vectors import VectorInputs, vector_inputs
+from ..installing import pip_extra
 from ..lanes import LANE_POINTS
 from ..planning import ReflectDriveDecoding
 from ..planning.denoiser import Denoiser, in_metres, present_states, sample
@@ -43,12 +44,12 @@ log = logging.getLogger(__name__)
 
 # suffix of a model file -> backends that read it, the best first: weights, or the card of exported graphs
 BACKENDS = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
-INSTALL_TARGETS = {
-    "torch": "'reflectdrive[train]'",
-    "onnxruntime": "onnxruntime",
-    "tensorrt": "tensorrt",
-    "random weights": "'reflectdrive[train]'",
-}  # pip packages
+INSTALL_COMMANDS = {  # of the backends
+    "torch": pip_extra("train"),
+    "onnxruntime": "pip install onnxruntime",
+    "tensorrt": "pip install tensorrt",
+    "random weights": pip_extra("train"),
+}
 RANDOM_SEED = 0  # of `random_network`
 SELF_CHECK_STEPS = 10  # of the sampler
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
@@ -111,7 +112,7 @@ def _load_on(backend: str, path: Path, model: ModelConfig, decoding: DecodingCon
         if fault.name is None or fault.name.startswith("reflectdrive_ros"):
             raise  # a fault of ours
         raise ModelFileError(
-            f"model file {path} needs {fault.name}, which is not installed: pip install {INSTALL_TARGETS[backend]}"
+            f"model file {path} needs {fault.name}, which is not installed: {INSTALL_COMMANDS[backend]}"
         ) from None
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..installing import pip_extra
 
 TIMEOUT_S = 60.0  # netconvert takes less than a second for a town
 SYSTEM_LIBRARIES = "libgl1 libx11-6 libxext6 libxrender1"  # apt packages that the wheel of libsumo needs
@@ -24,7 +25,7 @@ class SumoMissing(UserError, RuntimeError):
     """SUMO is not on this machine; the message says what to install."""
 
     def __init__(self) -> None:
-        super().__init__("SUMO is not installed: pip install 'reflectdrive[sim]'")
+        super().__init__(f"SUMO is not installed: {pip_extra('sim')}")
 
 
 class SumoFailed(UserError, RuntimeError):
