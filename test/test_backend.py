@@ -199,6 +199,26 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
     assert expected[fault] in refused(lambda: self_check(Broken(), Path("weights.safetensors")))
 
 
+@pytest.mark.parametrize("changed_by", ["edits", "drafts"])
+def test_edits_may_change_the_goal_where_the_layout_lets_them_and_drafts_may_not(tiny_model, changed_by):  # noqa: F811
+    network = opened(tiny_model)
+
+    class Changing:
+        kind, inputs, capabilities = "token", network.inputs, network.capabilities
+        layout = replace(network.layout, edit_goal=True)
+        prefill_goal, prefill = network.prefill_goal, network.prefill
+
+        def step(self, context, actions, limit, edit):
+            ids, confidence = network.step(context, actions, limit, edit)
+            changed = edit == (changed_by == "edits") and np.arange(ids.shape[1]) == network.layout.goal[0]
+            return np.where(changed, (ids + 1) % network.layout.mask_id, ids), confidence
+
+    if changed_by == "edits":
+        self_check(Changing(), Path("weights.safetensors"))
+    else:
+        assert "does not keep its goals" in refused(lambda: self_check(Changing(), Path("weights.safetensors")))
+
+
 def test_cameras_that_are_not_the_networks_are_refused(tiny_model):  # noqa: F811
     def started(**more):
         return refused(lambda: Engine(config(**tiny_model.settings, **more), Clock()))

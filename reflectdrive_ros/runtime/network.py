@@ -390,7 +390,7 @@ def _check_token_network(network: Network) -> tuple[dict[str, float], list[str]]
         faults.append("its probabilities are not between 0 and 1")
     elif ((actions < 0) | (actions >= layout.mask_id)).any():
         faults.append("tokens stay masked")
-    elif (actions[:, goal] != goals).any():
+    elif any((ids[:, goal] != goals).any() for ids in (before, *([] if edits and layout.edit_goal else [actions]))):
         faults.append("it does not keep its goals")
     elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
         faults.append("it reads a scene otherwise when it has its goal")
