@@ -377,7 +377,7 @@ def test_a_wheel_scores_and_evaluates_on_a_machine_without_ros(without_ros, tmp_
         *("--against", data / "golden/scores.jsonl.gz", "--json", tmp_path / "score.json"),
     )
     assert scored.returncode == 0, scored.stdout + scored.stderr
-    assert json.loads((tmp_path / "score.json").read_text())["differences"] == 0
+    assert json.loads((tmp_path / "score.json").read_text())["compared"]["differing"] == {}
     words = ("eval", "--scenes", data / "scenes_val", "--planner", "reflectdrive2", "--json", tmp_path / "eval.json")
     driven = run_alone(program, *words)
     assert driven.returncode == 0, driven.stderr

@@ -33,7 +33,7 @@ from ..recipe_config import DecodingConfig
 from ..tokens import decoding_rounds
 from ..vector_spec import VectorSpec
 from .graphs import GoalChoice
-from .model_file import ModelFileError, network_kind, read_card, resolve_path, verified_sha256
+from .model_file import ModelFileError, check_card, network_kind, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
 
 if TYPE_CHECKING:
@@ -155,15 +155,18 @@ def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> 
     built in.
     """
     _let_threads_sleep()
-    from ..model.checkpoint import CheckpointError
-    from .torch_backend import SELF_CHECK_DECODING, TorchNetwork
+    from ..model.checkpoint import CheckpointError, load
+    from .torch_backend import SELF_CHECK_DECODING, TorchNetwork, resolve_device
 
     if network_kind(path) == "denoiser":
         return _torch_denoiser(path, model)
     try:
-        network = TorchNetwork.from_file(path, model.sha256, model.device, SELF_CHECK_DECODING, model.threads)
+        device = resolve_device(model.device, model.threads)
+        net = load(path, model.sha256)
+        network = TorchNetwork(net, device, SELF_CHECK_DECODING)
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
+    check_card(path, net.config)
     self_check(network, path)
     network.capabilities |= {"camera_dropout"} & set(_capabilities(path))  # of the training, not of the architecture
     network.set_decoding(torch_decoding(decoding))
@@ -178,9 +181,11 @@ def _torch_denoiser(path: Path, model: ModelConfig) -> DescribedDenoiser:
 
     try:
         device = resolve_device(model.device, model.threads)
-        network = TorchDenoiser(checkpoint.load(path, model.sha256), device, _capabilities(path))
+        net = checkpoint.load(path, model.sha256)
+        network = TorchDenoiser(net, device, _capabilities(path))
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
+    check_card(path, net.config)
     self_check(network, path)
     return network
 
@@ -324,6 +329,8 @@ def self_check(network: AnyNetwork, path: Path) -> None:
     It also warms the backend up, so that the first step on the road is as fast as the others. Raises ModelFileError.
     """
     expected = read_card(path).get("golden") or {}
+    if not expected and path.suffix == ".json":  # graphs are not compared with the network that they were made from
+        raise ModelFileError(f"the card {path} has no golden, with which its graphs are checked: export them again")
     try:
         found, faults = _run_self_check(network)
     except Exception as fault:  # a graph that differs from its card fails in the runtime, with various types
