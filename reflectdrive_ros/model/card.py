@@ -118,7 +118,7 @@ CURVE_CONFIG = {  # of model.curve.net.CurveNetConfig
     "route_features": flag,
     "dropout": number(0.0, 1.0),
 }
-ROW = {"file": FILE_NAME, "sha256": SHA256, "bytes": whole(1, MODEL_BYTES)}
+ROW = {"file": FILE_NAME, "sha256": SHA256, "bytes": whole(0, MODEL_BYTES)}
 MATRIX_3, MATRIX_4 = (array(array(number(), size, size), size, size) for size in (3, 4))
 HEAD = {
     "format": text(),
