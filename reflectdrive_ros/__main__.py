@@ -6,10 +6,13 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 from . import __version__
 from .errors import Parser
+from .installing import import_advice
 from .stopping import run_process
 
 # command -> (module with add_arguments(parser) and run(args) -> exit code, description). A module is imported when its
@@ -58,14 +61,6 @@ BENCHES: dict[str, tuple[str, str]] = {
     "cluster": ("bench.cluster", "a Ray cluster on this machine against the local pool"),
     "node": ("bench.node", "what the node adds to the planner's time, frames lost, memory"),
 }
-# library -> extra of setup.cfg that installs it
-EXTRAS = {
-    **dict.fromkeys(("torch", "lightning_fabric", "safetensors", "tensorboard"), "train"),
-    **dict.fromkeys(("onnx", "onnxscript", "onnx_ir", "ml_dtypes"), "export"),
-    "onnxruntime": "ort",
-    "pyarrow": "dataset",
-    **dict.fromkeys(("carla_driver_interface", "grpc"), "egodriver"),
-}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -92,7 +87,8 @@ def run(argv: list[str]) -> int:
     except FileNotFoundError:
         sys.stderr.write("reflectdrive: the working directory has been removed: change to one that exists\n")
         return 2
-    return int(args.run(args))
+    with explained_imports(chosen):
+        return int(args.run(args))
 
 
 def add_command(commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, wanted: bool) -> None:
@@ -108,15 +104,32 @@ def add_command(commands: argparse._SubParsersAction[Parser], name: str, module:
 
 
 def load_module(command: str, module: str) -> ModuleType:
-    """Imports the module of a command. Exits with one sentence when a library of an extra is missing."""
-    try:
+    """Imports the module of a command."""
+    with explained_imports(command):
         return importlib.import_module(module)
-    except ModuleNotFoundError as fault:
-        extra = EXTRAS.get((fault.name or "").split(".")[0])
-        if extra is None:
+
+
+@contextmanager
+def explained_imports(command: str) -> Iterator[None]:
+    """Exits with one sentence and code 2 where a library that the block needs cannot be imported."""
+    try:
+        yield
+    except ImportError as fault:
+        advice = import_advice(fault)
+        if advice is None:
             raise
-        sys.stderr.write(f"{command} needs {fault.name}, which is not installed: pip install 'reflectdrive[{extra}]'\n")
+        sys.stderr.write(f"{command} {advice}\n")
         raise SystemExit(2) from None
+
+
+def planner() -> None:
+    """`ros2 run reflectdrive planner`"""
+    load_module("planner", f"{__package__}.ros.node").program()
+
+
+def world() -> None:
+    """`ros2 run reflectdrive world`"""
+    load_module("world", f"{__package__}.demo.world_node").program()
 
 
 if __name__ == "__main__":

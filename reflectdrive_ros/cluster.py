@@ -30,6 +30,7 @@ import numpy as np
 
 from . import __version__
 from .errors import UserError
+from .installing import pip_extra
 from .provenance import program_sha256
 
 LOCAL = "local"
@@ -133,7 +134,7 @@ def connect(cluster: Cluster) -> Any:
         import ray
         import ray.util.scheduling_strategies
     except ImportError:
-        raise ClusterError("Ray is not installed, --cluster needs it: pip install 'reflectdrive[cluster]'") from None
+        raise ClusterError(f"Ray is not installed, --cluster needs it: {pip_extra('cluster')}") from None
     if ray.is_initialized() and _connected == cluster.address:
         return ray
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -13,6 +13,8 @@ from xml.parsers import expat
 from .files import MEGABYTE, open_limited
 
 MAX_BYTES = 1024 * MEGABYTE
+BLOCK_BYTES = MEGABYTE // 16
+MAX_MARKUP_BYTES = MEGABYTE  # of one comment or tag; those of maps have less than 1 kB
 LIMITS = {"lat": 90.0, "lon": 180.0}  # degrees
 MAX_COORDINATE_M = 2e7  # largest coordinate in a map frame; northings of UTM reach 1e7
 MAX_ID = 2**63 - 1
@@ -59,12 +61,22 @@ class OsmNodes:
 
 
 def check_osm(path: Path) -> OsmNodes:
-    """Parse the whole file once without keeping it. Raises OsmError and, as `files.open_limited`, OSError."""
-    nodes, parser = OsmNodes(), expat.ParserCreate()
+    """Parse the whole file once without keeping it, in a time linear in its size.
+
+    Raises OsmError and, as `files.open_limited`, OSError.
+    """
+    nodes, parser, read_bytes = OsmNodes(), expat.ParserCreate(), 0
     parser.StartElementHandler = nodes.begin
     try:
         with open_limited(path, MAX_BYTES) as file:
-            parser.ParseFile(file)
+            while block := file.read(BLOCK_BYTES):
+                parser.Parse(block)
+                read_bytes += len(block)
+                begin_byte = max(parser.CurrentByteIndex, 0)  # of what is unfinished, which the next block scans again
+                if read_bytes - begin_byte > MAX_MARKUP_BYTES:
+                    size = f"more than {MAX_MARKUP_BYTES // MEGABYTE} MB"
+                    raise OsmError(f"has a comment or tag of {size} at byte {begin_byte}: remove it")
+        parser.Parse(b"", True)
     except expat.ExpatError as fault:
         raise OsmError(f"is no XML: {fault}") from None
     return nodes

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .errors import UserError
+from .installing import pip_extra
 
 CLIENTS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}  # scheme -> package
 # other processes write too, so listings are not remembered; a storage that is gone is said after a minute or two
@@ -50,7 +51,7 @@ def location(text: str) -> Path:
     try:
         from upath import UPath
     except ImportError:
-        raise StorageError(f"{text} is a URL, which needs: pip install 'reflectdrive[storage]'") from None
+        raise StorageError(f"{text} is a URL, which needs: {pip_extra('storage')}") from None
     try:
         found = UPath(text, **OPTIONS.get(scheme, {}))
         _ = found.fs

@@ -18,10 +18,25 @@ PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "reflectdrive_kernels", "Compiled 
 }  // namespace
 }  // namespace reflectdrive
 
-PyMODINIT_FUNC PyInit_reflectdrive_kernels() {
+// What runs before the check of the processor is compiled for every processor: this function, and no constructor of a
+// global object.
 #ifdef __x86_64__
-  if (!__builtin_cpu_supports("avx2")) {
-    PyErr_SetString(PyExc_ImportError, "this processor has no AVX2, which reflectdrive needs on x86-64");
+#define FOR_EVERY_PROCESSOR __attribute__((target("arch=x86-64")))
+#else
+#define FOR_EVERY_PROCESSOR
+#endif
+
+PyMODINIT_FUNC FOR_EVERY_PROCESSOR PyInit_reflectdrive_kernels() {
+#ifdef __x86_64__
+  if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+        __builtin_cpu_supports("fma"))) {
+    PyObject* name = PyUnicode_FromString("reflectdrive_kernels");
+    PyObject* message = PyUnicode_FromString(
+        "this processor lacks instructions of x86-64-v3 (AVX2, BMI, FMA), which reflectdrive needs: use one that has them "
+        "(Intel since 2013, AMD since 2015), in a virtual machine the processor type of its host");
+    PyErr_SetImportError(message, name, nullptr);
+    Py_XDECREF(message);
+    Py_XDECREF(name);
     return nullptr;
   }
 #endif

@@ -27,8 +27,8 @@ enum State { X, Y, HEADING, VX, VY, AX, AY, STEERING, STEERING_RATE, YAW_RATE, Y
 struct LookAheadSums {
   double j = 0, squares = 0;                                     // of j
   double pairs[3] = {0, 0, 0}, rate_pairs[3] = {0, 0, 0};        // of alpha^2, alpha beta, beta^2
-  double weights[5][kLookAhead];                                 // of the road's curvature in step j
-  LookAheadSums() {
+  double weights[5][kLookAhead] = {};                            // of the road's curvature in step j
+  constexpr LookAheadSums() {
     double earlier = 0, earlier_squares = 0;  // sums over i < j
     for (int k = 0; k < kLookAhead; ++k) {
       j += k, squares += k * k;
@@ -45,7 +45,7 @@ struct LookAheadSums {
     }
   }
 };
-const LookAheadSums kSums;
+constexpr LookAheadSums kSums;
 
 }  // namespace
 

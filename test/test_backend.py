@@ -139,7 +139,7 @@ def test_without_the_library_the_extra_is_named(copy, library):
     words = ["--ros-args", *(word for pair in given for word in ("-p", pair))]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert f"needs {library}, which is not installed: pip install 'reflectdrive[train]'" in done.stderr
+    assert f"needs {library}, which is not installed: pip install '.[train]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -197,6 +197,26 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
     }
     expected["scene"] = "reads a scene otherwise when it has its goal"
     assert expected[fault] in refused(lambda: self_check(Broken(), Path("weights.safetensors")))
+
+
+@pytest.mark.parametrize("changed_by", ["edits", "drafts"])
+def test_edits_may_change_the_goal_where_the_layout_lets_them_and_drafts_may_not(tiny_model, changed_by):  # noqa: F811
+    network = opened(tiny_model)
+
+    class Changing:
+        kind, inputs, capabilities = "token", network.inputs, network.capabilities
+        layout = replace(network.layout, edit_goal=True)
+        prefill_goal, prefill = network.prefill_goal, network.prefill
+
+        def step(self, context, actions, limit, edit):
+            ids, confidence = network.step(context, actions, limit, edit)
+            changed = edit == (changed_by == "edits") and np.arange(ids.shape[1]) == network.layout.goal[0]
+            return np.where(changed, (ids + 1) % network.layout.mask_id, ids), confidence
+
+    if changed_by == "edits":
+        self_check(Changing(), Path("weights.safetensors"))
+    else:
+        assert "does not keep its goals" in refused(lambda: self_check(Changing(), Path("weights.safetensors")))
 
 
 def test_cameras_that_are_not_the_networks_are_refused(tiny_model):  # noqa: F811

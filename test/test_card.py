@@ -205,6 +205,69 @@ def test_the_self_check_compares_what_the_card_gives(without_goals, tmp_path):
         loaded(tmp_path / "card.json")
 
 
+@pytest.mark.parametrize("golden", ["absent", None, {}])
+def test_graphs_that_nothing_checks_do_not_drive(copy, golden):
+    """Without `golden`, graphs that compute something else than the network would pass the self-check."""
+    card = json.loads(copy.read_text())
+    del card["golden"]
+    copy.write_text(json.dumps(card if golden == "absent" else {**card, "golden": golden}))
+    with pytest.raises(ModelFileError, match=r"card\.json has no golden, with which its graphs are checked: export"):
+        loaded(copy)
+
+
+def test_a_card_of_graphs_is_held_against_its_files(copy):
+    written = json.loads(copy.read_text())
+    size = written["graphs"]["step"]["bytes"]
+    change(copy, "graphs.step", bytes=size + 1)
+    with pytest.raises(ModelFileError, match=rf"step\.onnx has bytes {size}, its card has {size + 1}: fetch it again"):
+        loaded(copy)
+    change(copy, "graphs", step={name: written["graphs"]["step"][name] for name in ("file", "sha256")})
+    with pytest.raises(ModelFileError, match=r"card\.json has no graphs\.step\.bytes: export the checkpoint again"):
+        loaded(copy)
+    copy.write_text(json.dumps(written))
+    change(copy, "model.config", text_vocabulary=7)
+    with pytest.raises(ModelFileError, match=r"belongs to another model than card\.json: config differ; export"):
+        loaded(copy)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "complaint"),
+    [
+        ("bytes", 17, r"gives bytes = 17, but the file has \d+: fetch both again"),
+        ("config.cameras", 5, r"gives config\.cameras = 5, but the file has 3: fetch both again"),
+        ("config.layout.points", 7, r"gives config\.layout\.points = 7, but the file has 8: fetch both again"),
+        ("config.engine", "V8", r"gives config\.engine = 'V8', but the file has None: fetch both again"),
+        ("bytes", "many", r"has bytes = 'many', expected a whole number"),
+        ("config", [3], r"has config = \[3\], expected an object"),
+    ],
+)
+def test_a_card_of_weights_is_held_against_the_file(tmp_path, section, values, complaint):
+    weights = tmp_path / "weights.safetensors"
+    sha256 = checkpoint.save(network(), weights, {})
+    load_network(ModelConfig(str(weights), sha256), SETTINGS)
+    *place, name = section.split(".")
+    card = json.loads((tmp_path / "card.json").read_text())
+    inner = card
+    for each in place:
+        inner = inner[each]
+    inner[name] = values
+    (tmp_path / "card.json").write_text(json.dumps(card))
+    with pytest.raises(ModelFileError, match=complaint):
+        load_network(ModelConfig(str(weights), sha256), SETTINGS)
+
+
+SHIPPED_CARDS = sorted((Path(__file__).parents[1] / "models").rglob("card.json"))
+
+
+@pytest.mark.parametrize("card", SHIPPED_CARDS, ids=lambda card: "-".join(card.parts[-3:-1]))
+def test_every_shipped_model_loads_and_answers_as_its_card_says(card):
+    content = json.loads(card.read_text())
+    assert content["golden"]
+    file = card if "graphs" in content else card.parent / content["file"]
+    backend = "onnxruntime" if file is card else "torch"
+    assert load_network(ModelConfig(str(file), sha256_of(file), backend, "cpu"), DecodingConfig()) is not None
+
+
 # --- goals of each recipe on the same graphs -------------------------------------------------------------------------
 
 

@@ -327,7 +327,7 @@ def test_a_number_of_processes_and_a_cluster_exclude_each_other(folder, capsys, 
 def test_without_ray_the_extra_is_named(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = refusal(capsys, "eval", "--scenes", folder, "--cluster", "local")
-    assert said == "Ray is not installed, --cluster needs it: pip install 'reflectdrive[cluster]'"
+    assert said == "Ray is not installed, --cluster needs it: pip install '.[cluster]' in a clone of reflectdrive"
 
 
 def test_an_address_that_does_not_answer_is_said_at_once(folder, capsys):

@@ -201,7 +201,8 @@ def test_without_sumo_one_sentence_says_what_to_do(tmp_path, monkeypatch, capsys
     assert run("--out", tmp_path) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert said.endswith(
-        "SUMO is not installed: pip install 'reflectdrive[sim]'; `reflectdrive demo --recording` needs no world"
+        "SUMO is not installed: pip install '.[sim]' in a clone of reflectdrive; `reflectdrive demo --recording` needs "
+        "no world"
     )
 
 

@@ -82,6 +82,26 @@ def test_without_ros_it_says_so_and_what_to_do(tmp_path):
     assert "middleware" not in findings  # it is asked of a node, and there is none
 
 
+HASWELL = "fpu sse2 ssse3 fma movbe avx f16c bmi1 avx2 bmi2 erms"
+
+
+@pytest.mark.parametrize(
+    ("machine", "cpuinfo", "state", "text"),
+    [
+        ("x86_64", f"processor\t: 0\nflags\t\t: {HASWELL}\nbugs\t\t: spectre_v1\n", State.OK, "with AVX2, BMI1"),
+        ("x86_64", "processor\t: 0\nflags\t\t: fpu sse2 avx\n", State.MISSING, "without AVX2, BMI1, BMI2, FMA"),
+        ("x86_64", f"flags\t\t: {HASWELL.replace('bmi2 ', '')}\n", State.MISSING, "x86_64 without BMI2"),
+        ("x86_64", "", State.OK, "x86_64"),  # no /proc
+        ("aarch64", "processor\t: 0\nFeatures\t: fp asimd\n", State.OK, "aarch64"),
+    ],
+)
+def test_a_processor_that_the_kernels_do_not_run_on_is_told(machine, cpuinfo, state, text):
+    finding = system_checks.processor(machine, cpuinfo)
+    assert (finding.state, finding.required) == (state, True)
+    assert text in finding.found
+    assert finding.todo or state is State.OK
+
+
 def test_numbers_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "run_checks", lambda environment, config: iter([system_checks.python((3, 11))]))
     assert doctor.run(arguments("--json", tmp_path / "nowhere" / "doctor.json")) == 2

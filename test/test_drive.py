@@ -226,7 +226,7 @@ def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
         without.setattr(sumo, "find_home", lambda: None)
         without.setenv("PATH", "")
         assert command("--planner", "constant_velocity", "--seeds", 1, "--duration", 1) == 2
-    assert "pip install 'reflectdrive[sim]'" in capsys.readouterr().err.replace("\n", " ")
+    assert "pip install '.[sim]'" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():

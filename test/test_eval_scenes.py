@@ -564,7 +564,7 @@ def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, ca
     expected = {
         "full disk": "town.net.xml cannot be written: No space left on device; complete shards are kept",
         "no folder": "Not a directory",
-        "no sumo": "pip install 'reflectdrive[sim]'",
+        "no sumo": "pip install '.[sim]'",
         "another version": "holds a set with other options (scene_version differ)",
     }
     assert expected[case] in sentence

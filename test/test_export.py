@@ -331,7 +331,8 @@ def test_a_missing_graph_is_named(copy):
 
 def of_whatever_is_there(card, folder):
     for row in card["graphs"].values():
-        row["sha256"] = sha256_of(folder / row["file"])
+        file = folder / row["file"]
+        row.update(sha256=sha256_of(file), bytes=file.stat().st_size)
 
 
 @pytest.mark.parametrize("left", [0, 100, 20_000])

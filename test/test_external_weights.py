@@ -27,7 +27,8 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 def beside(copy):  # noqa: F811
     """The same graphs, the weights of `step` in a file of their own, with a row in the card."""
     ir.save(ir.load(copy / "step.onnx"), copy / "step.onnx", external_data="step.weights")
-    row = {"file": "step.weights", "sha256": sha256_of(copy / "step.weights")}
+    weights = copy / "step.weights"
+    row = {"file": weights.name, "sha256": sha256_of(weights), "bytes": weights.stat().st_size}
 
     def change(card):
         of_whatever_is_there(card, copy)
@@ -47,6 +48,15 @@ def test_weights_beside_a_graph_are_those_of_the_card(beside):
         load_network(as_set(beside), BUILT_IN)
     weights.unlink()
     with pytest.raises(ModelFileError, match=r"step\.weights cannot be read: No such file"):
+        load_network(as_set(beside), BUILT_IN)
+
+
+def test_weights_beside_a_graph_have_the_size_that_the_card_gives(beside):
+    size = (beside / "step.weights").stat().st_size
+    rewrite(beside, lambda card: card["graphs"]["step"]["weights"].update(bytes=size - 1))
+    with pytest.raises(
+        ModelFileError, match=rf"step\.weights has bytes {size}, its card has {size - 1}: fetch it again"
+    ):
         load_network(as_set(beside), BUILT_IN)
 
 

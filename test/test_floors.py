@@ -51,6 +51,7 @@ GROUND = (
         "field_checks",
         "files",
         "geometry",
+        "installing",
         "kinematics",
         "lanes",
         "osm",

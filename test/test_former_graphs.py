@@ -36,7 +36,8 @@ def graphs_of_a_former_format(cards, tmp_path_factory):
                 value.name = FORMER[value.name]
                 renamed.add(value.name)
         ir.save(model, folder / file.name)
-        card["graphs"][name]["sha256"] = sha256_of(folder / file.name)
+        written = folder / file.name
+        card["graphs"][name].update(sha256=sha256_of(written), bytes=written.stat().st_size)
     assert renamed == set(FORMER_TENSORS)
     card["format"] = FORMER_FORMATS[0]
     (folder / CARD).write_text(json.dumps(card))

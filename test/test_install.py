@@ -215,10 +215,19 @@ def test_every_pin_for_humble_has_a_hash():
 # --- package.xml and the change log ----------------------------------------------------------------------------------
 
 
-def test_package_xml_names_website_repository_and_bug_tracker():
-    urls = {each.get("type"): each.text for each in MANIFEST.findall("url")}
-    assert set(urls) == {"website", "repository", "bugtracker"}
-    assert all(url.startswith("https://") for url in urls.values())
+def test_package_xml_gives_no_address_that_leads_nowhere():
+    """But that of the maintainer, which its format requires and a comment explains."""
+    text = (ROOT / "package.xml").read_text()
+    assert [each.text for each in MANIFEST.findall("url") if ".example" in each.text] == []
+    assert len(re.findall(r"@[\w.]+\.example", text)) == 1
+    assert re.search(r"<!--.*`\.example` belongs to nobody.*-->\n  <maintainer", text)
+
+
+def test_package_xml_is_valid_for_ros():
+    reader = pytest.importorskip("catkin_pkg.package")
+    package, problems = reader.parse_package_string((ROOT / "package.xml").read_text(), warnings=[]), []
+    package.validate(warnings=problems)
+    assert problems == []
 
 
 def test_the_newest_entry_of_the_change_log_is_the_version_of_the_package():

@@ -36,17 +36,56 @@ def test_a_missing_library_is_one_sentence_that_names_the_extra(library, words, 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert f"pip install 'reflectdrive[{extra}]'" in done.stderr
+    assert f"pip install '.[{extra}]' in a clone of reflectdrive" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kernels", "said"),
+    [
+        ("None", "score needs reflectdrive_kernels, which is not compiled: pip install . or `make setup` in a clone"),
+        ("Old()", "score cannot run: this processor lacks instructions"),
+    ],
+)
+def test_kernels_that_cannot_be_loaded_are_one_sentence(kernels, said):
+    """The second as src/module.cpp raises it on a processor without AVX2."""
+    program = f"""
+import sys
+class Old:
+    def find_spec(self, name, path=None, target=None):
+        if name == "reflectdrive_kernels":
+            raise ImportError("this processor lacks instructions", name=name)
+if {kernels} is None:
+    sys.modules["reflectdrive_kernels"] = None
+else:
+    sys.meta_path.insert(0, Old())
+from reflectdrive_ros.__main__ import main
+sys.exit(main(["score", "a", "b"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(said)
 
 
 EVERY_COMMAND = [[name] for name in COMMANDS] + [["bench", name] for name in BENCHES]
+NEED_ROS = {"demo", "replay", "make-bag", "dataset", "bench node"}
+WITHOUT_ROS = """
+import sys
+class NoRos:
+    def find_spec(self, name, path=None, target=None):
+        first = name.split(".")[0]
+        if first in ("rclpy", "ament_index_python", "rosidl_parser", "builtin_interfaces", "reflectdrive") or (
+            first.endswith("_msgs")
+        ):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, NoRos())
+"""
 HELP = """
 import contextlib, io, json, sys
 from reflectdrive_ros.__main__ import main
 told = {}
 for words in json.loads(sys.argv[1]):
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
             code = main([*words, "--help"])
         except SystemExit as ended:
@@ -70,6 +109,24 @@ def test_every_command_has_help(helps, words):
     code, told = helps[" ".join(words)]
     assert code == 0
     assert f"usage: reflectdrive {' '.join(words)}" in told
+
+
+def test_without_ros_only_the_commands_that_need_it_refuse_and_say_what_to_do():
+    words = [sys.executable, "-c", WITHOUT_ROS + HELP, json.dumps(EVERY_COMMAND)]
+    answers = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=240, check=True).stdout)
+    assert {name for name, (code, _) in answers.items() if code != 0} == NEED_ROS
+    for name in NEED_ROS:
+        code, told = answers[name]
+        assert (code, told.count("\n")) == (2, 1), told
+        assert re.match(rf"{name.split()[-1]} needs ROS 2, but there is no \w+: source the setup\.bash of ", told)
+
+
+@pytest.mark.parametrize("name", ["planner", "world"])
+def test_without_ros_the_programs_of_ros2_run_are_one_sentence(name):
+    program = f"{WITHOUT_ROS}\nfrom reflectdrive_ros.__main__ import {name}\nsys.exit({name}())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"{name} needs ROS 2, but there is no rclpy: source the setup.bash of ")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Claims about Lanelet2 maps as files: what would end lanelet2's process is refused before it reads them."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,29 @@ def test_a_map_that_is_no_regular_file_is_refused(tmp_path):
     ):
         with pytest.raises(fault, match=r"zero\.osm.*: give the (map's )?\.osm file"):
             read(tmp_path / "zero.osm")
+
+
+@pytest.mark.parametrize(
+    "markup",
+    ["<!--{}-->", "<?note {}?>", '<tag k="{}" v=""/>', '<!DOCTYPE osm [<!ENTITY a "{}">]>'],
+    ids=["comment", "instruction", "tag", "entity"],
+)
+def test_a_file_is_read_in_a_time_linear_in_its_size_however_long_a_comment_or_tag_is(tmp_path, markup):
+    """expat scans an unfinished one again from its start with every block of the file."""
+    file, declared = tmp_path / "map.osm", markup.startswith("<!DOCTYPE")
+    text = "{}<osm></osm>" if declared else "<osm>{}</osm>"
+    began_s = time.process_time()
+    file.write_text(text.format(markup.format("x" * (900 << 10))))
+    assert check_osm(file).count == 0
+    file.write_text(text.format(markup.format("x" * (64 << 20))))
+    begin_byte = text.index("{") + (markup.index("{") - 1 if declared else 0)
+    with pytest.raises(OsmError, match=rf"^has a comment or tag of more than 1 MB at byte {begin_byte}: remove it$"):
+        check_osm(file)
+    assert time.process_time() - began_s < 5.0
+
+
+def test_many_long_comments_are_read_in_a_time_linear_in_their_number(tmp_path):
+    (tmp_path / "map.osm").write_text(CARGO.replace("</osm>", f"<!--{'x' * (500 << 10)}-->" * 32 + "</osm>"))
+    began_s = time.process_time()
+    assert check_osm(tmp_path / "map.osm").count == CARGO.count("<node ")
+    assert time.process_time() - began_s < 5.0

@@ -2,7 +2,10 @@
 
 import ast
 import configparser
+import importlib
+import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -15,6 +18,8 @@ import yaml
 from packaging.requirements import Requirement
 
 import reflectdrive_ros
+from reflectdrive_ros import installing
+from reflectdrive_ros.__main__ import BENCHES, COMMANDS
 
 ROOT = Path(__file__).parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
@@ -115,12 +120,86 @@ def test_every_field_says_what_it_is(file):
             assert "# " in line, f"{file.name}: no comment on {line}"
 
 
+# --- compiled kernels ------------------------------------------------------------------------------------------------
+
+EXTENSIONS = """
+import json, sys
+from distutils.core import run_setup
+found = run_setup("setup.py", stop_after="init").ext_modules
+print(json.dumps([[each.name, each.sources, each.depends, each.extra_compile_args] for each in found]))
+"""
+
+
+def test_pip_and_colcon_compile_the_kernels_from_the_same_sources_with_the_same_flags():
+    command = [sys.executable, "-W", "ignore", "-c", f"import setuptools{EXTENSIONS}"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    ((name, sources, depends, flags),) = json.loads(told)
+    assert re.findall(r"Python3_add_library\((\w+) MODULE WITH_SOABI \$\{KERNELS\}\)", CMAKE) == [name]
+    (pattern,) = re.findall(r"file\(GLOB KERNELS CONFIGURE_DEPENDS (\S+)\)", CMAKE)
+    assert {ROOT / each for each in sources} == set(ROOT.glob(pattern))
+    assert {ROOT / each for each in (*sources, *depends)} == set((ROOT / "src").iterdir())
+    (file,) = re.findall(r"file\(STRINGS (\S+) KERNEL_FLAGS\)", CMAKE)
+    assert "target_compile_options(reflectdrive_kernels PRIVATE ${KERNEL_FLAGS})" in CMAKE
+    of_x86 = re.findall(r"list\(APPEND KERNEL_FLAGS (\S+)\)", CMAKE) if platform.machine() == "x86_64" else []
+    assert flags == [*(ROOT / file).read_text().splitlines(), *of_x86]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="AVX2 is of x86-64")
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="binutils is not installed")
+def test_no_instruction_of_avx_runs_before_the_kernels_have_checked_the_processor():
+    """Constructors of global objects run when the library is loaded, and `PyInit_` checks."""
+    library = importlib.import_module("reflectdrive_kernels").__file__
+    symbols = subprocess.run(["objdump", "-t", library], capture_output=True, text=True, check=True).stdout
+    assert "PyInit_reflectdrive_kernels" in symbols
+    assert "_GLOBAL__sub_I_" not in symbols
+    command = ["objdump", "-d", "--no-show-raw-insn", "--disassemble=PyInit_reflectdrive_kernels", library]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    instructions = [line.split("\t")[1].split()[0] for line in lines if re.match(r" *[0-9a-f]+:\t", line)]
+    assert "ret" in instructions
+    assert not [each for each in instructions if each.startswith("v") or each in ("shlx", "shrx", "sarx", "andn")]
+
+
+EMULATOR = shutil.which("qemu-x86_64-static")
+
+
+@pytest.mark.skipif(EMULATOR is None, reason="qemu-user-static is not installed")
+def test_a_processor_without_avx2_is_one_sentence():
+    library = Path(importlib.import_module("reflectdrive_kernels").__file__).parent
+    python = str(Path(sys.executable).resolve())
+    command = [EMULATOR, "-cpu", "Nehalem", python, "-c", "import reflectdrive_kernels"]
+    done = subprocess.run(command, env={"PYTHONPATH": str(library)}, capture_output=True, text=True, timeout=120)
+    assert done.stderr.splitlines()[-1].startswith(
+        "ImportError: this processor lacks instructions of x86-64-v3 (AVX2, BMI, FMA), which reflectdrive needs: use "
+    )
+
+
 # --- one version, one licence ----------------------------------------------------------------------------------------
 
 
 def test_versions_agree():
     versions = {MANIFEST.findtext("version"), SETUP["metadata"]["version"], reflectdrive_ros.__version__}
     assert len(versions) == 1, versions
+
+
+def test_pip_and_colcon_install_a_distribution_of_one_name():
+    """The distribution `reflectdrive` is that of the generated messages."""
+    assert (
+        re.findall(r"ament_python_install_package\((\w+)", CMAKE) == [SETUP["metadata"]["name"]] == ["reflectdrive_ros"]
+    )
+
+
+def test_extras_are_installed_from_a_clone_and_exist():
+    """A name on a package index would be that of whoever registers it."""
+    extras = set(SETUP["options.extras_require"])
+    named = set(installing.EXTRAS.values())
+    for file in [*(ROOT / "reflectdrive_ros").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
+        content = file.read_text()
+        assert not re.search(r"(?<![\w/])reflectdrive(_ros|-ros)?\[\w", content), (
+            f"{file} names an index's distribution"
+        )
+        named |= {extra for words in re.findall(r"'\.\[([\w,-]+)\]'", content) for extra in words.split(",")}
+        named |= set(re.findall(r"pip_extra\([\"']([\w-]+)[\"']\)", content))
+    assert {"train", "sim", "storage"} <= named <= extras
 
 
 def test_the_licence_is_there_and_named():
@@ -218,6 +297,7 @@ def test_an_installed_copy_is_whole(installed):
             assert (packages / file.relative_to(ROOT)).is_file(), f"{file.relative_to(ROOT)} is not installed"
     for file in (ROOT / "msg").glob("*.msg"):
         assert (share / "msg" / file.name).is_file()
+    assert len([*installed.rglob("reflectdrive_kernels*")]) == 1
 
 
 @pytest.mark.long
@@ -258,6 +338,68 @@ def test_pip_installs_models_and_settings_where_they_are_looked_for(tmp_path):
     for folder in ("config", "models"):
         for file in (file for file in (ROOT / folder).rglob("*") if file.is_file()):
             assert (tmp_path / "prefix/share/reflectdrive" / file.relative_to(ROOT)).is_file()
+
+
+# --- a wheel in an empty virtual environment -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def without_ros(tmp_path_factory):
+    """The programs of a virtual environment that holds the wheel and what setup.cfg requires, nothing else."""
+    scratch = tmp_path_factory.mktemp("wheel")
+    skipped = shutil.ignore_patterns(".*", "test", "build", "install", "log", "out", "__pycache__")
+    shutil.copytree(ROOT, scratch / "source", ignore=skipped)
+    subprocess.run([sys.executable, "-m", "venv", scratch / "venv"], check=True, timeout=300)
+    command = [scratch / "venv/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    done = subprocess.run([*command, scratch / "source"], capture_output=True, text=True, timeout=900, cwd=scratch)
+    assert done.returncode == 0, done.stderr
+    return scratch / "venv/bin"
+
+
+def run_alone(program, *words):
+    """A program of another environment, away from the source tree and from ROS."""
+    hidden = ("PYTHONPATH", "AMENT_PREFIX_PATH", "ROS_DISTRO", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run(
+        [program, *map(str, words)], env=environment, cwd=program.parent, capture_output=True, text=True, timeout=300
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_wheel_scores_and_evaluates_on_a_machine_without_ros(without_ros, tmp_path):
+    program, data = without_ros / "reflectdrive", ROOT / "test/data"
+    scored = run_alone(
+        program,
+        *("score", data / "golden/scenes.jsonl.gz", tmp_path / "scores.jsonl"),
+        *("--against", data / "golden/scores.jsonl.gz", "--json", tmp_path / "score.json"),
+    )
+    assert scored.returncode == 0, scored.stdout + scored.stderr
+    assert json.loads((tmp_path / "score.json").read_text())["compared"]["differing"] == {}
+    words = ("eval", "--scenes", data / "scenes_val", "--planner", "reflectdrive2", "--json", tmp_path / "eval.json")
+    driven = run_alone(program, *words)
+    assert driven.returncode == 0, driven.stderr
+    assert json.loads((tmp_path / "eval.json").read_text())["scenes"] > 0
+    checked = run_alone(program, "doctor", "--json", tmp_path / "doctor.json")
+    assert checked.returncode == 1
+    findings = json.loads((tmp_path / "doctor.json").read_text())["findings"]
+    states = {each["name"]: each["state"] for each in findings}
+    assert (states["ROS 2"], states["planner"], states["processor"]) == ("MISSING", "OK", "OK")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_every_command_of_a_wheel_works_or_is_one_sentence(without_ros):
+    commands = [(name,) for name in COMMANDS] + [("bench", name) for name in BENCHES]
+    for words in commands:
+        done = run_alone(without_ros / "reflectdrive", *words, "--help")
+        assert (done.returncode, done.stderr.count("\n")) in ((0, 0), (2, 1)), f"{words}: {done.stderr}"
+    for script in ("planner", "world"):
+        done = run_alone(without_ros / script)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "needs ROS 2" in done.stderr
 
 
 # --- a set-up that several users share -------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_an_unknown_scheme_and_a_missing_client_are_named(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     assert "pip install gcsfs" in refusal(capsys, "eval", "--scenes", "gs://bucket/set")
     monkeypatch.setitem(sys.modules, "upath", None)
-    with pytest.raises(StorageError, match=r"s3://a/b is a URL, which needs: pip install 'reflectdrive\[storage\]'"):
+    with pytest.raises(StorageError, match=r"s3://a/b is a URL, which needs: pip install '\.\[storage\]'"):
         location("s3://a/b")
 
 

@@ -438,5 +438,7 @@ def test_a_town_is_written_into_its_folder_whatever_its_name(name, tmp_path):
 def test_a_machine_without_sumo_says_what_to_install(monkeypatch):
     monkeypatch.setattr(sumo, "find_home", lambda: None)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(sumo.SumoMissing, match=r"^SUMO is not installed: pip install 'reflectdrive\[sim\]'$"):
+    with pytest.raises(
+        sumo.SumoMissing, match=r"^SUMO is not installed: pip install '\.\[sim\]' in a clone of reflectdrive$"
+    ):
         sumo.binary("netconvert")

@@ -16,7 +16,7 @@ from reflectdrive_ros.sim.traffic.actors import Lamp, Shape
 from reflectdrive_ros.sim.traffic.demand import Demand
 from reflectdrive_ros.sim.traffic.traffic_log import Simulation, TrafficError, record
 
-pytest.importorskip("libsumo", reason="the proving ground needs reflectdrive[sim]")
+pytest.importorskip("libsumo", reason="the proving ground needs SUMO (extra: sim)")
 
 DURATION_S = 90.0
 SEED = 1

@@ -10,13 +10,14 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
 from safetensors.torch import save_file
-from tiny_net import tiny_net, uniform_goal_values
+from tiny_net import tiny_net, uniform_goal_values, xy_layout
 from tiny_training import (  # noqa: F401 (fixtures)
     NEVER,
     SHAPE,
@@ -36,14 +37,17 @@ from tiny_training import (  # noqa: F401 (fixtures)
 from torch import nn
 
 from reflectdrive_ros.cli import train as train_run
+from reflectdrive_ros.config import Config
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.token.net import TokenNet
 from reflectdrive_ros.model.token.ops import GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.training import run_log, schedule, self_drafts, settings, sft, train_state, trainer, validation
+from reflectdrive_ros.training.data import shape_of
 from reflectdrive_ros.training.fabric import launch_fabric
 from reflectdrive_ros.training.losses import Losses
+from reflectdrive_ros.training.rewards import COLUMNS, PlanScorer
 from reflectdrive_ros.training.settings import LossConfig
 from reflectdrive_ros.training.token_job import TokenJob
 from reflectdrive_ros.training.trainer import TrainingError
@@ -292,6 +296,23 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
     assert found["goal_error_m"] < 1.5, found
     assert found["pdms"] > 60, found
     assert found["pdms_best"] >= found["pdms"]
+
+
+def test_validation_smooths_a_plan_of_fine_tokens_as_the_car_does(sets, monkeypatch):
+    """Tokens of 0.05 m, known to 0.75 m, as DriveFine's: read to the bin, a straight drive would be a zigzag."""
+    layout = xy_layout(4001, 0.05, goal=(), interval_bins=15)
+    net = TokenNet(network(layout=layout))
+    validation_set = validation.load_validation_set(sets[1], shape_of(net.config), 4, pytest.fail)
+    zigzag_m = 0.25 * np.stack([np.zeros(8), (-1.0) ** np.arange(8)], axis=1)
+    plans = np.stack([layout.encode(scene.expert[:, :2] + zigzag_m) for scene in validation_set.scenes])
+    decoding = Decoding(GoalRules(count=1))
+    rounds = [SimpleNamespace(actions=torch.from_numpy(plans.astype(np.int64))[:, None])] * len(decoding.rounds(layout))
+    monkeypatch.setattr(validation.rollout, "full_step", lambda *given: SimpleNamespace(rounds=rounds))
+    validated = validation.validate(net, validation_set, decoding, torch.device("cpu"))
+    car = PlanScorer(layout, Config().scoring)
+    sent = [car(scene, ids[None], True)[0] for scene, ids in zip(validation_set.scenes, plans, strict=True)]
+    comfort = 100.0 * np.mean([values[COLUMNS.index("comfort")] for values in sent])
+    assert validated["comfort"] == comfort == 100.0
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_kept(scenes, tmp_path):

@@ -3,7 +3,7 @@
 With `--from navsim` BAG is the folder of NAVSIM's logs, which the devkit's own loader reads (docs/navsim.md).
 
 Each bag is read twice: first every tick (0.5 s, `--tick`) is indexed, with the reasons why it makes no scene, then the
-scenes are written. The index is Parquet (`pip install 'reflectdrive[dataset]'`). The planner's inputs in a scene are
+scenes are written. The index is Parquet (`pip install '.[dataset]'`). The planner's inputs in a scene are
 those that the node makes of the same bag, to the last bit; nothing received later than the frame is in them. A bag
 without a route gets its driven path as the route, flagged as hindsight.
 """

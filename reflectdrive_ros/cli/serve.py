@@ -21,6 +21,7 @@ from .. import arguments
 from ..command import command, make_list
 from ..config import Config
 from ..errors import UserError
+from ..installing import pip_extra
 from ..planning import LEARNED, VECTOR_PLANNERS
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -99,7 +100,7 @@ def make_driver(config: Config, deadline_s: float) -> Any:
     except ModuleNotFoundError as fault:
         if (fault.name or "").split(".")[0] not in ("carla_driver_interface", "grpc", "google"):
             raise
-        raise UserError(f"{fault.name} is not installed: pip install 'reflectdrive[egodriver]'") from None
+        raise UserError(f"{fault.name} is not installed: {pip_extra('egodriver')}") from None
     network = cli_args.network_for(config, config.planner, False) if config.planner in LEARNED else None
     check_network(config, network)
     return PlannerDriver(config, network, deadline_s)

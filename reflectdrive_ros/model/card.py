@@ -38,7 +38,7 @@ from ..documents import (
     whole,
 )
 from ..errors import UserError
-from ..files import read_limited, sha256_of, shown
+from ..files import MODEL_BYTES, read_limited, sha256_of, shown
 from ..tokens import Axis, TokenLayout
 from ..vector_spec import Normalization, VectorSpec
 from .external_data import OnnxError, external_files
@@ -118,7 +118,7 @@ CURVE_CONFIG = {  # of model.curve.net.CurveNetConfig
     "route_features": flag,
     "dropout": number(0.0, 1.0),
 }
-ROW = {"file": FILE_NAME, "sha256": SHA256}
+ROW = {"file": FILE_NAME, "sha256": SHA256, "bytes": whole(0, MODEL_BYTES)}
 MATRIX_3, MATRIX_4 = (array(array(number(), size, size), size, size) for size in (3, 4))
 HEAD = {
     "format": text(),
@@ -435,11 +435,11 @@ def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
     weights = row.get("weights")
     try:
         content = read_limited(file, GRAPH_BYTES)
-        _check_hash(file, hashlib.sha256(content).hexdigest(), row["sha256"])
+        _check_file(file, hashlib.sha256(content).hexdigest(), len(content), row)
         others = external_files(content) - ({weights["file"]} if weights else set())
         if weights:
             beside = file.parent / weights["file"]
-            _check_hash(beside, sha256_of(beside), weights["sha256"])
+            _check_file(beside, sha256_of(beside), beside.stat().st_size, weights)
     except OSError as fault:
         raise GraphError(f"{fault.filename} cannot be read: {fault.strerror}; export the checkpoint again") from None
     except OnnxError as fault:
@@ -451,6 +451,8 @@ def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
         )
 
 
-def _check_hash(file: Path, found: str, expected: str) -> None:
-    if found != expected.lower():
-        raise GraphError(f"{file} has SHA-256 {found}, its card has {expected}: fetch it again or export it again")
+def _check_file(file: Path, sha256: str, size_bytes: int, row: Mapping[str, Any]) -> None:
+    """Raises GraphError for a hash or a size other than those of the card's row."""
+    for name, value, expected in (("SHA-256", sha256, row["sha256"].lower()), ("bytes", size_bytes, row["bytes"])):
+        if value != expected:
+            raise GraphError(f"{file} has {name} {value}, its card has {expected}: fetch it again or export it again")

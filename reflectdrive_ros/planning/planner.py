@@ -61,7 +61,7 @@ class Prefilled:
 
 
 def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, layout: TokenLayout) -> TokenTrace:
-    """Trace of the draft and of each edit round, ids and probabilities (1, T) each.
+    """Trace of the draft, the first of the rounds, and of each edit round, ids and probabilities (1, T) each.
 
     `known` is None if the step selected no goal.
     """
@@ -69,7 +69,7 @@ def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, 
     if known is None:
         return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
     goals, goal = known.actions[known.valid], list(layout.goal)
-    chosen = int(np.argmax((goals[:, goal] == ids[0, goal]).all(axis=1)))  # neither draft nor edits change the goal
+    chosen = int(np.argmax((goals[:, goal] == ids[0, goal]).all(axis=1)))  # a draft has its goal, edits may change it
     return TokenTrace(layout.decode_goal(goals), np.exp(known.goal_log_probs[known.valid]), chosen, ids, confidence)
 
 

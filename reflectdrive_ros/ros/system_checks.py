@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import signal
@@ -25,11 +26,13 @@ from pathlib import Path
 
 from ..config import Config
 from ..errors import UserError
+from ..installing import import_advice, pip_extra
 from . import topics
 
 SEGMENT_BYTES = 64 * 2**20  # shared memory of one participant under config/fastdds.xml
 PARTICIPANTS = 4  # cameras or a bag, the node, RViz, a recorder
 RECEIVE_BUFFER_BYTES = 4 * 2**20  # UDP buffer size in config/fastdds.xml; the least in config/cyclonedds.xml
+KERNEL_INSTRUCTIONS = ("avx2", "bmi1", "bmi2", "fma")  # of src/module.cpp, as Linux names them
 LOOPBACK_S = 5.0  # usually 0.1; Fast DDS repeats a lost announcement of itself after 3
 INSTALL = "make test sets up .venv; with a ROS installation: rosdep install --from-paths . --ignore-src"
 
@@ -52,6 +55,7 @@ class Finding:
 def run_checks(environment: Mapping[str, str], config: Config) -> Iterator[Finding]:
     """Every finding about this machine and the configured planner, in the order of a reader's questions."""
     yield python(sys.version_info[:2])
+    yield processor(platform.machine(), _read(Path("/proc/cpuinfo")))
     yield ros(environment)
     word = f"/reflectdrive_doctor_{os.getpid()}"
     speaker = start_talker(word) if importlib.util.find_spec("rclpy") else None  # runs during the other checks
@@ -77,6 +81,18 @@ def python(version: tuple[int, int]) -> Finding:
     if version < (3, 10):
         return Finding("Python", State.MISSING, found, "use Python 3.10 or later")
     return Finding("Python", State.OK, found)
+
+
+def processor(machine: str, cpuinfo: str) -> Finding:
+    """Whether the compiled kernels run on it; `cpuinfo` is the text of /proc/cpuinfo, empty where there is none."""
+    named = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)  # of the first core
+    if machine not in ("x86_64", "AMD64") or named is None:
+        return Finding("processor", State.OK, machine)
+    lacking = [name for name in KERNEL_INSTRUCTIONS if name not in named[1].split()]
+    if lacking:
+        todo = "use one of x86-64-v3 (Intel since 2013, AMD since 2015); in a virtual machine its host's processor type"
+        return Finding("processor", State.MISSING, f"{machine} without {', '.join(lacking).upper()}", todo)
+    return Finding("processor", State.OK, f"{machine} with {', '.join(KERNEL_INSTRUCTIONS).upper()}")
 
 
 def ros(environment: Mapping[str, str]) -> Finding:
@@ -172,8 +188,8 @@ LIBRARIES = (
     ("shapely", ("shapely",), True, INSTALL),
     ("cv2", ("opencv-python-headless", "opencv-python"), True, INSTALL),
     ("rosbags", ("rosbags",), False, "pip install rosbags (replay and make-bag need it)"),
-    ("pyarrow", ("pyarrow",), False, "pip install 'reflectdrive[dataset]' (scene sets from recordings)"),
-    ("libsumo", ("libsumo",), False, "pip install 'reflectdrive[sim]' (the proving ground: demo, scenes, eval)"),
+    ("pyarrow", ("pyarrow",), False, f"{pip_extra('dataset')} (scene sets from recordings)"),
+    ("libsumo", ("libsumo",), False, f"{pip_extra('sim')} (the proving ground: demo, scenes, eval)"),
     ("launch_ros", ("launch-ros",), False, "comes with a ROS installation only; `reflectdrive` works without"),
     ("onnxruntime", ("onnxruntime", "onnxruntime-gpu"), False, "pip install onnxruntime (learned planners on a CPU)"),
     ("torch", ("torch",), False, "pip install torch (training, export, learned planners on a GPU)"),
@@ -212,9 +228,9 @@ def planner(config: Config) -> Finding:
     try:
         from ..planning import LEARNED, get_planner
         from ..runtime.model_file import resolve_path, verified_sha256
-        from ..runtime.network import INSTALL_TARGETS, backends_of
+        from ..runtime.network import INSTALL_COMMANDS, backends_of
     except ImportError as fault:
-        return Finding("planner", State.MISSING, _first_line(fault), INSTALL)
+        return Finding("planner", State.MISSING, f"it {import_advice(fault) or fault}", "see docs/install.md")
     try:
         get_planner(config)
         if config.planner not in LEARNED:
@@ -227,7 +243,7 @@ def planner(config: Config) -> Finding:
         return Finding("planner", State.MISSING, str(fault), todo)
     installed = [name for name in backends if importlib.util.find_spec(name)]
     if not installed:
-        todo = " or ".join(f"pip install {INSTALL_TARGETS[name]}" for name in backends)
+        todo = " or ".join(INSTALL_COMMANDS[name] for name in backends)
         return Finding("planner", State.MISSING, f"{config.planner}: {path} needs {' or '.join(backends)}", todo)
     return Finding("planner", State.OK, f"{config.planner}: {path}, on {' or '.join(installed)}")
 
@@ -337,8 +353,8 @@ def discovery(environment: Mapping[str, str]) -> Finding:
 def receive_buffer(file: Path) -> Finding:
     name = "UDP buffer"
     try:
-        size = int(file.read_text(encoding="ascii"))
-    except (OSError, ValueError):
+        size = int(_read(file))
+    except ValueError:
         return Finding(name, State.OK, "not reported by the kernel", required=False)
     found = f"net.core.rmem_max {size / 2**20:.1f} MB"
     if size < RECEIVE_BUFFER_BYTES:
@@ -466,6 +482,14 @@ def _run_talker(topic: str) -> None:
         publisher.publish(String(data="hello"))
         time.sleep(0.05)
     rclpy.shutdown()
+
+
+def _read(file: Path) -> str:
+    """The text of a file of /proc; empty where the kernel has none."""
+    try:
+        return file.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
 
 
 def _first_line(fault: BaseException) -> str:

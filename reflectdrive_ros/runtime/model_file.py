@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..config import ModelConfig
-from ..documents import SHA256, DocumentError, array, check_fields, choice, maybe, named, number, read_json, text
+from ..documents import (
+    SHA256,
+    DocumentError,
+    anything,
+    array,
+    check_fields,
+    choice,
+    maybe,
+    named,
+    number,
+    read_json,
+    text,
+    whole,
+)
 from ..errors import UserError
-from ..files import sha256_of, shown
+from ..files import MODEL_BYTES, sha256_of, shown
 from ..model.card import CAPABILITIES, KINDS, token_layout, upgrade_config, upgrade_model
 from ..tokens import TokenLayout
 
@@ -21,6 +37,8 @@ FIELDS = {
     "kind": maybe(choice(*KINDS)),
     "capabilities": maybe(array(choice(*CAPABILITIES))),
     "golden": maybe(named(number())),
+    "bytes": maybe(whole(1, MODEL_BYTES)),
+    "config": maybe(named(anything)),
 }
 
 
@@ -100,6 +118,32 @@ def read_card(path: Path) -> dict[str, Any]:
     except DocumentError as fault:
         raise ModelFileError(f"{shown(place)} {fault}: give the hash with --sha256, or remove it") from None
     return dict(card)
+
+
+def check_card(path: Path, config: Any) -> None:
+    """Raises ModelFileError if the card beside weights gives another size or configuration than the file.
+
+    config: of the network in the file, a dataclass. A former card lacks some of its entries.
+    """
+    card = read_card(path)
+    described = {"config": upgrade_config(card["config"])} if card.get("config") else {}
+    if card.get("bytes"):
+        described["bytes"] = card["bytes"]
+    difference = _first_difference(
+        described, {"bytes": path.stat().st_size, "config": json.loads(json.dumps(asdict(config)))}, ""
+    )
+    if difference:
+        raise ModelFileError(f"the card {shown(path.parent / CARD)} gives {difference}: fetch both again")
+
+
+def _first_difference(described: Any, actual: Any, name: str) -> str:
+    """The first entry of `described` that `actual` does not have, as "NAME = VALUE, but the file has VALUE"."""
+    if isinstance(described, dict) and isinstance(actual, Mapping):
+        inner = (_first_difference(each, actual.get(key), f"{name}.{key}") for key, each in described.items())
+        return next((difference for difference in inner if difference), "")
+    if described == actual:
+        return ""
+    return f"{name.lstrip('.')} = {reprlib.repr(described)}, but the file has {reprlib.repr(actual)}"
 
 
 def training_domain(model: ModelConfig) -> str:

@@ -24,6 +24,7 @@ from ..config import ModelConfig
 from ..domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
 from ..features.images import ModelInputs, encode_route, route_ahead
 from ..features.vectors import VectorInputs, vector_inputs
+from ..installing import pip_extra
 from ..lanes import LANE_POINTS
 from ..planning import ReflectDriveDecoding
 from ..planning.denoiser import Denoiser, in_metres, present_states, sample
@@ -32,7 +33,7 @@ from ..recipe_config import DecodingConfig
 from ..tokens import decoding_rounds
 from ..vector_spec import VectorSpec
 from .graphs import GoalChoice
-from .model_file import ModelFileError, network_kind, read_card, resolve_path, verified_sha256
+from .model_file import ModelFileError, check_card, network_kind, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
 
 if TYPE_CHECKING:
@@ -43,12 +44,12 @@ log = logging.getLogger(__name__)
 
 # suffix of a model file -> backends that read it, the best first: weights, or the card of exported graphs
 BACKENDS = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
-INSTALL_TARGETS = {
-    "torch": "'reflectdrive[train]'",
-    "onnxruntime": "onnxruntime",
-    "tensorrt": "tensorrt",
-    "random weights": "'reflectdrive[train]'",
-}  # pip packages
+INSTALL_COMMANDS = {  # of the backends
+    "torch": pip_extra("train"),
+    "onnxruntime": "pip install onnxruntime",
+    "tensorrt": "pip install tensorrt",
+    "random weights": pip_extra("train"),
+}
 RANDOM_SEED = 0  # of `random_network`
 SELF_CHECK_STEPS = 10  # of the sampler
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
@@ -111,7 +112,7 @@ def _load_on(backend: str, path: Path, model: ModelConfig, decoding: DecodingCon
         if fault.name is None or fault.name.startswith("reflectdrive_ros"):
             raise  # a fault of ours
         raise ModelFileError(
-            f"model file {path} needs {fault.name}, which is not installed: pip install {INSTALL_TARGETS[backend]}"
+            f"model file {path} needs {fault.name}, which is not installed: {INSTALL_COMMANDS[backend]}"
         ) from None
 
 
@@ -154,15 +155,18 @@ def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> 
     built in.
     """
     _let_threads_sleep()
-    from ..model.checkpoint import CheckpointError
-    from .torch_backend import SELF_CHECK_DECODING, TorchNetwork
+    from ..model.checkpoint import CheckpointError, load
+    from .torch_backend import SELF_CHECK_DECODING, TorchNetwork, resolve_device
 
     if network_kind(path) == "denoiser":
         return _torch_denoiser(path, model)
     try:
-        network = TorchNetwork.from_file(path, model.sha256, model.device, SELF_CHECK_DECODING, model.threads)
+        device = resolve_device(model.device, model.threads)
+        net = load(path, model.sha256)
+        network = TorchNetwork(net, device, SELF_CHECK_DECODING)
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
+    check_card(path, net.config)
     self_check(network, path)
     network.capabilities |= {"camera_dropout"} & set(_capabilities(path))  # of the training, not of the architecture
     network.set_decoding(torch_decoding(decoding))
@@ -177,9 +181,11 @@ def _torch_denoiser(path: Path, model: ModelConfig) -> DescribedDenoiser:
 
     try:
         device = resolve_device(model.device, model.threads)
-        network = TorchDenoiser(checkpoint.load(path, model.sha256), device, _capabilities(path))
+        net = checkpoint.load(path, model.sha256)
+        network = TorchDenoiser(net, device, _capabilities(path))
     except CheckpointError as fault:
         raise ModelFileError(str(fault)) from None
+    check_card(path, net.config)
     self_check(network, path)
     return network
 
@@ -323,6 +329,8 @@ def self_check(network: AnyNetwork, path: Path) -> None:
     It also warms the backend up, so that the first step on the road is as fast as the others. Raises ModelFileError.
     """
     expected = read_card(path).get("golden") or {}
+    if not expected and path.suffix == ".json":  # graphs are not compared with the network that they were made from
+        raise ModelFileError(f"the card {path} has no golden, with which its graphs are checked: export them again")
     try:
         found, faults = _run_self_check(network)
     except Exception as fault:  # a graph that differs from its card fails in the runtime, with various types
@@ -389,7 +397,7 @@ def _check_token_network(network: Network) -> tuple[dict[str, float], list[str]]
         faults.append("its probabilities are not between 0 and 1")
     elif ((actions < 0) | (actions >= layout.mask_id)).any():
         faults.append("tokens stay masked")
-    elif (actions[:, goal] != goals).any():
+    elif any((ids[:, goal] != goals).any() for ids in (before, *([] if edits and layout.edit_goal else [actions]))):
         faults.append("it does not keep its goals")
     elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
         faults.append("it reads a scene otherwise when it has its goal")

@@ -17,6 +17,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ..errors import UserError
+from ..installing import pip_extra
 
 TIMEOUT_S = 60.0  # netconvert takes less than a second for a town
 SYSTEM_LIBRARIES = "libgl1 libx11-6 libxext6 libxrender1"  # apt packages that the wheel of libsumo needs
@@ -36,7 +37,7 @@ class SumoMissing(UserError, RuntimeError):
     """SUMO is not on this machine; the message says what to install."""
 
     def __init__(self) -> None:
-        super().__init__("SUMO is not installed: pip install 'reflectdrive[sim]'")
+        super().__init__(f"SUMO is not installed: {pip_extra('sim')}")
 
 
 class SumoFailed(UserError, RuntimeError):

@@ -106,7 +106,7 @@ def score_drafts(net: TokenNet, asked: Sequence[SceneInputs], fast: bool) -> lis
     found, layout = [], net.config.layout
     for (scene, _), actions in zip(asked, draft_to_goals(net, asked, fast), strict=True):
         road = FrenetFrame.of(scene.route)
-        points = postprocess(layout.decode(actions)[..., :2], scene.ego, layout.codebook.bin_m, road)
+        points = postprocess(layout.decode(actions)[..., :2], scene.ego, layout.waypoint_noise_m, road)
         card = score(scene.scored(), poses_on_road(points, road))
         parts = np.stack([getattr(card, name) for name in SUB_SCORES], axis=-1)
         goals = actions[:, list(layout.goal)].astype(np.int16)

@@ -88,8 +88,8 @@ def plans_of(teacher: TokenNet, batch: Batch, layout: TokenLayout) -> Array:
         actions, _ = rollout.refine(teacher, actions, known.keys_values)
     waypoints = config.layout.decode(actions[:, 0].cpu().numpy())
     motion = ego.float().cpu().numpy() * np.array(config.ego_scale)
-    bin_m = config.layout.codebook.bin_m
-    return np.stack([sent_poses(*each, bin_m) for each in zip(waypoints, motion, roads, strict=True)])
+    noise_m = config.layout.waypoint_noise_m
+    return np.stack([sent_poses(*each, noise_m) for each in zip(waypoints, motion, roads, strict=True)])
 
 
 def decoded_routes(route: Array, layout: TokenLayout) -> Array:
@@ -98,11 +98,11 @@ def decoded_routes(route: Array, layout: TokenLayout) -> Array:
     return np.where(route == codebook.mask_id, np.nan, codebook.to_values(np.minimum(route, codebook.bins - 1)))
 
 
-def sent_poses(waypoints: Array, motion: Array, route: Array, bin_m: float) -> Array:
+def sent_poses(waypoints: Array, motion: Array, route: Array, noise_m: float) -> Array:
     """(P, 3) float32 poses of decoded waypoints (P, 2+) after postprocessing. motion: speed m/s, acceleration m/s2, yaw
     rate rad/s; route (R, 2), NaN where it is not known."""
     speed, acceleration, yaw_rate = (float(value) for value in motion)
     ego = EgoState(0, np.zeros(3), speed, acceleration, yaw_rate)
     road = FrenetFrame.of(route[np.isfinite(route).all(-1)])
-    points = postprocess(waypoints[..., :2], ego, bin_m, road)
+    points = postprocess(waypoints[..., :2], ego, noise_m, road)
     return waypoint_poses(points, road).astype(np.float32)

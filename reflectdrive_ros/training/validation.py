@@ -79,7 +79,7 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         for k, scene in enumerate(scenes):
             road = FrenetFrame.of(scene.route)
             waypoints = np.concatenate([drafts[k], plans[k]])
-            points = postprocess(waypoints[..., :2], scene.ego, layout.codebook.bin_m, road)
+            points = postprocess(waypoints[..., :2], scene.ego, layout.waypoint_noise_m, road)
             card = score(scene.scored(), waypoint_poses(points, road, token_headings(waypoints, points, layout)))
             error = np.hypot(*np.moveaxis(plans[k, 0, :, :2] - experts[k, :, :2], -1, 0))
             row = {

@@ -30,6 +30,7 @@ import numpy as np
 from ...domain import Array
 from ...features.images import ModelInputs, Tokenizer
 from ...features.vectors import VectorInputs
+from ...installing import pip_extra
 from ...model.card import CAPABILITIES, LARGEST_BATCH, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
 from ..graphs import GoalChoice, check_feeds, file_names, graph_inputs, input_spec, make_feature_cache, run_batched
@@ -230,7 +231,7 @@ def import_library(module: str) -> Any:
         trt = importlib.import_module(module)
     except (ImportError, OSError) as fault:  # OSError: of the wheels, when they load their libraries
         found = (
-            "make test-tensorrt fetches it, or pip install 'reflectdrive[tensorrt-rtx]'"
+            f"make test-tensorrt fetches it, or {pip_extra('tensorrt-rtx')}"
             if module == RTX_MODULE
             else "on Thor it is JetPack's python3-libnvinfer, which a virtual environment finds with "
             "--system-site-packages; elsewhere pip install tensorrt"
