@@ -129,6 +129,7 @@ def test_a_replay_to_compare_with_that_is_a_device_is_one_sentence(replays, caps
         assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("module", ["numpy", "rich.console"])
 def test_ctrl_c_while_libraries_are_imported_is_one_sentence(tmp_path, module):
     program = f"""
@@ -145,6 +146,7 @@ sys.exit(main(["replay", {str(tmp_path)!r}]))
     assert (done.returncode, done.stderr) == (130, "stopped\n")
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_ctrl_c_before_the_handlers_ends_a_program_without_a_traceback():
     """`python -m`: the package is imported before the module, whose imports take seconds."""
     program = "import os, signal, sys; sys.argv = ['-m']; import reflectdrive_ros; os.kill(os.getpid(), signal.SIGINT)"
