@@ -123,7 +123,11 @@ class RequestHandler(BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not HOSTS.fullmatch(hosts[0].strip()):
             self.close_connection = True
-            self._answer(b"this page answers requests to localhost and 127.0.0.1 only", "text/plain", HTTPStatus.MISDIRECTED_REQUEST)
+            self._answer(
+                b"this page answers requests to localhost and 127.0.0.1 only",
+                "text/plain",
+                HTTPStatus.MISDIRECTED_REQUEST,
+            )
             return
         path = self.path.partition("?")[0]
         words = path.strip("/").split("/")
