@@ -108,11 +108,11 @@ def closed_loop(args: argparse.Namespace, console: Console, errors: Console) -> 
     config = cli_args.configuration(args, WORLD_SETTINGS)
     os.environ.update(isolated_environment())
     bag = args.out / "world"
-    errors.print(f"generating a world from seed {args.seed} ..")
     with ExitStack() as opened:
         page = None
         if args.live:
             page = opened.enter_context(live.serve(args.port, config.vehicle, card_layout(config.model)))
+        errors.print(f"generating a world from seed {args.seed} ..")
         world = opened.enter_context(world_bag.open_world(args, config))
         drive, sent = run_drive(world, config, args, page, console, errors)
     with errors.status("writing the report"):
