@@ -81,6 +81,9 @@ def run(argv: list[str]) -> int:
         benches = bench.add_subparsers(title="benches", metavar="BENCH", required=True)
         for name, (module, doc) in BENCHES.items():
             add_command(benches, name, module, doc, chosen == "bench" and name in argv)
+    if empty := empty_argument(argv):
+        sys.stderr.write(f"reflectdrive: {empty} is empty: give it a value, or leave it out\n")
+        return 2
     args = parser.parse_args(argv)
     try:
         os.getcwd()
@@ -89,6 +92,20 @@ def run(argv: list[str]) -> int:
         return 2
     with explained_imports(chosen):
         return int(args.run(args))
+
+
+def empty_argument(argv: list[str]) -> str:
+    """Names the first argument that is an empty text, as of a variable that is not set; "" if there is none.
+
+    As a path it would be the working directory.
+    """
+    for index, word in enumerate(argv):
+        before = argv[index - 1] if index else ""
+        if not word:
+            return f"the value of {before}" if before.startswith("--") else f"argument {index + 1}"
+        if word.startswith("--") and word.find("=") == len(word) - 1:  # --out=
+            return f"the value of {word[:-1]}"
+    return ""
 
 
 def add_command(commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, wanted: bool) -> None:

@@ -1,9 +1,13 @@
 """Atomic writes, and reads with a size limit.
 
 write_atomic(path, content)                    # complete or absent, also after a crash or a power failure
+with atomic_file(path) as part: ...            # the file `part` becomes `path` at the end of the block
 content = read_limited(path, 16 * MEGABYTE)    # never blocks, never reads more than the limit
 with lock_folder(path): ...                    # excludes other processes of this package
 with atomic_folder(path) as part: ...          # files in `part` move to `path` at the end of the block
+
+What is being written is called `.NAME.NUMBER.reflectdrive.part` and locked by its process. A killed process leaves it
+unlocked; the next one that writes NAME, or that locks the folder, removes it.
 """
 
 from __future__ import annotations
@@ -11,12 +15,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import itertools
 import os
 import shutil
 import stat
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +28,7 @@ from .errors import printable_name
 from .storage import is_remote, read_remote, write_remote
 
 LOCK = ".lock"  # file in a folder that one process at a time writes into
-PART = ".part"  # end of the name of a file that is being written
+PART = ".reflectdrive.part"  # end of the name of a file or folder that is being written
 MEGABYTE = 1 << 20
 MODEL_BYTES = 1 << 36  # of the largest file of weights, 64 GiB
 KINDS = {stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe"}
@@ -102,18 +106,24 @@ def write_atomic(path: Path, content: bytes) -> None:
     if is_remote(path):
         write_remote(path, content)
         return
-    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    with atomic_file(path) as part:
+        part.write_bytes(content)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """An empty file to write into; it becomes `path` when the block ends, and is removed when it raises.
+
+    Raises OSError naming `path`.
+    """
     try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        _flush_names(path.parent)
+        with _part_of(path, _create_file) as (part, handle):
+            yield part
+            os.fsync(handle)
+            os.replace(part, path)
+            _flush_names(path.parent)
     except OSError as fault:
         raise OSError(fault.errno, fault.strerror or str(fault), str(path)) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -121,8 +131,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Excludes other processes that call this from a folder, which is created if it is missing. Not reentrant.
 
     The operating system releases the lock when this process ends. A folder that was created here and is empty after the
-    block is removed. A folder of shared storage is not locked. Raises BlockingIOError if another process holds the
-    lock, OSError naming the folder.
+    block is removed. What killed processes left unfinished in the folder is removed. A folder of shared storage is not
+    locked. Raises BlockingIOError if another process holds the lock, OSError naming the folder.
     """
     if is_remote(folder):
         yield
@@ -136,6 +146,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except BlockingIOError as fault:
             advice = "another process writes into it; wait for it to end, or name another folder"
             raise BlockingIOError(fault.errno, advice, str(folder)) from None
+        for part in folder.glob(f".*{PART}"):
+            with suppress(OSError):  # of another user
+                _remove_part(part)
         try:
             yield
         finally:
@@ -150,18 +163,92 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
     Files of `folder` with other names stay. Raises OSError.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # the name is known before the folder exists: a signal between its creation and the block leaves nothing behind,
-    # as it can with tempfile.TemporaryDirectory
-    part = folder.parent / f".{folder.name}.{uuid.uuid4().hex}{PART}"
-    try:
-        part.mkdir(mode=0o700)
+    with part_folder(folder) as part:
         yield part
         folder.mkdir(exist_ok=True)
         for file in part.iterdir():
             os.replace(file, folder / file.name)
+
+
+@contextmanager
+def part_folder(folder: Path) -> Iterator[Path]:
+    """An empty folder beside `folder` for what it will hold; unless it was renamed, it is removed when the block ends.
+
+    Raises OSError.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _part_of(folder, _create_folder) as (part, _):
+        yield part
+
+
+# --- unfinished files and folders ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _part_of(path: Path, create: Callable[[Path], int]) -> Iterator[tuple[Path, int]]:
+    """Name and handle of a new file or folder beside `path`, locked; what is left of it at the end is removed.
+
+    `create` makes it and opens it. The name is known before: a signal between the two leaves nothing behind.
+    """
+    part, handle = path, -1
+    try:
+        while handle < 0:
+            names = (path.with_name(f".{path.name}.{number}{PART}") for number in itertools.count())
+            part = next(each for each in names if _remove_part(each))
+            with suppress(FileExistsError):  # another process was quicker
+                handle = create(part)
+            if handle >= 0 and not _lock(handle, part):
+                os.close(handle)
+                handle = -1
+        yield part, handle
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if handle >= 0:
+            os.close(handle)
+        if part != path:
+            with suppress(OSError):
+                _remove_part(part)
+
+
+def _create_file(part: Path) -> int:
+    return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def _create_folder(part: Path) -> int:
+    part.mkdir(mode=0o700)
+    return os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _lock(handle: int, part: Path) -> bool:
+    """Whether an open file or folder is now this process's; False if another has locked or removed it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(handle), os.lstat(part))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError:  # a file system without locks: `_remove_part` removes nothing there
+        return True
+
+
+def _remove_part(part: Path) -> bool:
+    """Removes what a killed process was writing; False if a living one may be writing it. Raises OSError."""
+    try:
+        try:
+            handle = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)  # NFS locks what is open for writing
+        except IsADirectoryError:
+            handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+    except OSError:
+        return False
+    else:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(part) if is_folder else part.unlink()
+        return True
+    finally:
+        os.close(handle)
 
 
 def _flush_names(folder: Path) -> None:

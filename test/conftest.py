@@ -5,6 +5,7 @@ and pytest-xdist's workers, which inherit the controller's environment, apart fr
 """
 
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -44,6 +45,20 @@ def torch_threads_stay_at_one():
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def default_signals():
+    """SIGINT and SIGHUP, which a shell's `&` and `nohup` ignore, end what the test starts, and reach what it calls.
+
+    A program inherits an ignored signal and no handler: this one keeps pytest as deaf as it was.
+    """
+    ignored = [each for each in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda *_: None)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")

@@ -191,15 +191,7 @@ def test_a_failed_training_is_one_sentence_with_its_log_and_the_others_stay(plac
     assert sorted(called(place)) == ["no-field-0", "no-sap-0"]
 
 
-@pytest.fixture
-def hears_ctrl_c():
-    """Who was started in the background of a shell does not, and hands that on to what he starts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("hears_ctrl_c")
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_a_kill_end_the_trainings_too(place, capsys, number):
     (place / "out").mkdir()

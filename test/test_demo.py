@@ -3,11 +3,13 @@
 import argparse
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -100,11 +102,18 @@ def test_bag_numbers_and_page_are_left_behind(five_seconds, tmp_path):
     assert {"version", "commit", "device", "date", "command", "plans", "verdicts", "latency_ms"} <= set(numbers)
     assert {"distance_m", "collisions", "off_road_s", "score_mean", "red_lights"} <= set(numbers["world"])
     assert 0.0 <= numbers["world"]["score_mean"] <= 1.0
+    assert numbers["world"]["distance_m"] < numbers["world"]["limit_distance_m"]
+    assert numbers["world"]["plan_progress_m"] > 0.0
+    assert numbers["world"]["reference_progress_m"] > 0.0
+    assert numbers["world"]["standing_s"] <= 5.0
     assert fields_of(numbers) <= explained_fields()
     page = (out / "report.html").read_text()
     assert '"world":{"rings":[[[' in page
     assert page.count("/9j/") >= 3 * 40  # images
-    assert "nothing received yet" not in page  # in no diagnostics
+    data = json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL).group(1))
+    told = [(f["t"], *pair) for f in data["frames"] for pair in zip(data["statuses"], f["diagnostics"], strict=True)]
+    assert not [line for line in told if line[2] and "nothing received yet" in line[2][1]]
+    assert "1970" not in re.sub(r'"jpeg":"[^"]*"', "", page)  # the world's clock has no date
     assert "driven" in done.stdout
     code = main(["replay", str(out / "world"), "--out", str(tmp_path), "--no-report"])
     assert code == 0
@@ -136,20 +145,9 @@ def test_an_input_that_the_world_does_not_send_is_one_sentence(tmp_path, capsys,
 
 
 @pytest.mark.dds
-@pytest.mark.parametrize(
-    ("number", "code", "live"),
-    [
-        (signal.SIGINT, 130, False),
-        (signal.SIGTERM, 143, False),
-        (signal.SIGKILL, -9, False),
-        (signal.SIGINT, 130, True),
-    ],
-)
-def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path, number, code, live):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        words = ("--live", "--port", str(free.getsockname()[1])) if live else ("--seconds", "600")
-    process = subprocess.Popen(command(tmp_path, *words), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path, number, code):
+    process = subprocess.Popen(command(tmp_path, "--seconds", "600"), cwd=ROOT, stderr=subprocess.PIPE, text=True)
     node = None
     try:
         until = time.perf_counter() + 60.0
@@ -168,7 +166,7 @@ def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path, number, 
             assert code < 0, "the node outlives the demo"
             time.sleep(0.1)
         assert not cmdline(node)
-        if code > 0 and not live:
+        if code > 0:
             with BagReader(tmp_path / "world") as bag:
                 assert bag.notice == ""
     finally:
@@ -176,6 +174,40 @@ def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path, number, 
             if pid and cmdline(pid):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.mark.dds
+def test_ctrl_c_ends_a_live_drive_as_planned_with_its_summary_report_and_bag(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ("--live", "--port", str(port), "--json", str(tmp_path / "copy.json"), "--planner", "route_follower")
+    process = subprocess.Popen(
+        command(tmp_path, *words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        said = next((line for line in process.stdout if "shows the drive; Ctrl-C ends it" in line), "nothing")
+        assert f"http://127.0.0.1:{port}/" in said
+        until = time.perf_counter() + 60.0
+        plan = None
+        while plan is None and time.perf_counter() < until:
+            time.sleep(0.5)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/state.json", timeout=10) as answer:
+                plan = json.load(answer)["plan"]
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate(timeout=120.0)
+        assert process.returncode == 0, told
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in told, told
+    assert "speed limits allow" in told
+    numbers = json.loads((tmp_path / "summary.json").read_text())
+    assert numbers == json.loads((tmp_path / "copy.json").read_text())
+    assert 0 < numbers["plans"] <= numbers["world"]["ticks"] < 600
+    assert f'"plans":{numbers["plans"]},' in (tmp_path / "report.html").read_text().replace(" ", "")
+    with BagReader(tmp_path / "world") as bag:
+        assert bag.notice == ""
 
 
 def cmdline(pid):
@@ -219,6 +251,8 @@ def test_a_recording_can_be_played_instead(tmp_path):
     done, numbers = demonstrated(tmp_path, "--recording", "--seconds", "2")
     assert done.returncode == 0, done.stderr
     assert numbers["mode"] == "node"
+    assert "to route_follower, a baseline without a network: the shipped networks that read images are" in done.stdout
+    assert numbers["planner_note"] == "route_follower is a baseline without a network"
     assert numbers["plans"] >= 3
     assert (tmp_path / "report.html").is_file()
 

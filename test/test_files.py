@@ -1,14 +1,29 @@
 """What `files` reads of others: regular files up to a limit, and one sentence for everything else."""
 
+import errno
 import hashlib
 import os
 import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from reflectdrive_ros.errors import printable, printable_line
-from reflectdrive_ros.files import atomic_folder, lock_folder, open_limited, read_limited, sha256_of, shown
+from reflectdrive_ros.files import (
+    atomic_folder,
+    lock_folder,
+    open_limited,
+    read_limited,
+    sha256_of,
+    shown,
+    write_atomic,
+)
+
+ROOT = Path(__file__).parents[1]
 
 
 def refusal(path, limit_bytes=1000):
@@ -133,6 +148,83 @@ def test_a_signal_that_arrives_while_the_folder_is_created_leaves_nothing(tmp_pa
     with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "made"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from reflectdrive_ros.files import atomic_file, part_folder
+kind = part_folder if sys.argv[1] == "folder" else atomic_file
+with kind(Path(sys.argv[2])) as part:
+    (part / "plans.csv" if sys.argv[1] == "folder" else part).write_text("half")
+    print("writing", flush=True)
+    time.sleep(600.0)
+"""
+
+
+@contextmanager
+def writing(path, kind):
+    """A process that is writing `path` while the block runs, and is killed without notice at its end."""
+    process = subprocess.Popen([sys.executable, "-c", WRITER, kind, path], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "writing\n"
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def hidden(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith(".") and path.name != ".lock")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_process_was_writing_is_removed_by_the_next_and_what_a_living_one_writes_is_not(tmp_path, kind):
+    with writing(tmp_path / "killed", kind):
+        pass
+    with writing(tmp_path / "alive", kind):
+        assert hidden(tmp_path) == [".alive.0.reflectdrive.part", ".killed.0.reflectdrive.part"]
+        (tmp_path / ".thesis.part").write_text("of another program")
+        with lock_folder(tmp_path):
+            assert hidden(tmp_path) == [".alive.0.reflectdrive.part", ".thesis.part"]
+        if kind == "file":
+            write_atomic(tmp_path / "alive", b"whole")
+            assert (tmp_path / "alive").read_bytes() == b"whole"
+        else:
+            with atomic_folder(tmp_path / "alive") as part:
+                (part / "plans.csv").write_text("whole")
+            assert (tmp_path / "alive" / "plans.csv").read_text() == "whole"
+        assert hidden(tmp_path) == [".alive.0.reflectdrive.part", ".thesis.part"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_writing_the_same_again_needs_no_lock_to_remove_what_a_killed_process_left(tmp_path, kind):
+    for _ in range(2):
+        with writing(tmp_path / "out", kind):
+            assert hidden(tmp_path) == [".out.0.reflectdrive.part"]
+        if kind == "file":
+            write_atomic(tmp_path / "out", b"whole")
+        else:
+            with atomic_folder(tmp_path / "out"):
+                pass
+        assert hidden(tmp_path) == []
+
+
+def test_threads_that_write_one_file_each_write_it_whole(tmp_path):
+    contents = [bytes([65 + k]) * 200_000 for k in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda content: [write_atomic(tmp_path / "out", content) for _ in range(20)], contents))
+        assert (tmp_path / "out").read_bytes() in contents
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_in_a_folder_that_is_none_is_one_error_with_its_name(tmp_path):
+    (tmp_path / "taken").write_text("no folder")
+    for path, code in ((tmp_path / "none" / "out", errno.ENOENT), (tmp_path / "taken" / "out", errno.ENOTDIR)):
+        with pytest.raises(OSError) as fault:
+            write_atomic(path, b"whole")
+        assert (fault.value.errno, fault.value.filename) == (code, str(path))
 
 
 def test_a_locked_folder_is_refused_to_another_and_is_gone_again_where_nothing_was_written(tmp_path):

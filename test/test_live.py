@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -310,7 +310,7 @@ def answer(port, path):
     with socket.create_connection((live.HOST, port), timeout=5.0) as connection:
         statuses = []
         for _ in range(2):
-            connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answered = http.client.HTTPResponse(connection)
             answered.begin()
             assert answered.read()
@@ -365,15 +365,105 @@ def test_of_two_planners_the_one_that_is_asked_for_is_shown_and_the_others_traje
         context.try_shutdown()
 
 
+def status(page, host, version="1.1"):
+    """Of the answer to a request for the page, with this Host line or lines."""
+    with socket.create_connection(page.server_address, timeout=5.0) as connection:
+        connection.sendall(f"GET /state.json HTTP/{version}\r\n{host}\r\n".encode())
+        answered = http.client.HTTPResponse(connection)
+        answered.begin()
+        body = answered.read()
+    assert (answered.status == 200) == (b"planner" in body)
+    return answered.status
+
+
 @pytest.mark.dds
-def test_an_idle_connection_is_closed(monkeypatch, capfd):
-    assert 1.0 < live.RequestHandler.timeout <= 60.0
-    monkeypatch.setattr(live.RequestHandler, "timeout", 0.2)
+def test_only_requests_to_this_machine_are_answered():
+    """A page of another site whose name comes to resolve to 127.0.0.1 would read what the cameras see."""
     with live.serve(0, VehicleConfig()) as page:
-        for sent in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost:"):
-            with socket.create_connection(page.server_address, timeout=5.0) as connection:
-                connection.sendall(sent)
-                assert connection.recv(1) == b""
+        port = page.server_address[1]
+        for host in (f"127.0.0.1:{port}", f"localhost:{port}", "LocalHost", "127.0.0.1:9000"):
+            assert status(page, f"Host: {host}\r\n") == 200, host
+        others = [
+            "evil.example",
+            f"evil.example:{port}",
+            f"127.0.0.1.evil.example:{port}",
+            "localhost:x",
+            "",
+            "127.0.0.2",
+        ]
+        for host in (f"user@localhost:{port}", f"localhost:{port}, evil.example", *others):
+            assert status(page, f"Host: {host}\r\n") == 421, host
+        assert status(page, "") == 421
+        assert status(page, "", "1.0") == 421
+        assert status(page, "Host: localhost\r\nHost: evil.example\r\n") == 421
+
+
+def closed_after_s(connection, piece, every_s=0.05):
+    """Seconds until the server closes a connection that sends a piece again and again; at most 5."""
+    begun = time.perf_counter()
+    connection.settimeout(every_s)
+    while time.perf_counter() - begun < 5.0:
+        try:
+            if piece:
+                connection.sendall(piece)
+            if connection.recv(1000) == b"":
+                break
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            break
+    return time.perf_counter() - begun
+
+
+@pytest.mark.dds
+@pytest.mark.parametrize(
+    ("first", "piece"),
+    [
+        (b"", b""),
+        (b"GET / HT", b""),
+        (b"GET / HTTP/1.1\r\nHost:", b""),
+        (b"", b"G"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: ", b"a"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"A: a\r\n"),
+        (b"GET /state.json HTTP/1.1\r\nHost: localhost\r\n\r\n", b""),
+    ],
+    ids=["nothing", "half a line", "half a header", "byte by byte", "an endless header", "headers", "one request"],
+)
+def test_a_connection_without_a_whole_request_is_closed_in_time(monkeypatch, capfd, first, piece):
+    assert 1.0 < live.REQUEST_S <= 60.0
+    monkeypatch.setattr(live, "REQUEST_S", 0.5)
+    with (
+        live.serve(0, VehicleConfig()) as page,
+        socket.create_connection(page.server_address, timeout=5.0) as connection,
+    ):
+        connection.sendall(first)
+        assert 0.3 < closed_after_s(connection, piece) < 3.0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.dds
+def test_clients_that_read_nothing_or_are_too_many_do_not_keep_others_out_for_long(monkeypatch, capfd):
+    monkeypatch.setattr(live, "REQUEST_S", 1.0)
+    monkeypatch.setattr(live, "CONNECTIONS", 3)
+    with live.serve(0, VehicleConfig()) as page:
+        greedy = [socket.socket() for _ in range(3)]
+        for each in greedy:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            each.connect(page.server_address)
+            each.settimeout(0.5)
+            with suppress(TimeoutError, ConnectionError):  # until the server takes no more
+                each.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4000)
+        begun = time.perf_counter()
+        with pytest.raises(OSError):  # status 503, or a reset where that overtakes it
+            fetched(page.url)
+        while time.perf_counter() - begun < 10.0:
+            with suppress(OSError):
+                assert fetched(page.url)[0] == "text/html; charset=utf-8"
+                break
+            time.sleep(0.1)
+        assert time.perf_counter() - begun < 10.0
+        for each in greedy:
+            each.close()
     assert capfd.readouterr().err == ""
 
 

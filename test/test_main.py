@@ -199,6 +199,32 @@ def test_a_replay_to_compare_with_that_is_a_device_is_one_sentence(replays, caps
         assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["replay", ""], "argument 2"),
+        (["replay", "bag", "--out", ""], "the value of --out"),
+        (["replay", "bag", "--out="], "the value of --out"),
+        (["compare", "", "b"], "argument 2"),
+        (["compare", "a", ""], "argument 3"),
+        (["dataset", "", "--out", "set"], "argument 2"),
+        (["dataset", "bag", "--out", ""], "the value of --out"),
+        (["score", "", "scores.jsonl"], "argument 2"),
+        (["score", "scenes.jsonl", ""], "argument 3"),
+        (["eval", "--scenes", "", "--planner", "route_follower"], "the value of --scenes"),
+        (["demo", "--json", ""], "the value of --json"),
+        ([""], "argument 1"),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_argument_is_not_the_working_directory(tmp_path, monkeypatch, capsys, words, name):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"reflectdrive: {name} is empty: give it a value, or leave it out\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("module", ["numpy", "rich.console"])
 def test_ctrl_c_while_libraries_are_imported_is_one_sentence(tmp_path, module):
     program = f"""
@@ -215,6 +241,7 @@ sys.exit(main(["replay", {str(tmp_path)!r}]))
     assert (done.returncode, done.stderr) == (130, "stopped\n")
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_ctrl_c_before_the_handlers_ends_a_program_without_a_traceback():
     """`python -m`: the package is imported before the module, whose imports take seconds."""
     program = "import os, signal, sys; sys.argv = ['-m']; import reflectdrive_ros; os.kill(os.getpid(), signal.SIGINT)"

@@ -104,7 +104,7 @@ def test_what_is_done_is_kept_what_is_touched_or_half_done_is_done_again(followe
     shutil.copytree(followed[2], out)
     moved = tmp_path / "bags"
     shutil.copytree(bags, moved)  # with its times of writing
-    half = out / ".tuesday-drive.part"  # as a killed run leaves it
+    half = out / ".tuesday-drive.0.reflectdrive.part"  # as a killed run leaves it
     half.mkdir()
     (half / "plans.csv").write_text("stamp_ns\n")
     os.utime(moved / "tuesday" / "drive" / "metadata.yaml", ns=(1, 1))

@@ -329,6 +329,10 @@ def driven_world(**changes):
     near, far = driven(np.arange(0, 4, 0.5))[:, :2], driven(0.0)[:2] + np.array([[900.0, 0], [910, 0], [910, 9]])
     numbers = {
         "distance_m": 71.0,
+        "limit_distance_m": 139.0,
+        "standing_s": 2.5,
+        "plan_progress_m": 60.0,
+        "reference_progress_m": 80.0,
         "duration_s": 10.0,
         "mean_speed_mps": 7.1,
         "score_mean": 0.75,
@@ -360,6 +364,31 @@ def test_a_drive_shows_its_road_scores_and_events_at_their_times(tmp_path):
     np.testing.assert_allclose(data["routes"][1][1], later[:, :2], atol=0.01)
     assert dict(data["world"]["table"])["collisions"] == "1 (0 at fault)"
     assert data["summary"]["world"]["score_mean"] == 0.75
+
+
+def test_a_drive_that_stands_says_so_beside_its_score(tmp_path):
+    """A plan that stands where nobody could drive scores 100: the page shows how much that was of the drive."""
+    write_report(replace(full_record(), drive=driven_world()), tmp_path / "report.html")
+    rows = dict(embedded(tmp_path / "report.html")["world"]["table"])
+    assert (rows["driven"], rows["speed limits allow"], rows["standing"]) == ("71 m in 10.0 s", "139 m", "2.5 s")
+    assert rows["progress in this traffic"] == "75 % of the reference planner's"
+
+
+@pytest.mark.parametrize(
+    ("stamp_ns", "clock"),
+    [(BEGIN_NS, "2019-05-11 01:59:16.5 UTC"), (1_000_300_000_000, "simulated, stamp 1000.3 s")],
+)
+def test_the_clock_of_a_simulator_is_no_date(tmp_path, stamp_ns, clock):
+    made = record([frame(0.0, EIGHT_S, stamp_ns=stamp_ns)])
+    write_report(made, tmp_path / "report.html")
+    assert embedded(tmp_path / "report.html")["frames"][0]["clock"] == clock
+    assert "1970" not in (tmp_path / "report.html").read_text()
+
+
+def test_the_page_says_what_a_planner_is(tmp_path):
+    note = "route_follower is a baseline without a network"
+    write_report(record([frame(0.0, EIGHT_S)], details={"planner_note": note}), tmp_path / "report.html")
+    assert embedded(tmp_path / "report.html")["origin"].startswith(note)
 
 
 def test_a_replay_has_no_world_and_one_route(tmp_path):

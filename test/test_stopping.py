@@ -4,6 +4,8 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,7 +18,8 @@ from reflectdrive_ros.files import lock_folder
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.stopping import Stopped, defer_signals, exit_code, raise_on_signal
 
-DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "test" / "data"
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
@@ -93,6 +96,37 @@ def test_what_nohup_ignores_stays_ignored():
         os.kill(os.getpid(), signal.SIGHUP)
     signal.signal(signal.SIGHUP, before)
     assert (request.number, deferred.number) == (None, None)
+
+
+def test_a_replay_behind_nohup_outlives_the_terminal(pandaset, tmp_path):
+    words = ["replay", pandaset, "--planner", "route_follower", "--no-report", "--out", tmp_path]
+    command = ["nohup", sys.executable, "-m", "reflectdrive_ros", *map(str, words)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60.0
+        while time.monotonic() < until and process.poll() is None and not any(tmp_path.glob("plans/*.mcap")):
+            time.sleep(0.01)
+        assert process.poll() is None
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(120.0) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "summary.json").is_file()
+
+
+def test_what_a_background_job_starts_hears_ctrl_c(request):
+    """`make test &` in a script ignores SIGINT; tests that send one use this fixture."""
+    before = [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)]
+    try:
+        request.getfixturevalue("default_signals")
+        for number in (signal.SIGINT, signal.SIGHUP):
+            os.kill(os.getpid(), number)  # the tests themselves go on
+            suicide = f"import os; os.kill(os.getpid(), {int(number)})"
+            assert subprocess.run([sys.executable, "-c", suicide], stderr=subprocess.DEVNULL).returncode == -number
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGHUP), before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_a_deferred_signal_is_kept_and_the_next_one_raises():

@@ -30,6 +30,7 @@ GRAPHS = Path(__file__).parents[1] / "models" / "reflectdrive2_small" / "onnx"
 # --- how a run begins and ends ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_tells_the_step_at_which_the_run_resumes(sets, tmp_path, monkeypatch, capsys, number):
     def with_signal(self, progress, at, scenes):

@@ -359,6 +359,7 @@ def test_no_progress_for_a_minute_is_stuck_and_told_once(road_map, space):
     assert event.kind == "stuck"
     assert event.time_s == pytest.approx(60.0, abs=0.2)
     assert log.route_completion == 0.0
+    assert log.standing_s == pytest.approx(69.9)
     assert log.comfort == 1.0
 
 
@@ -408,8 +409,9 @@ def test_a_world_begins_on_a_lane_with_nobody_near():
             assert geometry.arc_lengths(observation.route)[-1] - along > 200.0
             assert observation.agents is not None
             assert len(observation.agents) > 0
-            card = world.score(Trajectory(np.zeros((8, 3)), 0.5))
+            card, reference = world.score(Trajectory(np.zeros((8, 3)), 0.5))
             assert 0.0 <= card.score[0] <= 1.0
+            assert card.progress_m[0] < 1.0 < reference.progress_m
 
 
 def test_those_behind_stop_behind_an_ego_that_stands():

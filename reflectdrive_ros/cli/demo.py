@@ -2,8 +2,9 @@
 
 The world runs in this process: it renders three cameras, publishes odometry, road users and a route, and follows the
 node's plans. The node runs in its own process, as on a vehicle. All messages are recorded in a bag, and a page shows
-the drive. With `--live` a page shows it while it runs. `--recording` plays a real recording to the node instead
-(PandaSet sequence 002 comes with the package); recorded agents do not react to the planned car.
+the drive. With `--live` another page shows it while it runs, in real time; Ctrl-C ends the drive. `--recording` plays a
+real recording to the node instead (PandaSet sequence 002 comes with the package); recorded agents do not react to the
+planned car. The planner is then `route_follower`: the shipped networks that read images are trained on rendered ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import time
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -42,8 +44,10 @@ from ..replay.report import drive_rows, write_report
 from ..ros.bag import IMAGE_DOMAIN, BagReader, BagWriter
 from ..ros.processes import isolated_environment, running_node
 from ..runtime import cli_args
+from ..runtime.engine import planner_note
 from ..runtime.model_file import card_layout
 from ..sim.sumo import SumoMissing
+from ..stopping import Request, defer_signals
 from . import make_bag, replay
 from .replay import planner_rows
 
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
     from ..sim.world import World
 
 SECONDS = 60.0
+LIVE_SECONDS = 600.0  # its bag grows by 1 MB/s
+BASELINE = "route_follower"  # drives on a real recording
 SCORE_STRIDE = 10  # steps; a score takes as long as an image
 DRAIN_S = 0.5  # time for the node's messages on its last plan
 # in lock step the world stands still while the node plans: planning times are reported, and plans are never late
@@ -65,7 +71,9 @@ WORLD_SETTINGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     world_bag.add_world_arguments(parser)
     parser.add_argument(
-        "--seconds", type=arguments.duration(0.1), help="of driving (default: 60; with --live: until Ctrl-C)"
+        "--seconds",
+        type=arguments.duration(0.1),
+        help=f"of driving (default: {SECONDS:.0f}; with --live {LIVE_SECONDS:.0f}, or until Ctrl-C)",
     )
     parser.add_argument("--planner", help="recipe to use instead of the default")
     cli_args.add_model_arguments(parser)
@@ -87,7 +95,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         if args.recording is not None:
             return replay_recording(args, console, errors)
         try:
-            (run_live if args.live else closed_loop)(args, console, errors)
+            closed_loop(args, console, errors)
         except SumoMissing as fault:
             raise UserError(f"{fault}; `reflectdrive demo --recording` needs no world") from None
     return 0
@@ -99,11 +107,14 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
 def closed_loop(args: argparse.Namespace, console: Console, errors: Console) -> None:
     config = cli_args.configuration(args, WORLD_SETTINGS)
     os.environ.update(isolated_environment())
-    seconds = SECONDS if args.seconds is None else args.seconds
     bag = args.out / "world"
-    errors.print(f"generating a world from seed {args.seed} ..")
-    with world_bag.open_world(args, config) as world:
-        drive, sent = run_drive(world, config, seconds, bag, args.out / "node.log", errors)
+    with ExitStack() as opened:
+        page = None
+        if args.live:
+            page = opened.enter_context(live.serve(args.port, config.vehicle, card_layout(config.model)))
+        errors.print(f"generating a world from seed {args.seed} ..")
+        world = opened.enter_context(world_bag.open_world(args, config))
+        drive, sent = run_drive(world, config, args, page, console, errors)
     with errors.status("writing the report"):
         record = build_record(bag, config, sent, drive)
         numbers = write_results(record, sent, config, args)
@@ -112,30 +123,51 @@ def closed_loop(args: argparse.Namespace, console: Console, errors: Console) -> 
 
 
 def run_drive(
-    world: World, config: Config, seconds: float, bag: Path, log: Path, errors: Console
+    world: World,
+    config: Config,
+    args: argparse.Namespace,
+    page: live.LiveServer | None,
+    console: Console,
+    errors: Console,
 ) -> tuple[DriveRecord, list[PublishedPlan]]:
-    """Drives in lock step with the node and records; returns the drive's log and the node's outputs."""
+    """Drives in lock step with the node and records; returns the drive's log and the node's outputs.
+
+    With a live page in real time, until the time is over or a signal arrives.
+    """
     scores: list[tuple[int, float]] = []
+    progress_m = np.zeros(2)  # of the scored plans, and of the reference planner from the same states
     fresh = moments = 0
+    seconds = args.seconds or (SECONDS if page is None else LIVE_SECONDS)
+    log = args.out / "node.log"
     began, begin_ns = time.perf_counter(), world.stamp_ns
     context = new_context()
-    with BagWriter(bag, replace=True) as record:
+    with BagWriter(args.out / "world", replace=True) as record:
         record.describe(IMAGE_DOMAIN, RENDERED)
         node = WorldNode(world, config, world_bag.camera_rig(config), context=context, record=record)
         answers = PlannerOutputs(context)
         with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
-            with ShownProgress(errors) as progress:
-                task = progress.add_task("driving", total=seconds)
-                for moment in node.drive(seconds, Pacing(lock_step=True, real_time=False)):
+            with (
+                ShownProgress(errors, hidden=page is not None) as shown,
+                nullcontext(Request()) if page is None else defer_signals() as request,
+            ):
+                if page is not None:
+                    console.print(f"{page.url} shows the drive; Ctrl-C ends it")
+                task = shown.add_task("driving", total=seconds)
+                for moment in node.drive(seconds, Pacing(lock_step=True, real_time=page is not None)):
                     require_running(process, log)
                     moments += 1
                     fresh += moment.fresh
                     if moment.fresh and moment.plan is not None and (moments - 1) % SCORE_STRIDE == 0:
-                        plan = extend(moment.plan.trajectory)
-                        scores.append((moment.stamp_ns, float(world.score(plan).score[0])))
-                    progress.update(task, completed=(moment.stamp_ns - begin_ns) * 1e-9)
+                        card, reference = world.score(extend(moment.plan.trajectory))
+                        scores.append((moment.stamp_ns, float(card.score[0])))
+                        progress_m += float(card.progress_m[0]), reference.progress_m
+                    for event in moment.events if page is not None else ():
+                        console.print(f"{event.time_s:.1f} s: {event.text}")
+                    shown.update(task, completed=(moment.stamp_ns - begin_ns) * 1e-9)
+                    if request.number is not None:
+                        break
             wall_s = time.perf_counter() - began
             time.sleep(DRAIN_S)
     log_of = world.drive
@@ -144,8 +176,12 @@ def run_drive(
         "seed": world.options.seed,
         "duration_s": round(log_of.duration_s, 3),
         "distance_m": round(log_of.distance_m, 2),
+        "limit_distance_m": round(log_of.limit_distance_m, 2),
+        "standing_s": round(log_of.standing_s, 2),
         "mean_speed_mps": round(log_of.distance_m / max(log_of.duration_s, 1e-9), 3),
         "route_completion": round(log_of.route_completion, 4),
+        "plan_progress_m": round(float(progress_m[0]), 2),
+        "reference_progress_m": round(float(progress_m[1]), 2),
         "score_mean": round(sum(score for _, score in scores) / len(scores), 4) if scores else None,
         "collisions": len(log_of.collisions),
         "collisions_at_fault": log_of.at_fault,
@@ -172,6 +208,7 @@ def build_record(bag: Path, config: Config, sent: list[PublishedPlan], drive: Dr
         tally.add(plan)
     details = {
         "mode": "closed loop",
+        "planner_note": planner_note(config),
         **tally.details(),
         **provenance(weights_sha256=cli_args.weights_of(config, [config.planner])),
     }
@@ -180,7 +217,7 @@ def build_record(bag: Path, config: Config, sent: list[PublishedPlan], drive: Dr
         sources = {topic.key: topic.name for topic in world_messages.car_topics(config) if topic.name in had}
         legs = ReplayChunks(reader, sources, config, scoring=False)  # the world has scored the drive already
         for plan in sent:
-            legs.add(plan)
+            legs.add(replace(plan, at_ns=plan.stamp_ns))  # the world stands still until its plan is there
         return replace(legs.record(details, drive), bag=drive.numbers["town"])
 
 
@@ -212,27 +249,6 @@ def table(numbers: dict[str, Any]) -> Table:
     return make_list(f"{numbers['world']['town']} · {numbers['planner']} · {numbers['mode']}", rows)
 
 
-# --- while it happens ------------------------------------------------------------------------------------------------
-
-
-def run_live(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """The same loop in real time, on a page instead of in a bag."""
-    config = cli_args.configuration(args, WORLD_SETTINGS)
-    os.environ.update(isolated_environment())
-    log = args.out / "node.log"
-    layout = card_layout(config.model)
-    with live.serve(args.port, config.vehicle, layout) as page, world_bag.open_world(args, config) as world:
-        context = new_context()
-        node = WorldNode(world, config, world_bag.camera_rig(config), context=context)
-        with spin_in_background(node, context=context), running_node(config, remaps(config), log) as process:
-            node.wait_for_planner(process, log)
-            console.print(f"{page.url} shows the drive; Ctrl-C ends it")
-            for moment in node.drive(args.seconds, Pacing(lock_step=True, real_time=True)):
-                require_running(process, log)
-                for event in moment.events:
-                    console.print(f"{event.time_s:.1f} s: {event.text}")
-
-
 # --- the recording ---------------------------------------------------------------------------------------------------
 
 
@@ -243,8 +259,12 @@ def replay_recording(args: argparse.Namespace, console: Console, errors: Console
     if code:
         return code
     words = [str(bag), "--node", "--out", str(args.out)]
-    # the shipped network is trained on rendered images only and cannot be used here
-    planner = args.planner or ("" if args.model else "route_follower")
+    planner = args.planner or ("" if args.model else BASELINE)
+    if not (args.planner or args.model):
+        console.print(
+            f"playing {bag.name} to {BASELINE}, a baseline without a network: the shipped networks that read images "
+            "are trained on rendered ones only; --planner reflectdrive2 plays it to one of them"
+        )
     words += ["--planner", planner] if planner else []
     words += ["--model", args.model] if args.model else []
     words += ["--sha256", args.sha256] if args.sha256 else []

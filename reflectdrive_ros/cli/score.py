@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
@@ -28,6 +27,7 @@ from ..config import Config, ScoringConfig, override_dotted
 from ..documents import DocumentError, array, check_fields, maybe, named, number, text, whole
 from ..evaluation import golden
 from ..evaluation.golden import GoldenError
+from ..files import atomic_file
 from ..progress import track_progress
 from ..provenance import write_numbers
 from ..tokens import Codebook
@@ -107,33 +107,24 @@ def score_file(
     worst_state = 0.0
     if out.exists() and not out.is_file():
         raise GoldenError(f"{out} is no regular file, so it is not replaced: name another OUT")
-    part = out.with_name(f".{out.name}.part")
-    try:
-        with (
-            gzip.open(part, "wt", encoding="utf-8") if out.suffix == ".gz" else part.open("w", encoding="utf-8") as file
-        ):
-            for scene in track_progress(golden.read_scenes(scenes), "scoring", console, count):
-                scores = golden.score_official(scene, scoring)
-                for row in golden.score_rows(scene, scores, states=states):
-                    file.write(json.dumps(row, separators=(",", ":")) + "\n")
-                    rows += 1
-                    for group, names in COLUMNS.items():
-                        for name in names:
-                            if name in row[group]:
-                                values[f"{group}.{name}"].append(row[group][name])
-                    if known is not None and (row["scene_id"], row["traj"]) in known:
-                        compared += 1
-                        official = known[row["scene_id"], row["traj"]]
-                        differing.update(differences(row, official))
-                        if "sim" in official:
-                            mine = golden.simulated_states(scene, scores.raw.states[row["traj"]])
-                            worst_state = max(worst_state, golden.state_error(mine, np.asarray(official["sim"])))
-        os.replace(part, out)
-    except OSError as fault:
-        fault.filename = str(out)
-        raise
-    finally:
-        part.unlink(missing_ok=True)
+    open_text: Any = gzip.open if out.suffix == ".gz" else open
+    with atomic_file(out) as part, open_text(part, "wt", encoding="utf-8") as file:
+        for scene in track_progress(golden.read_scenes(scenes), "scoring", console, count):
+            scores = golden.score_official(scene, scoring)
+            for row in golden.score_rows(scene, scores, states=states):
+                file.write(json.dumps(row, separators=(",", ":")) + "\n")
+                rows += 1
+                for group, names in COLUMNS.items():
+                    for name in names:
+                        if name in row[group]:
+                            values[f"{group}.{name}"].append(row[group][name])
+                if known is not None and (row["scene_id"], row["traj"]) in known:
+                    compared += 1
+                    official = known[row["scene_id"], row["traj"]]
+                    differing.update(differences(row, official))
+                    if "sim" in official:
+                        mine = golden.simulated_states(scene, scores.raw.states[row["traj"]])
+                        worst_state = max(worst_state, golden.state_error(mine, np.asarray(official["sim"])))
     numbers: dict[str, Any] = {
         "scenes": count,
         "trajectories": rows,

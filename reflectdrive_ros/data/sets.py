@@ -29,7 +29,7 @@ import shapely
 
 from .. import parallel
 from ..domain import Array
-from ..files import PART, lock_folder
+from ..files import lock_folder
 from ..scoring.scorer import WAYPOINTS, score
 from ..scoring.simulate import HORIZON_S
 from ..storage import is_remote
@@ -270,11 +270,9 @@ def _make_shard(
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Removes partial files of a killed process."""
+    """Removes the scratch folders of a killed process."""
     if is_remote(folder):  # which has none
         return
-    for path in folder.glob(f".*{PART}"):
-        path.unlink(missing_ok=True)
     for path in folder.glob(f"{SCRATCH}*"):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -3,17 +3,21 @@
     python -m reflectdrive_ros.demo.live --port 8000
 
 It subscribes to the node's topics, so it works for `reflectdrive demo --live` and for a node on a vehicle. The server
-is Python's own, answers this machine only, and needs no network access.
+is Python's own, answers this machine only, and needs no network access. It answers only requests to `localhost` or
+127.0.0.1, on any port: the page of another site whose name resolves to this machine gets nothing (DNS rebinding).
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -30,7 +34,12 @@ from .world_node import new_context, spin_in_background
 
 HOST = "127.0.0.1"
 PORT = 8000
-IDLE_S = 10.0  # a connection without a request is closed after this time; the page sends ten per second
+HOSTS = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]{1,5})?", re.IGNORECASE)  # any port: that of a tunnel differs
+CONNECTIONS = 32  # at the same time; a browser opens six for a page
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+# for a whole request, from the start of the connection or the answer before, and again for its answer; the page sends
+# ten requests per second
+REQUEST_S = 10.0
 STAMP = re.compile(r"([0-9]{1,19})(\.jpg)?")  # of an image, ns; int() refuses much longer ones
 
 
@@ -46,6 +55,7 @@ class LiveServer(ThreadingHTTPServer):
     def __init__(self, port: int, listener: Listener, vehicle: VehicleConfig, layout: TokenLayout) -> None:
         """Raises PortError for a port in use; port 0 selects a free one."""
         self.listener, self.vehicle, self.layout = listener, vehicle, layout
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
         self.html = pages.page("live.html").encode()
         try:
             super().__init__((HOST, port), RequestHandler)
@@ -56,18 +66,68 @@ class LiveServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{HOST}:{self.server_address[1]}/"
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """One connection beyond CONNECTIONS gets the status 503."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.sendall(BUSY)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closes the connection early is not an error."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
+class TimedReader(socket.SocketIO):
+    """Reads from a connection until `end_s`, whatever arrives in the meantime; then raises TimeoutError."""
+
+    end_s = float("inf")  # of time.monotonic
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection, "r")
+        self._connection = connection
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self.end_s - time.monotonic()
+        if left_s <= 0.0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        return super().readinto(buffer)
+
+
 class RequestHandler(BaseHTTPRequestHandler):
     server: LiveServer
     protocol_version = "HTTP/1.1"
-    timeout = IDLE_S
+
+    def setup(self) -> None:
+        super().setup()
+        self._reader = TimedReader(self.connection)
+        self.rfile = io.BufferedReader(self._reader)
+
+    def handle_one_request(self) -> None:
+        self._reader.end_s = time.monotonic() + REQUEST_S
+        super().handle_one_request()
 
     def do_GET(self) -> None:
+        self.connection.settimeout(REQUEST_S)  # of the answer
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not HOSTS.fullmatch(hosts[0].strip()):
+            self.close_connection = True
+            self._answer(
+                b"this page answers requests to localhost and 127.0.0.1 only",
+                "text/plain",
+                HTTPStatus.MISDIRECTED_REQUEST,
+            )
+            return
         path = self.path.partition("?")[0]
         words = path.strip("/").split("/")
         if path == "/":

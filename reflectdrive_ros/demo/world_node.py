@@ -57,6 +57,7 @@ INTRODUCTION_S = 0.3
 ODOMETRY_DELAY_S = 0.02  # after the objects of the same instant, without cameras
 MAP_TIMEOUT_S = 60.0  # of reading the map; on a busy machine it takes some seconds
 MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a process; one that ends is noticed at once
+SPIN_S = 0.5  # the longest wait of the topics' thread for a message
 POSES_KEPT = 100  # poses of the ego that a plan may still refer to
 
 
@@ -229,23 +230,27 @@ def remaps(config: Config) -> dict[str, str]:
 def spin_in_background(*nodes: Node, context: Context) -> Iterator[None]:
     """The nodes' callbacks run in a thread of their own; nodes and context are gone afterwards."""
     executor = SingleThreadedExecutor(context=context)
+    ending = threading.Event()
     for node in nodes:
         executor.add_node(node)
 
     def spin() -> None:
         with suppress(ExternalShutdownException):
-            executor.spin()
+            while not ending.is_set():
+                executor.spin_once(SPIN_S)
 
     thread = threading.Thread(target=spin, name="topics", daemon=True)
     thread.start()
     try:
         yield
     finally:
+        ending.set()  # a callback whose node is destroyed meanwhile would raise: the thread ends first
+        executor.wake()
+        thread.join(timeout=5.0)
         executor.shutdown(timeout_sec=1.0)
         for node in nodes:
             node.destroy_node()
         rclpy.try_shutdown(context=context)
-        thread.join(timeout=1.0)
 
 
 def new_context(args: list[str] | None = None) -> Context:

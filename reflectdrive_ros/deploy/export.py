@@ -42,7 +42,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -59,7 +58,7 @@ from onnxscript.optimizer import fold_constants
 from torch import Tensor, nn
 from torch.export import Dim
 
-from ..files import sha256_of
+from ..files import sha256_of, write_atomic
 from ..model.card import CARD, FORMAT, METADATA, RENDERED, UNCONDITIONAL, token_capabilities
 from ..model.layers import KeysValues
 from ..model.token.net import TokenNet
@@ -367,7 +366,7 @@ def write_graph(graph: ir.Model, name: str, model: Mapping[str, Any], folder: Pa
         row["weights"] = {"file": weights.name, "sha256": sha256_of(weights), "bytes": weights.stat().st_size}
     else:
         weights.unlink(missing_ok=True)
-        _replace(file, ir.to_proto(graph).SerializeToString(deterministic=True))
+        write_atomic(file, ir.to_proto(graph).SerializeToString(deterministic=True))
     return {**row, "sha256": sha256_of(file), "bytes": file.stat().st_size}
 
 
@@ -377,7 +376,7 @@ def write_card(
     """Writes the card of graphs from the entries of `write_graph`; returns its SHA-256."""
     sections = {"format": FORMAT, "model": model, "graphs": graphs, **more}
     content = json.dumps({name: section for name, section in sections.items() if section is not None}, indent=2) + "\n"
-    _replace(folder / CARD, content.encode())
+    write_atomic(folder / CARD, content.encode())
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -451,10 +450,3 @@ def _store_as_bfloat16(graph: ir.Model) -> None:
         graph.graph.initializers[short] = stored
         casts.append(cast)
     graph.graph.insert_before(graph.graph[0], casts)
-
-
-def _replace(target: Path, content: bytes) -> None:
-    """Writes a file atomically."""
-    unfinished = target.with_name(target.name + ".part")
-    unfinished.write_bytes(content)
-    os.replace(unfinished, target)

@@ -120,7 +120,7 @@ def drive(
             verdicts[report.verdict.name] += 1
             sources[report.source.name] += 1
             if step % every == 0:
-                card = world.score(extend(report.plan.trajectory))
+                card, _ = world.score(extend(report.plan.trajectory))
                 scores.append([float(getattr(card, name)[0]) for name in ("score", *PLAN_SCORES)])
             events = world.step(report.plan)
             recorder.put((step + 1) * DT_S, report, events)

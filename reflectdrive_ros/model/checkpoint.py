@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 
 from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
 from ..errors import UserError
-from ..files import MODEL_BYTES, open_limited, sha256_of
+from ..files import MODEL_BYTES, open_limited, sha256_of, write_atomic
 from ..tokens import TokenLayout
 from .card import ADDED_LAYOUT, LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
 from .token.moe import RefineConfig
@@ -175,9 +174,7 @@ def write_weights(
         **about,
     }
     for target, written in ((path, content), (path.parent / CARD, (json.dumps(card, indent=2) + "\n").encode())):
-        unfinished = target.with_name(target.name + ".part")
-        unfinished.write_bytes(written)
-        os.replace(unfinished, target)
+        write_atomic(target, written)
     return digest
 
 

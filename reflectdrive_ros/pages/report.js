@@ -44,8 +44,9 @@ function header() {
 }
 
 function driveTiles(add) {
-  const d = sum.world, per = d.duration_s ? d.distance_m / d.duration_s : 0;
-  add("Driven", number(d.distance_m, 0), "m", `in ${number(d.duration_s, 0)} s, ${number(per, 1)} m/s on average`);
+  const d = sum.world;
+  add("Driven", number(d.distance_m, 0), "m", `in ${number(d.duration_s, 0)} s; the speed limits allow ${number(d.limit_distance_m, 0)} m`);
+  add("Standing", number(d.standing_s, 1), "s", d.reference_progress_m ? `progress ${number(100 * d.plan_progress_m / d.reference_progress_m, 0)} % of the reference planner's in this traffic` : "");
   add("Driving score", d.score_mean === null ? "–" : number(100 * d.score_mean, 1), "", "PDM score of the plans, mean");
   add("Collisions", String(d.collisions), "", d.collisions ? `${d.collisions_at_fault} at fault` : "none");
   add("Off the road", number(d.off_road_s, 1), "s", d.off_road_s ? "some of the car was outside" : "never");

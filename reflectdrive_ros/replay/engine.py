@@ -30,7 +30,7 @@ from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
 from ..ros.inputs.channel import InputStatus, Level
 from ..ros.planning_core import PlanningCore, StepInputs
 from ..runtime import cli_args
-from ..runtime.engine import NO_DEADLINE_MS, Engine, network_domain_note
+from ..runtime.engine import NO_DEADLINE_MS, Engine, network_domain_note, planner_note
 from ..runtime.prefetch import PREFETCH_DEPTH
 from .bag_topics import ambiguous_choices, known_sources, map_topics
 from .chunks import ReplayChunks
@@ -109,6 +109,7 @@ def replay_bag(
         record = chunks.record(
             {
                 "mode": "node" if options.node else "engine",
+                "planner_note": planner_note(config),
                 "jobs": options.at_a_time,
                 "route": options.route,
                 "topics": found.details(),

@@ -25,7 +25,7 @@ from rich.progress import TaskID
 from ..config import Config
 from ..documents import read_json
 from ..errors import UserError, printable_name
-from ..files import resolve, write_atomic
+from ..files import part_folder, resolve, write_atomic
 from ..parallel import map_restartable
 from ..progress import ShownProgress
 from ..provenance import program_sha256, provenance
@@ -206,9 +206,7 @@ def _run_job(job: Job, report: Callable[[float], None], *, options: ReplayOption
         if is_remote(job.out):
             part = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reflectdrive-"))) / job.out.name
         else:
-            part = job.out.with_name(f".{job.out.name}.part")
-            stack.callback(shutil.rmtree, part, ignore_errors=True)
-            shutil.rmtree(part, ignore_errors=True)
+            part = stack.enter_context(part_folder(job.out))
         return _run_into(part, job, report, options, config)
 
 

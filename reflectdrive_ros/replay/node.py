@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -118,9 +119,12 @@ class Harness:
 
 
 class PlannerOutputs(Node):
-    """Collects the planner's outputs."""
+    """Collects the planner's outputs. Those with many numbers are kept as bytes: as objects they take twenty times as
+    much memory.
+    """
 
     KEYS = ("trajectory", "status", "debug", "diagnostics")
+    AS_BYTES = ("trajectory", "debug")
 
     def __init__(self, context: Context) -> None:
         super().__init__("reflectdrive_demo", context=context)
@@ -130,7 +134,11 @@ class PlannerOutputs(Node):
                 qos = qos_profile(topic.qos)
                 qos.depth = 100
                 self.create_subscription(
-                    message_class(topic.type), full_topic_name(topic.name), self._keeping(topic.key), qos
+                    message_class(topic.type),
+                    full_topic_name(topic.name),
+                    self._keeping(topic.key),
+                    qos,
+                    raw=topic.key in self.AS_BYTES,
                 )
 
     def _keeping(self, key: str) -> Any:
@@ -139,21 +147,29 @@ class PlannerOutputs(Node):
     def sent(self) -> list[PublishedPlan]:
         """Every plan with its status and diagnostics, by stamp."""
         statuses = {convert.stamp_ns(m.header): m for _, m in self.kept["status"]}
-        debugs = {convert.stamp_ns(m.header): m for _, m in self.kept["debug"]}
+        debugs = {convert.stamp_ns(_decode("debug", data).header): data for _, data in self.kept["debug"]}
         said = [(at, diagnostics_of(m)) for at, m in self.kept["diagnostics"]]
+        times = [at for at, _ in said]
         found: dict[int, PublishedPlan] = {}
-        for at, trajectory in self.kept["trajectory"]:
-            stamp, debug = convert.stamp_ns(trajectory.header), debugs.get(convert.stamp_ns(trajectory.header))
+        for at, data in self.kept["trajectory"]:
+            trajectory = _decode("trajectory", data)
+            stamp = convert.stamp_ns(trajectory.header)
             if stamp in statuses:
+                debug = _decode("debug", debugs[stamp]) if stamp in debugs else None
                 stages = (
                     {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
                 )
                 # a later message belongs to this plan; an earlier one may be from before the first image
-                lines = next((lines for when, lines in said if when >= at), said[-1][1] if said else ())
+                lines = said[min(bisect_left(times, at), len(said) - 1)][1] if said else ()
                 points = outputs.points_from_message(trajectory)
                 trace = None if debug is None else outputs.token_trace(debug)
                 found.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines, trace=trace))
         return [found[stamp] for stamp in sorted(found)]
+
+
+def _decode(key: str, data: bytes) -> Any:
+    """The message of an output of the planner."""
+    return deserialize_message(data, message_class(next(topic.type for topic in topics.OUTPUTS if topic.key == key)))
 
 
 def replay_node(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from ..domain import Array, PlanSource, Verdict
 from ..errors import UserError
 from ..field_checks import check_array
-from ..files import MEGABYTE, read_limited
+from ..files import MEGABYTE, atomic_file, read_limited
 
 PLANS_FILE = "plans.csv"
 SUMMARY_BYTES = 256 * MEGABYTE  # of a summary.json
@@ -127,13 +126,11 @@ def _percentile(values: Array, at: float) -> float | None:
 
 def write_measures(measures: PlanMeasures, path: Path) -> None:
     """As CSV, whole or not at all. Raises OSError where it cannot be written."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8", newline="") as file:
+    with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([entry.name for entry in fields(PlanMeasures)])
         for row in zip(*(getattr(measures, entry.name).tolist() for entry in fields(PlanMeasures)), strict=True):
             writer.writerow([_cell(entry.name, value) for entry, value in zip(fields(PlanMeasures), row, strict=True)])
-    os.replace(part, path)
 
 
 def _cell(name: str, value: Any) -> str:

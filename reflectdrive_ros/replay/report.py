@@ -26,6 +26,7 @@ from .record import DriveRecord, ReplayFrame, ReplayImage, ReplayRecord, interpo
 IMAGE_WIDTH = 480  # px; wider ones are scaled down
 JPEG_QUALITY = 75
 ROAD_M = 130.0  # part of a world's road that is shown: closer than this to the driven path
+DATES_FROM_NS = 10**18  # September 2001; earlier stamps are of a simulator's clock
 IMAGES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th image, so that the page still opens
 
 
@@ -45,7 +46,7 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
     images, shown = _image_sets(record)
     statuses = list(dict.fromkeys(status.name for frame in frames for status in frame.diagnostics))
     begin = frames[0].stamp_ns if frames else int(record.driven_stamps_ns[0]) if len(record.driven_stamps_ns) else 0
-    origin = [str(numbers[key]) for key in ("date", "device", "command") if numbers.get(key)]
+    origin = [str(numbers[key]) for key in ("planner_note", "date", "device", "command") if numbers.get(key)]
     if numbers.get("commit"):
         origin.append(f"commit {str(numbers['commit'])[:10]}")
     if len(frames) < numbers["plans"]:
@@ -105,9 +106,13 @@ def _near(driven: Array, ring: Array) -> bool:
 def drive_rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     """The drive through a world as rows of a table: what, how much."""
     drive = numbers["world"]
-    score = drive["score_mean"]
+    score, reference_m = drive["score_mean"], drive["reference_progress_m"]
+    share = f"{100.0 * drive['plan_progress_m'] / reference_m:.0f} %" if reference_m > 0 else "-"
     rows = [
         ("driven", f"{drive['distance_m']:.0f} m in {drive['duration_s']:.1f} s"),
+        ("speed limits allow", f"{drive['limit_distance_m']:.0f} m"),
+        ("standing", f"{drive['standing_s']:.1f} s"),
+        ("progress in this traffic", f"{share} of the reference planner's"),
         ("mean speed", f"{drive['mean_speed_mps']:.1f} m/s"),
         ("PDM score, mean", "-" if score is None else f"{100 * score:.1f}"),
         ("collisions", f"{drive['collisions']} ({drive['collisions_at_fault']} at fault)"),
@@ -133,10 +138,9 @@ def _slowest(latencies: dict[str, dict[str, float]]) -> str:
 
 def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: int | None) -> dict[str, Any]:
     said = {status.name: [int(status.level), status.message] for status in frame.diagnostics}
-    clock = datetime.fromtimestamp(frame.stamp_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     return {
         "t": round((frame.stamp_ns - begin_ns) * 1e-9, 4),
-        "clock": f"{clock}.{frame.stamp_ns // 10**8 % 10} UTC",
+        "clock": _clock(frame.stamp_ns),
         "ego": _round(frame.map_from_ego, 4),
         "v": round(float(frame.speed_mps), 3),
         "plan": _round(np.column_stack([frame.plan_poses, frame.plan_speeds, frame.heights_above_plane]), 3),
@@ -159,6 +163,15 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "image": image,
         **_draft(frame),
     }
+
+
+def _clock(stamp_ns: int) -> str:
+    """Date and time of a stamp; of a simulator's clock, which begins near 0, the seconds."""
+    tenths = stamp_ns // 10**8 % 10
+    if stamp_ns < DATES_FROM_NS:
+        return f"simulated, stamp {stamp_ns // 10**9}.{tenths} s"
+    clock = datetime.fromtimestamp(stamp_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{clock}.{tenths} UTC"
 
 
 def _draft(frame: ReplayFrame) -> dict[str, Any]:

@@ -293,6 +293,13 @@ def camera_rig(network: AnyNetwork | None) -> tuple[Camera, ...]:
     return () if network is None or network.kind == "denoiser" else network.inputs.rig
 
 
+def planner_note(config: Config) -> str:
+    """What a reader of a planner's numbers must know of it: that it is a baseline, or was trained on other images."""
+    if config.planner not in LEARNED:
+        return f"{config.planner} is a baseline without a network"
+    return network_domain_note(config)
+
+
 def network_domain_note(config: Config) -> str:
     """A sentence if the planner's network was trained on other images than it gets; empty if not, if its card does not
     say, and for a planner that reads no images."""

@@ -21,6 +21,7 @@ BACK_ON_ROAD_S = 0.5  # an excursion ends when the car has been back for this lo
 STUCK_S = 60.0
 STUCK_M = 2.0  # less progress than this in STUCK_S is being stuck
 COMFORT_EVERY_S = 1.0  # comfort is judged in windows as long as a plan, one begins each second
+STANDING_MPS = 0.1  # slower is standing
 SPEEDING_MPS, SPEEDING_S = 0.5, 1.0  # faster than the limit by more, for this long, is speeding
 MIN_COMFORT_STATES = 15  # the jerk's window; a shorter drive is not judged
 
@@ -85,6 +86,10 @@ class DriveLog:
     @property
     def off_road_s(self) -> float:
         return DT_S * float(self.off_road[1:].sum())
+
+    @property
+    def standing_s(self) -> float:
+        return DT_S * float((self.speeds_mps[1:] < STANDING_MPS).sum())
 
     @property
     def route_completion(self) -> float:

@@ -41,7 +41,7 @@ from ..domain import (
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
-from ..scoring.scorer import WAYPOINTS, Scene, ScoreCard, score
+from ..scoring.scorer import WAYPOINTS, Reference, Scene, ScoreCard, score
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS
 from . import instructions, local_map, start
 from .drive_log import DriveLog, Event, Recorder
@@ -214,11 +214,11 @@ class World:
         """The map around the ego, in its frame."""
         return local_map.areas(self.road_map, self._ego.map_from_ego, self._route_lanes())
 
-    def score(self, trajectory: Trajectory) -> ScoreCard:
+    def score(self, trajectory: Trajectory) -> tuple[ScoreCard, Reference]:
         """The driving score of a plan from the present state: agents keep their velocity, lights stay as they are.
 
-        Progress is measured by the reference planner. Takes some tens of milliseconds. Raises ValueError for a
-        trajectory shorter than 4 s.
+        Progress is measured by the reference planner, which is the second value. Takes some tens of milliseconds.
+        Raises ValueError for a trajectory shorter than 4 s.
         """
         agents, lamps = self._agents(), np.tile(self.snapshot.lamps, (STEPS + 1, 1))
         forecast = kinematics.forecast(agents, DT_S, SAMPLES - 1)
@@ -232,9 +232,9 @@ class World:
             red_lights=lights,
             vehicle=self.vehicle,
         )
-        scene = replace(scene, reference=reference.reference_progress(scene, scene, self.speed_limit_mps))
+        progress = reference.reference_progress(scene, scene, self.speed_limit_mps)
         times_s = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
-        return score(scene, kinematics.resample(trajectory, times_s)[None])
+        return score(replace(scene, reference=progress), kinematics.resample(trajectory, times_s)[None]), progress
 
     def _vectors(self, route: Array) -> dict[str, Any]:
         """Lanes, with their lights, and history of an observation with a route (L, 3) in the ego frame."""
