@@ -245,4 +245,5 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 fuzz: setup
-	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=1000000 $(BIN)/python -m pytest test/test_fuzz*.py --timeout 14400 $(ARGS)
+	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=1000000 REFLECTDRIVE_FUZZ_JSON=$(NUMBERS)/fuzz.json \
+		$(BIN)/python -m pytest test/test_fuzz*.py --timeout 14400 $(ARGS); code=$$?; $(FAULT_TABLE) --page; exit $$code

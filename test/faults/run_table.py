@@ -5,6 +5,8 @@
     make test-faults ARGS="--record engine_hangs"     # some, and puts their rows into the file and the page
     python test/faults/run_table.py --page            # writes docs/faults.md from docs/bench/faults.json
 
+The page ends with the sections of `long_runs`, from worlds.json, fuzz.json and soak.json beside it.
+
 Exit code 1 when a case does not meet what is required.
 """
 
@@ -22,6 +24,7 @@ from pathlib import Path
 from cases import BY_NAME, CASES, Case
 from drive import driving
 from judge import RECOVERY_MS, SILENCE_MS, Outcome, assess
+from long_runs import outdated, sections
 
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.provenance import provenance
@@ -127,7 +130,7 @@ def page(content: dict) -> str:
         wrong = "; ".join([*row["unsafe"], *row["complaints"]])
         said = (wrong or row["diagnostic"]).replace("|", "/").replace("\n", " ")[:160]
         lines.append(f"| {row['what']} | {' | '.join(times)} | {'yes' if row['met'] else '**no**'} | {said} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + sections(NUMBERS.parent)
 
 
 def main() -> int:
@@ -138,6 +141,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.page:
         PAGE.write_text(page(json.loads(NUMBERS.read_text())))
+        for sentence in outdated(NUMBERS.parent):
+            sys.stderr.write(f"{sentence}\n")
         return 0
     unknown = set(args.cases) - set(BY_NAME)
     if unknown:
