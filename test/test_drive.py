@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 from dataclasses import replace
 from functools import partial
@@ -395,6 +396,21 @@ def test_a_line_that_a_kill_cut_short_is_dropped_and_the_run_goes_on(drives, tmp
         finished.put(drives[1])
     with drive_results.FinishedDrives(file, {}, Config().vehicle) as finished:
         assert len(finished.results) == 2
+
+
+def test_no_other_table_or_page_has_the_seeds_of_the_thousand_worlds():
+    root = Path(__file__).parents[1]
+    texts = [(root / "Makefile").read_text(), *(page.read_text() for page in (root / "docs").rglob("*.md"))]
+    ranges = [
+        (int(first), int(count))
+        for text in texts
+        for first, count in re.findall(r"--first-seed (\d+) --seeds (\d+)", text.replace("\\\n", " "))
+    ]
+    worlds, count = max(ranges, key=lambda one: one[1])
+    assert (worlds, count) == (50000, 1000)
+    others = [(first, many) for first, many in ranges if (first, many) != (worlds, count)]
+    assert len(others) >= 4
+    assert all(first + many <= worlds or first >= worlds + count for first, many in others)
 
 
 def test_random_weights_drive_in_a_row_of_their_own(tiny_model):  # noqa: F811
