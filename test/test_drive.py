@@ -307,6 +307,24 @@ def test_a_drive_whose_process_died_is_driven_again_and_the_death_is_counted(tmp
     assert f"abnormal: constant_velocity, seed 0: {sentence}" in capsys.readouterr().out
 
 
+def _hangs_in_world_1(job, report, **settings):
+    if job[1] == 1:
+        with closed_loop._processor_time_limit(0.2):
+            while True:
+                pass
+    return WHOLE(job, report, **settings)
+
+
+def test_a_drive_that_hangs_is_ended_and_the_others_come_to_their_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(closed_loop, "_run_drive", _hangs_in_world_1)
+    file = tmp_path / "drive.json"
+    assert command("--planner", "constant_velocity", "--seeds", 2, "--duration", 1, "--json", file) == 1
+    told = json.loads(file.read_text())
+    assert (told["drives"], told["broken_off"]) == (1, 1)
+    number = int(signal.SIGPROF)
+    assert told["failures"] == {"constant_velocity, seed 1": f"its process died 3 times (signal {number})"}
+
+
 def test_what_a_planner_raises_is_abnormal_though_the_car_stops_safely():
     def raising(state, observation, planner_context):
         raise RuntimeError("planted")

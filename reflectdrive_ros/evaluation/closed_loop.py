@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,7 @@ from .incidents import IncidentRecorder
 from .worlds import Worlds
 
 SCORE_EVERY_S = 1.0
+START_LIMIT_S, STEP_LIMIT_S = 300.0, 5.0  # processor time of a world's start and of a step; beyond, a drive hangs
 SEEDS = 10
 DURATION_S = 60.0
 PAGE = "worst.html"
@@ -258,14 +260,25 @@ def _run_drive(
     incidents: bool = True,
 ) -> DriveResult:
     name, seed = job
-    result = drive(
-        (where or worlds.generated()).options(seed),
-        drivers[name].planner,
-        config,
-        duration_s,
-        random_weights=drivers[name].random_weights,
-    )
+    with _processor_time_limit(START_LIMIT_S + STEP_LIMIT_S * duration_s / DT_S):
+        result = drive(
+            (where or worlds.generated()).options(seed),
+            drivers[name].planner,
+            config,
+            duration_s,
+            random_weights=drivers[name].random_weights,
+        )
     return result if incidents else replace(result, incidents=())
+
+
+@contextmanager
+def _processor_time_limit(limit_s: float) -> Iterator[None]:
+    """SIGPROF ends the process after this processor time, also in a loop inside SUMO, where no exception arrives."""
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -361,7 +374,7 @@ def _finished_drives(args: argparse.Namespace, config: Config, where: Worlds) ->
     made_by = {
         "program": program_sha256(),
         "configuration": {**asdict(config), "planner": ""},
-        "weights": cli_args.weights_of(config, LEARNED),
+        "weights": cli_args.weights_of(config, list(LEARNED)),
         "duration_s": args.duration,
         "worlds": where.numbers(),
     }

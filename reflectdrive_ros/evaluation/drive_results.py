@@ -60,7 +60,7 @@ def abnormalities(result: DriveResult) -> list[str]:
     log = result.log
     series = {"states": log.states, "clearances": log.clearances_m, "scores": result.scores, "parts": result.sub_scores}
     for name, values in series.items():
-        rows = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1)) if len(values) else []
+        rows = np.flatnonzero([not np.isfinite(row).all() for row in values])
         if len(rows):
             every_s = DT_S if name in ("states", "clearances") else 1.0
             sentences.append(f"{name} are NaN or infinite {len(rows)} times, first after {every_s * rows[0]:.1f} s")
