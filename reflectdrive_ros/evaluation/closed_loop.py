@@ -26,7 +26,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ class Drives:
         """Seeds of the failed drives."""
         return [seed for name, seed in self.failures if name == planner]
 
-    @property
+    @cached_property
     def abnormal(self) -> dict[Job, str]:
         """What was wrong with drives, the failed ones first."""
         others = {(each.planner, each.seed): "; ".join(abnormalities(each)) for each in self.results}
