@@ -223,6 +223,7 @@ $(NUMBERS)/node.json: COMMAND = bench node
 # --- fit for a vehicle: faults, worlds, fuzz, soak; each takes from minutes to hours --------------------------------
 .PHONY: test-faults test-worlds fuzz soak generated
 FAULT_TABLE := PYTHONPATH=.:test:test/faults $(BIN)/python test/faults/run_table.py
+LONG_RUNS := $(NUMBERS)/long_runs
 
 test-faults: setup
 	@cd "$(ROOT)" && $(FAULT_TABLE) $(ARGS)
@@ -230,11 +231,11 @@ test-faults: setup
 # seeds 50000 to 50999 are for this target alone; stopped at any time, it goes on from there
 WORLDS := eval --closed-loop --planner route_follower reflexdiffusion --first-seed 50000 --seeds 1000 --duration 10
 test-worlds: setup
-	@cd "$(ROOT)" && $(RUN) $(WORLDS) $(ONE_THREAD) --json $(NUMBERS)/worlds.json $(ARGS); \
+	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(RUN) $(WORLDS) $(ONE_THREAD) --json $(LONG_RUNS)/worlds.json $(ARGS); \
 		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
 soak: setup
-	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.bench.soak --json $(NUMBERS)/soak.json $(ARGS); \
+	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(BIN)/python -m reflectdrive_ros.bench.soak --json $(LONG_RUNS)/soak.json $(ARGS); \
 		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
 generated: setup
@@ -245,5 +246,6 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 fuzz: setup
-	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=1000000 REFLECTDRIVE_FUZZ_JSON=$(NUMBERS)/fuzz.json \
+	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && \
+		REFLECTDRIVE_FUZZ_INPUTS=1000000 REFLECTDRIVE_FUZZ_JSON=$(LONG_RUNS)/fuzz.json \
 		$(BIN)/python -m pytest test/test_fuzz*.py --timeout 14400 $(ARGS); code=$$?; $(FAULT_TABLE) --page; exit $$code

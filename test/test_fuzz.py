@@ -2,7 +2,7 @@
 
 A few thousand inputs in the ordinary tests, always the same, shared out among the files test_fuzz*.py. `make fuzz`
 tries a million, others each time; what it finds is printed as a small example, which belongs into the tests of the
-module at fault. It writes to docs/bench/fuzz.json how many inputs each test was called with.
+module at fault. It writes to docs/bench/long_runs/fuzz.json how many inputs each test was called with.
 """
 
 import functools

@@ -24,12 +24,13 @@ def sections(numbers: Path) -> str:
     parts = ["## Long runs\nEach section is of the commit that it names."]
     for name, title in (("worlds", "A thousand worlds"), ("fuzz", "Odd inputs"), ("soak", "Soak")):
         file = numbers / f"{name}.json"
+        link = f"bench/long_runs/{name}.json"
         parts.append(f"### {title}")
         if not file.is_file():
-            parts.append(f"Not measured: there is no `bench/{name}.json`. `{FILES[name]}` measures it.")
+            parts.append(f"Not measured: there is no `{link}`. `{FILES[name]}` measures it.")
             continue
         content = json.loads(file.read_text())
-        parts.append(f"Made from [bench/{name}.json](bench/{name}.json) by `{FILES[name]}`: {DESCRIBE[name](content)}")
+        parts.append(f"Made from [{link}]({link}) by `{FILES[name]}`: {DESCRIBE[name](content)}")
         parts.append(_measured(content))
     return "\n\n".join(parts) + "\n"
 
