@@ -23,6 +23,7 @@ help:
 	@echo "make train      the small network from scratch, supervised and by reward, in five hours on two cores"
 	@echo "make test-cluster  two nodes of Ray on this machine, one killed, and shared storage"
 	@echo "make test-faults, make fuzz, make soak   faults, a million odd inputs, an hour of driving"
+	@echo "make test-worlds   1,000 fresh worlds with two planners: nothing may crash; an hour and a half on two cores"
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
 	@echo "make results    every table of docs/results.md and results_settings.md, hours; make docs/bench/eval-test.json: one"
 	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
@@ -219,14 +220,23 @@ $(NUMBERS)/planner-onnxruntime.json: export OMP_WAIT_POLICY = PASSIVE
 $(NUMBERS)/step.json: COMMAND = bench step --scenes val --limit 100 --runs 5 $(ONE_THREAD)
 $(NUMBERS)/node.json: COMMAND = bench node
 
-# --- fit for a vehicle: faults, fuzz, soak; each takes from minutes to an hour ----------------------------------------
-.PHONY: test-faults fuzz soak generated
+# --- fit for a vehicle: faults, worlds, fuzz, soak; each takes from minutes to hours --------------------------------
+.PHONY: test-faults test-worlds fuzz soak generated
+FAULT_TABLE := PYTHONPATH=.:test:test/faults $(BIN)/python test/faults/run_table.py
+LONG_RUNS := $(NUMBERS)/long_runs
 
 test-faults: setup
-	@cd "$(ROOT)" && PYTHONPATH=.:test:test/faults $(BIN)/python test/faults/run_table.py $(ARGS)
+	@cd "$(ROOT)" && $(FAULT_TABLE) $(ARGS)
+
+# seeds 50000 to 50999 are for this target alone; stopped at any time, it goes on from there
+WORLDS := eval --closed-loop --planner route_follower reflexdiffusion --first-seed 50000 --seeds 1000 --duration 10
+test-worlds: setup
+	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(RUN) $(WORLDS) $(ONE_THREAD) --json $(LONG_RUNS)/worlds.json $(ARGS); \
+		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
 soak: setup
-	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.bench.soak --json docs/bench/soak.json $(ARGS)
+	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(BIN)/python -m reflectdrive_ros.bench.soak --json $(LONG_RUNS)/soak.json $(ARGS); \
+		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
 generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.config > config/reflectdrive.yaml
@@ -236,4 +246,6 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 fuzz: setup
-	@cd "$(ROOT)" && REFLECTDRIVE_FUZZ_INPUTS=1000000 $(BIN)/python -m pytest test/test_fuzz*.py --timeout 14400 $(ARGS)
+	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && \
+		REFLECTDRIVE_FUZZ_INPUTS=1000000 REFLECTDRIVE_FUZZ_JSON=$(LONG_RUNS)/fuzz.json \
+		$(BIN)/python -m pytest test/test_fuzz*.py --timeout 14400 $(ARGS); code=$$?; $(FAULT_TABLE) --page; exit $$code

@@ -4,6 +4,7 @@ Set before anything imports rclpy. A domain of its own keeps two runs on one mac
 and pytest-xdist's workers, which inherit the controller's environment, apart from each other.
 """
 
+import json
 import os
 import signal
 import sys
@@ -72,3 +73,25 @@ def pandaset():
         assert main(["make-bag", str(Path(__file__).parent / "data" / "pandaset_002"), str(bag)]) == 0
 
     return made_once("pandaset", make)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What `make fuzz` has tried so far and what failed, also when it was stopped."""
+    if "REFLECTDRIVE_FUZZ_JSON" not in os.environ:
+        return
+    from test_fuzz import INPUTS, TRIED
+
+    from reflectdrive_ros.provenance import provenance
+
+    reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
+    ended = reports + terminalreporter.stats.get("passed", [])
+    numbers = {
+        "inputs": sum(TRIED.values()),
+        "inputs_of_a_whole_run": INPUTS,
+        "tests": dict(sorted(TRIED.items())),
+        "failed": sorted(report.nodeid for report in reports),
+        "passed": len(terminalreporter.stats.get("passed", ())),
+        "seconds": round(sum(report.duration for report in ended), 1),
+    }
+    content = {**numbers, **provenance(["make", "fuzz"])}
+    Path(os.environ["REFLECTDRIVE_FUZZ_JSON"]).write_text(json.dumps(content, indent=2) + "\n")

@@ -65,7 +65,7 @@ def drive(pdms, comfort, plans, reflecting, reflected, kept):
 
 def test_drives_are_compared_world_by_world(monkeypatch):
     monkeypatch.setattr(
-        reflection_drives.closed_loop,
+        reflection_drives,
         "drive_metrics",
         lambda results: {"drives": len(results), "planning_ms": {"mean": 1.0}},
     )

@@ -3,8 +3,10 @@
 import argparse
 import json
 import os
+import re
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ from reflectdrive_ros import arguments
 from reflectdrive_ros import command as wrapper
 from reflectdrive_ros.config import CamerasConfig, Config, VehicleConfig
 from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.evaluation import closed_loop, driving_scores
+from reflectdrive_ros.errors import UserError
+from reflectdrive_ros.evaluation import closed_loop, drive_results, driving_scores
 from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, VX
 from reflectdrive_ros.sim import sumo
@@ -284,6 +287,148 @@ def test_where_a_drive_kills_its_process_the_exit_code_is_1(tmp_path, capsys, mo
     (reason,) = told["failures"].values()
     assert reason == "its process died 3 times (signal 11)"
     assert f"broken off: constant_velocity, seed 1: {reason}" in capsys.readouterr().out
+
+
+def _dies_once(job, report, *, flag, **settings):
+    if not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return WHOLE(job, report, **settings)
+
+
+def test_a_drive_whose_process_died_is_driven_again_and_the_death_is_counted(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(closed_loop, "_run_drive", partial(_dies_once, flag=tmp_path / "died"))
+    file = tmp_path / "drive.json"
+    assert command("--planner", "constant_velocity", "--seeds", 1, "--duration", 1, "--json", file) == 1
+    told = json.loads(file.read_text())
+    assert (told["drives"], told["broken_off"], told["process_deaths"], told["failures"]) == (1, 0, 1, {})
+    sentence = "its process died 1 times before the drive ended"
+    assert told["abnormal"] == {"constant_velocity, seed 0": sentence}
+    assert f"abnormal: constant_velocity, seed 0: {sentence}" in capsys.readouterr().out
+
+
+def _hangs_in_world_1(job, report, **settings):
+    if job[1] == 1:
+        with closed_loop._processor_time_limit(0.2):
+            while True:
+                pass
+    return WHOLE(job, report, **settings)
+
+
+def test_a_drive_that_hangs_is_ended_and_the_others_come_to_their_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(closed_loop, "_run_drive", _hangs_in_world_1)
+    file = tmp_path / "drive.json"
+    assert command("--planner", "constant_velocity", "--seeds", 2, "--duration", 1, "--json", file) == 1
+    told = json.loads(file.read_text())
+    assert (told["drives"], told["broken_off"]) == (1, 1)
+    number = int(signal.SIGPROF)
+    assert told["failures"] == {"constant_velocity, seed 1": f"its process died 3 times (signal {number})"}
+
+
+def test_what_a_planner_raises_is_abnormal_though_the_car_stops_safely():
+    def raising(state, observation, planner_context):
+        raise RuntimeError("planted")
+
+    one = closed_loop.drive(WorldOptions(seed=1), "constant_velocity", Config(), 0.5, recipe=raising)
+    assert one.sources == {"STOP": 5}
+    assert drive_results.abnormalities(one) == ["planner failed: RuntimeError: planted (5 times)"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_in_a_drive_is_abnormal(value):
+    one = result(log(10.0, 5.0), [1.0, value])
+    assert drive_results.abnormalities(one) == ["scores are NaN or infinite 1 times, first after 1.0 s"]
+    one = result(log(10.0, 5.0))
+    assert drive_results.abnormalities(one) == []
+    one.log.states[50:, VX] = value
+    assert drive_results.abnormalities(one) == ["states are NaN or infinite 51 times, first after 5.0 s"]
+
+
+def test_of_many_drives_the_table_has_the_worst_the_abnormal_and_the_sum():
+    results = [replace(result(log(10.0, 5.0), [0.5 + 0.01 * seed]), seed=seed) for seed in range(40)]
+    results[35] = replace(results[35], process_deaths=1)
+    driven = closed_loop.Drives(("route_follower",), tuple(results), {("route_follower", 77): "its process died"})
+    rows = list(closed_loop._table(driven).columns[1].cells)
+    assert rows == [*map(str, range(10)), "35", "77", "all 40"]
+    *sentences, total = closed_loop._notes(driven)
+    assert [each.partition(":")[0] for each in sentences] == ["broken off", "abnormal"]
+    assert total.startswith("40 of 41 drives came to their end; 1 broken off, 1 dead processes")
+
+
+# --- a run that is stopped --------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_run_goes_on_from_its_finished_drives_to_the_same_numbers(tmp_path, capsys, monkeypatch):
+    words = ("--planner", "constant_velocity", "--seeds", 2, "--duration", 1, "--workers", 1, "--json")
+    assert command(*words, tmp_path / "at_once.json") == 0
+
+    def stopping(items, title, console, total):
+        yield next(items)
+        items.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(closed_loop, "track_progress", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            command(*words, tmp_path / "drive.json")
+    assert not (tmp_path / "drive.json").exists()
+    assert command(*words, tmp_path / "drive.json") == 0
+    assert f"1 of 2 drives are in {tmp_path / 'drive.json.drives'}" in capsys.readouterr().err.replace("\n", "")
+    assert not (tmp_path / "drive.json.drives").exists()
+    at_once, resumed = (json.loads((tmp_path / name).read_text()) for name in ("at_once.json", "drive.json"))
+    for numbers in (at_once, resumed):
+        for row in (numbers, *numbers["planners"].values(), *numbers["planners"]["constant_velocity"]["worlds"]):
+            del row["planning_ms"]  # times
+        del numbers["date"], numbers["command"]
+    assert at_once == resumed
+
+
+def test_a_finished_drive_is_read_back_to_the_bit(drives, tmp_path):
+    file = tmp_path / "finished"
+    one = replace(drives[0], errors=("odd",), process_deaths=2)
+    with drive_results.FinishedDrives(file, {"duration_s": 30.0}, Config().vehicle) as finished:
+        finished.put(one)
+        with pytest.raises(UserError, match="another process drives"):
+            drive_results.FinishedDrives(file, {"duration_s": 30.0}, Config().vehicle)
+    with drive_results.FinishedDrives(file, {"duration_s": 30.0}, Config().vehicle) as finished:
+        (again,) = finished.results.values()
+    np.testing.assert_array_equal(again.log.states, one.log.states)
+    assert again.log.events == one.log.events
+    assert (again.errors, again.process_deaths) == (("odd",), 2)
+    times = "planning_ms"  # are rounded
+    told, before = (closed_loop.drive_metrics([each]) for each in (again, one))
+    assert {**told, times: None} == {**before, times: None}
+    with drive_results.FinishedDrives(file, {"duration_s": 20.0}, Config().vehicle) as other:
+        assert not other.results
+
+
+@pytest.mark.parametrize("rest", [b'{"planner": "route_fol', b"null\n", b'{"planner": "x"}\n'])
+def test_a_line_that_a_kill_cut_short_is_dropped_and_the_run_goes_on(drives, tmp_path, rest):
+    file = tmp_path / "finished"
+    with drive_results.FinishedDrives(file, {}, Config().vehicle) as finished:
+        finished.put(drives[0])
+    with file.open("ab") as cut:
+        cut.write(rest)
+    with drive_results.FinishedDrives(file, {}, Config().vehicle) as finished:
+        assert len(finished.results) == 1
+        finished.put(drives[1])
+    with drive_results.FinishedDrives(file, {}, Config().vehicle) as finished:
+        assert len(finished.results) == 2
+
+
+def test_no_other_table_or_page_has_the_seeds_of_the_thousand_worlds():
+    root = Path(__file__).parents[1]
+    texts = [(root / "Makefile").read_text(), *(page.read_text() for page in (root / "docs").rglob("*.md"))]
+    ranges = [
+        (int(first), int(count))
+        for text in texts
+        for first, count in re.findall(r"--first-seed (\d+) --seeds (\d+)", text.replace("\\\n", " "))
+    ]
+    worlds, count = max(ranges, key=lambda one: one[1])
+    assert (worlds, count) == (50000, 1000)
+    others = [(first, many) for first, many in ranges if (first, many) != (worlds, count)]
+    assert len(others) >= 4
+    assert all(first + many <= worlds or first >= worlds + count for first, many in others)
 
 
 def test_random_weights_drive_in_a_row_of_their_own(tiny_model):  # noqa: F811

@@ -2,11 +2,13 @@
 
 A few thousand inputs in the ordinary tests, always the same, shared out among the files test_fuzz*.py. `make fuzz`
 tries a million, others each time; what it finds is printed as a small example, which belongs into the tests of the
-module at fault.
+module at fault. It writes to docs/bench/long_runs/fuzz.json how many inputs each test was called with.
 """
 
+import functools
 import os
 from array import array
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
@@ -67,6 +69,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LONG = "REFLECTDRIVE_FUZZ_INPUTS" in os.environ
 INPUTS = int(os.environ.get("REFLECTDRIVE_FUZZ_INPUTS", "1750"))
 SHARES = 70  # the tests of these files share the inputs; those that are cheap take several shares
+TRIED: Counter[str] = Counter()  # inputs by test
 MAP = load_map(
     InputsConfig(
         route_type="lanelet", lanelet_map=str(Path(__file__).parent / "data/lanelet2_maps/cargo_transport_map.osm")
@@ -78,12 +81,25 @@ LANES = sorted(MAP.lanelets)
 def fuzzed(shares=1):
     """So many shares of all inputs; others each time in the long run, the same ones otherwise."""
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    return settings(
+    long = settings(
         max_examples=max(5, shares * INPUTS // SHARES),
         derandomize=not LONG,
         database=None,
         suppress_health_check=checks,
     )
+
+    def decorate(test):
+        inner = test.hypothesis.inner_test
+
+        @functools.wraps(inner)
+        def counted(*args, **inputs):
+            TRIED[test.__name__] += 1
+            return inner(*args, **inputs)
+
+        test.hypothesis.inner_test = counted
+        return long(test)
+
+    return decorate
 
 
 # --- what may arrive -------------------------------------------------------------------------------------------------

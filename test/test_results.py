@@ -152,6 +152,7 @@ def test_numbers_of_different_weights_never_stand_in_one_table():
 
 
 FILES = [file for file in sorted((ROOT / "docs/bench").glob("*.json")) if file.stem != "faults"]  # has its own page
+FILES += sorted((ROOT / "docs/bench/long_runs").glob("*.json"))
 SHIPPED, DENOISER, DRIVEFINE = (
     json.loads((ROOT / f"models/{name}/card.json").read_text())["sha256"]
     for name in ("reflectdrive2_small", "reflexdiffusion_small", "drivefine_small")

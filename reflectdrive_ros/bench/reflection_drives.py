@@ -23,7 +23,8 @@ from ..config import Config
 from ..domain import Observation, Plan
 from ..errors import UserError
 from ..evaluation import closed_loop, open_loop, worlds
-from ..evaluation.closed_loop import DriveResult
+from ..evaluation.drive_results import DriveResult
+from ..evaluation.drive_sums import drive_metrics
 from ..lanes import lanes_at
 from ..parallel import Workers, map_restartable
 from ..planning import reflexdiffusion
@@ -133,7 +134,7 @@ def summarise(
     rows = {}
     for variant in variants:
         some = [drives[variant.name, seed] for seed in seeds]
-        row = closed_loop.drive_metrics([each.result for each in some])
+        row = drive_metrics([each.result for each in some])
         row = {name: value for name, value in row.items() if name not in ("verdicts", "sources", "planning_ms")}
         for name, value_of in (("to_base", _pdms), ("comfort_to_base", _comfort)):
             apart = np.array([value_of(drives[variant.name, seed]) - value_of(drives[BASE, seed]) for seed in seeds])
@@ -145,7 +146,7 @@ def summarise(
         row["reflected_percent"] = round(100.0 * reflecting / max(plans, 1), 2)
         row["reflected_steps_percent"] = round(100.0 * reflected / max(steps * plans, 1), 2)
         row["kept_percent"] = round(100.0 * kept / max(reflected, 1), 1)
-        row["step_ms"] = closed_loop.drive_metrics([each.result for each in some])["planning_ms"]["mean"]
+        row["step_ms"] = drive_metrics([each.result for each in some])["planning_ms"]["mean"]
         rows[variant.name] = row
     return rows
 

@@ -1,6 +1,6 @@
 """A long closed-loop drive with the real node: memory growth, late plans, descriptor leaks.
 
-    make soak                       # an hour; docs/bench/soak.json
+    make soak                       # an hour; docs/bench/long_runs/soak.json
     make soak ARGS="--minutes 3"    # as in continuous integration
 
 The world runs in this process, at most in real time, the node in its own. The node's memory, descriptors and threads

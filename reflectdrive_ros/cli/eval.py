@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
-@command()
+@command(lambda args: closed_loop.stopped_sentence(args) if args.closed_loop else "")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 if scenes of a set are left out; 2 with one sentence on stderr when the set cannot be read or FILE
     cannot be written.

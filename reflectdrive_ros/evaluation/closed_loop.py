@@ -5,8 +5,11 @@ of a judge (`--judge carla`). The engine plans at 10 Hz and the ego follows its 
 never late, and a drive depends on its seed only, not on the machine. No town of a closed loop is part of a scene set.
 
 With `--random-weights` each learned planner drives once more with random weights, with `--only-random-weights` only so:
-what choice and repair do alone. A drive that fails is listed in the table and sets exit code 1. `--worst N` writes a
-page of the N worst incidents of each planner, drawn from above.
+what choice and repair do alone. `--worst N` writes a page of the N worst incidents of each planner, drawn from above.
+
+A drive that fails is listed in the table; it sets exit code 1, as do a process that died, an error in the log, and NaN.
+With many worlds the table lists the worst drives and the abnormal ones. With `--json FILE` finished drives are kept in
+FILE.drives until the end: stopped at any time, the same command goes on from there (not with `--worst`).
 
 Route completion is the progress along the route divided by the distance that the speed limits allow in the same time.
 It stays below 100 % because of curves, traffic lights and other vehicles. Distances are measured along the driven path.
@@ -15,12 +18,15 @@ It stays below 100 % because of curves, traffic lights and other vehicles. Dista
 from __future__ import annotations
 
 import argparse
+import json
+import signal
 import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +37,15 @@ from rich.table import Table
 from .. import arguments
 from ..command import make_table
 from ..config import Config
-from ..domain import Array, CameraFrame
+from ..domain import CameraFrame
 from ..errors import UserError
 from ..parallel import Workers, map_restartable
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..planning.planner import Planner
 from ..progress import track_progress
-from ..provenance import write_numbers
+from ..provenance import program_sha256, write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_network
-from ..scoring.scorer import SUB_SCORES
 from ..scoring.simulate import DT_S
 from ..sim import sumo
 from ..sim.drive_log import DriveLog
@@ -48,31 +53,20 @@ from ..sim.network import maps
 from ..sim.render import camera
 from ..sim.world import World, WorldOptions
 from . import worlds, worst_page
+from .drive_results import DriveResult, FinishedDrives, Job, abnormalities, logged_errors
+from .drive_sums import MEASURES, PLAN_SCORES, drive_metrics
 from .driving_scores import RANDOM_WEIGHTS, Driver, extend, make_drivers
-from .incidents import Incident, IncidentRecorder
+from .incidents import IncidentRecorder
 from .worlds import Worlds
 
 SCORE_EVERY_S = 1.0
+START_LIMIT_S, STEP_LIMIT_S = 300.0, 5.0  # processor time of a world's start and of a step; beyond, a drive hangs
 SEEDS = 10
 DURATION_S = 60.0
 PAGE = "worst.html"
-PLAN_SCORES = (*SUB_SCORES, "tlc")  # parts of the PDM score of a plan, by their names in a ScoreCard
-
-
-@dataclass(frozen=True, eq=False)
-class DriveResult:
-    """One planner's drive in one world."""
-
-    planner: str  # name of its row in the table
-    seed: int
-    town: str
-    log: DriveLog
-    scores: Array  # (S,) PDM score of the plans that were driven, one each SCORE_EVERY_S, 0..1
-    sub_scores: Array  # (S, 6) the parts of these scores, columns PLAN_SCORES, 0..1
-    verdicts: Mapping[str, int]  # of the planner's own plans
-    sources: Mapping[str, int]  # of the executed plans
-    planning_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # processor time of steps, by their kind
-    incidents: tuple[Incident, ...] = ()  # with the seconds before them
+ROWS_MAX = 30  # worlds of a planner in the table; of more only the worst and the abnormal ones
+WORST_ROWS = 10
+SENTENCES_MAX = 50  # on abnormal drives
 
 
 def drive(
@@ -102,7 +96,7 @@ def drive(
     sources: Counter[str] = Counter()
     planning_ms: dict[str, list[float]] = {}
     name = f"{planner} {RANDOM_WEIGHTS}" if random_weights else planner
-    with World(options, config.vehicle) as world:
+    with logged_errors() as errors, World(options, config.vehicle) as world:
         recorder = IncidentRecorder(world, name)
         engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, planner=recipe, network=network)
         cameras = CameraHistory(world, config) if images else None
@@ -138,6 +132,7 @@ def drive(
             dict(sources),
             planning_ms,
             recorder.incidents(),
+            tuple(errors),
         )
 
 
@@ -157,9 +152,6 @@ class CameraHistory:
 # --- many drives ------------------------------------------------------------------------------------------------------
 
 
-Job = tuple[str, int]  # name of the planner's row, seed
-
-
 @dataclass(frozen=True, eq=False)
 class Drives:
     """The results of every planner on every seed."""
@@ -175,6 +167,12 @@ class Drives:
         """Seeds of the failed drives."""
         return [seed for name, seed in self.failures if name == planner]
 
+    @cached_property
+    def abnormal(self) -> dict[Job, str]:
+        """What was wrong with drives, the failed ones first."""
+        others = {(each.planner, each.seed): "; ".join(abnormalities(each)) for each in self.results}
+        return {**self.failures, **{job: text for job, text in others.items() if text}}
+
 
 def run_drives(
     planners: Sequence[str],
@@ -186,10 +184,13 @@ def run_drives(
     where: Worlds | None = None,
     workers: Workers = 1,
     trained: bool = True,
+    finished: FinishedDrives | None = None,
+    incidents: bool = True,
 ) -> Drives:
     """Drives every planner on every seed, in parallel; `random_weights`, `trained`: as of `make_drivers`.
 
-    `where` gives the worlds of the seeds; by default generated towns.
+    `where` gives the worlds of the seeds; by default generated towns. Drives of `finished` are not driven again, and
+    others are added to it. Without `incidents` results have none, which saves memory.
 
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
     """
@@ -200,15 +201,24 @@ def run_drives(
         get_planner(asked)
         if driver.planner in LEARNED:  # report a fault of the model once, not from every drive
             check_network(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
-    jobs = [(name, seed) for name in drivers for seed in seeds]
+    jobs = [(name, seed) for seed in seeds for name in drivers]  # a stopped run has the same worlds for all planners
     found: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
-    found_drives = _iterate_drives(jobs, drivers, config, duration_s, where, workers)
-    for job, result in track_progress(found_drives, "driving", console, len(jobs)):
+    if finished is not None:
+        found |= {job: finished.results[job] for job in jobs if job in finished.results}
+        if found:
+            console.print(f"{len(found)} of {len(jobs)} drives are in {finished.path}")
+    left = [job for job in jobs if job not in found]
+    outcomes = _iterate_drives(left, drivers, config, duration_s, where, workers, incidents)
+    for job, result in track_progress(outcomes, "driving", console, len(left)):
         if isinstance(result, DriveResult):
             found[job] = result
+            if finished is not None:
+                finished.put(result)
         else:
             failures[job] = result
+    jobs = [(name, seed) for name in drivers for seed in seeds]
+    failures |= {job: "it was not driven" for job in jobs if job not in found and job not in failures}
     return Drives(
         tuple(drivers),
         tuple(found[job] for job in jobs if job in found),
@@ -223,11 +233,20 @@ def _iterate_drives(
     duration_s: float,
     where: Worlds | None,
     workers: Workers,
+    incidents: bool = True,
 ) -> Iterator[tuple[Job, DriveResult | str]]:
     """Results in order of completion, or the reason of a failure: SUMO may crash its process."""
-    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s, where=where)
-    for outcome in map_restartable(jobs, work, workers):
-        yield outcome.task, outcome.reason if outcome.result is None else outcome.result
+    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s, where=where, incidents=incidents)
+    deaths: Counter[Job] = Counter()
+
+    def on_progress(index: int, value: int) -> None:
+        deaths[jobs[index]] += value == 0
+
+    for outcome in map_restartable(jobs, work, workers, on_progress):
+        if outcome.result is None:
+            yield outcome.task, outcome.reason
+        else:
+            yield outcome.task, replace(outcome.result, process_deaths=deaths[outcome.task])
 
 
 def _run_drive(
@@ -238,100 +257,28 @@ def _run_drive(
     config: Config,
     duration_s: float,
     where: Worlds | None = None,
+    incidents: bool = True,
 ) -> DriveResult:
     name, seed = job
-    return drive(
-        (where or worlds.generated()).options(seed),
-        drivers[name].planner,
-        config,
-        duration_s,
-        random_weights=drivers[name].random_weights,
-    )
+    with _processor_time_limit(START_LIMIT_S + STEP_LIMIT_S * duration_s / DT_S):
+        result = drive(
+            (where or worlds.generated()).options(seed),
+            drivers[name].planner,
+            config,
+            duration_s,
+            random_weights=drivers[name].random_weights,
+        )
+    return result if incidents else replace(result, incidents=())
 
 
-MEASURES: Mapping[str, str] = {
-    "route_completion": "route %",
-    "collisions_per_km": "hits/km",
-    "at_fault_per_km": "own fault/km",
-    "off_road_per_km": "off-road/km",
-    "off_road_time": "off-road %",
-    "red_lights_per_km": "reds/km",
-    "speeding_per_km": "speeding/km",
-    "comfort": "comfort %",
-    "mean_speed_mps": "m/s",
-    "pdms": "PDMS",
-}
-
-
-def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
-    """Totals over drives: rates per kilometre, shares in percent of the total time.
-
-    A value that no drive defines is None.
-    """
-    logs = [result.log for result in results]
-    km = sum(log.distance_m for log in logs) / 1000.0
-    seconds = sum(log.duration_s for log in logs)
-    scores = np.concatenate([np.zeros(0), *(result.scores for result in results)])
-    parts = np.concatenate([np.zeros((0, len(PLAN_SCORES))), *(result.sub_scores for result in results)])
-
-    def per_km(count: float) -> float | None:
-        return round(count / km, 3) if km > 0 else None
-
-    def share(part: float, whole: float) -> float | None:
-        return round(100.0 * part / max(whole, 1e-9), 2) if logs else None
-
-    return {
-        "drives": len(results),
-        "km": round(km, 3),
-        "seconds": round(seconds, 1),
-        "route_completion": share(sum(log.progress_m for log in logs), sum(log.limit_distance_m for log in logs)),
-        "collisions": sum(len(log.collisions) for log in logs),
-        "at_fault": sum(log.at_fault for log in logs),
-        "collisions_per_km": per_km(sum(len(log.collisions) for log in logs)),
-        "at_fault_per_km": per_km(sum(log.at_fault for log in logs)),
-        "off_road_per_km": per_km(sum(log.count("off_road") for log in logs)),
-        "off_road_time": share(sum(log.off_road_s for log in logs), seconds),
-        "red_lights": sum(log.count("red_light") for log in logs),
-        "red_lights_per_km": per_km(sum(log.count("red_light") for log in logs)),
-        "speeding": sum(log.count("speeding") for log in logs),
-        "speeding_per_km": per_km(sum(log.count("speeding") for log in logs)),
-        "off_route": sum(log.count("off_route") for log in logs),
-        "stuck": sum(log.count("stuck") for log in logs),
-        "comfort": share(float(np.dot([log.comfort for log in logs], _seconds(logs))), sum(_seconds(logs))),
-        "mean_speed_mps": round(1000.0 * km / max(seconds, 1e-9), 3) if logs else None,
-        "pdms": round(100.0 * float(scores.mean()), 2) if len(scores) else None,
-        "plan_scores": _percent(parts),
-        "verdicts": _sum_counts(result.verdicts for result in results),
-        "sources": _sum_counts(result.sources for result in results),
-        "planning_ms": _planning_ms(results),
-    }
-
-
-def _percent(parts: Array) -> dict[str, float]:
-    """Means in percent of the parts (S, 6) of the scores of plans; empty without plans."""
-    return dict(zip(PLAN_SCORES, (100.0 * parts.mean(axis=0)).round(2).tolist(), strict=True)) if len(parts) else {}
-
-
-def _planning_ms(results: Sequence[DriveResult]) -> dict[str, Any]:
-    """Processor time of planning steps in ms: the mean over all, and mean and count by step kind."""
-    times: dict[str, list[float]] = {}
-    for result in results:
-        for kind, some in result.planning_ms.items():
-            times.setdefault(kind, []).extend(some)
-    kinds = {kind: {"mean": round(float(np.mean(some)), 3), "steps": len(some)} for kind, some in times.items()}
-    every = [value for some in times.values() for value in some]
-    return {"mean": round(float(np.mean(every)), 3) if every else None, **kinds}
-
-
-def _seconds(logs: Sequence[DriveLog]) -> list[float]:
-    return [max(log.duration_s, DT_S) for log in logs]
-
-
-def _sum_counts(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(sorted(total.items()))
+@contextmanager
+def _processor_time_limit(limit_s: float) -> Iterator[None]:
+    """SIGPROF ends the process after this processor time, also in a loop inside SUMO, where no exception arrives."""
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -376,7 +323,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
-    """Exit code 0, or 1 when a drive broke off. Raises UserError, OSError."""
+    """Exit code 0, or 1 when a drive was abnormal. Raises UserError, OSError."""
     if (args.worst is None) != (args.out is None):
         raise UserError("--worst N and --out DIR belong together: give both or neither")
     where = _worlds(args)
@@ -385,11 +332,26 @@ def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, 
     if only_random and not set(args.planner) <= set(LEARNED):
         raise UserError(f"--only-random-weights is for learned planners: name some of {', '.join(LEARNED)} only")
     random_weights = args.random_weights or only_random
-    driven = run_drives(
-        args.planner, seeds, config, args.duration, errors, random_weights, where, args.workers, not only_random
-    )
-    content = {"random_weights": random_weights, **where.numbers(), **table_metrics(driven)}
-    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
+    weights = cli_args.weights_of(config, args.planner)
+    pictured = args.worst is not None
+    with _finished_drives(args, config, where) if args.json and not pictured else nullcontext() as finished:
+        driven = run_drives(
+            args.planner,
+            seeds,
+            config,
+            args.duration,
+            errors,
+            random_weights,
+            where,
+            args.workers,
+            not only_random,
+            finished,
+            pictured,
+        )
+        content = {"random_weights": random_weights, **where.numbers(), **table_metrics(driven)}
+        write_numbers(args.json, content, weights_sha256=weights)
+        if finished is not None:
+            finished.discard()
     console.print(_table(driven))
     if args.out is not None:
         found = [incident for result in driven.results for incident in result.incidents]
@@ -397,9 +359,27 @@ def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, 
         text = worst_page.render(worst_page.worst(found, args.worst), config.vehicle)
         (args.out / PAGE).write_text(text, encoding="utf-8")
         console.print(f"{len(found)} incidents; the worst are drawn in {args.out / PAGE}")
-    for (planner, seed), why in driven.failures.items():
-        console.print(f"broken off: {planner}, seed {seed}: {why}")
-    return 1 if driven.failures else 0
+    for line in _notes(driven):
+        console.print(line)
+    return 1 if driven.abnormal else 0
+
+
+def stopped_sentence(args: argparse.Namespace) -> str:
+    """The consequence of a signal for the user."""
+    return "" if args.json is None or args.worst is not None else "the same command goes on from there"
+
+
+def _finished_drives(args: argparse.Namespace, config: Config, where: Worlds) -> FinishedDrives:
+    """Drives of an earlier run of the same program, settings, weights, maps and duration, whatever its planners."""
+    made_by = {
+        "program": program_sha256(),
+        "configuration": {**asdict(config), "planner": ""},
+        "weights": cli_args.weights_of(config, list(LEARNED)),
+        "duration_s": args.duration,
+        "worlds": where.numbers(),
+    }
+    file = args.json.with_name(f"{args.json.name}.drives")
+    return FinishedDrives(file, json.loads(json.dumps(made_by, default=str)), config.vehicle)
 
 
 def _worlds(args: argparse.Namespace) -> Worlds:
@@ -416,7 +396,8 @@ def _worlds(args: argparse.Namespace) -> Worlds:
 def table_metrics(driven: Drives) -> dict[str, Any]:
     """`drive_metrics` of each row under `planners`, with those of each drive; those of the first once more at the top.
 
-    `broken_off` is the number of failed drives of a row; `failures` gives the reasons by planner and seed.
+    `broken_off` is the number of failed drives of a row, `process_deaths` that of processes that died in drives that
+    ended; `failures` and `abnormal`, which includes them, give sentences by planner and seed.
     """
     by_planner = {}
     for planner in driven.planners:
@@ -425,14 +406,25 @@ def table_metrics(driven: Drives) -> dict[str, Any]:
             {"seed": one.seed, "town": one.town, **drive_metrics([one]), **_event_rows(one.log)} for one in results
         ]
         broken_off = len(driven.broken_off(planner))
-        by_planner[planner] = {"broken_off": broken_off, **drive_metrics(results), "worlds": singles}
+        deaths = sum(one.process_deaths for one in results)
+        by_planner[planner] = {
+            "broken_off": broken_off,
+            "process_deaths": deaths,
+            **drive_metrics(results),
+            "worlds": singles,
+        }
     first = driven.planners[0]
     return {
         "planner": first,
         **without_worlds(by_planner[first]),
         "planners": by_planner,
-        "failures": {f"{planner}, seed {seed}": why for (planner, seed), why in driven.failures.items()},
+        "failures": _by_name(driven.failures),
+        "abnormal": _by_name(driven.abnormal),
     }
+
+
+def _by_name(sentences: Mapping[Job, str]) -> dict[str, str]:
+    return {f"{planner}, seed {seed}": text for (planner, seed), text in sentences.items()}
 
 
 def without_worlds(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -445,14 +437,48 @@ def _event_rows(log: DriveLog) -> dict[str, Any]:
 
 def _table(driven: Drives) -> Table:
     table: list[tuple[str, ...]] = []
+    title = "closed loop in the proving ground"
     for planner in driven.planners:
         results, broken_off = driven.of(planner), driven.broken_off(planner)
-        rows = [(f"{one.seed}", drive_metrics([one]), 0) for one in results]
-        rows += [(f"{seed}", drive_metrics([]), 1) for seed in broken_off]
-        rows += [("all", drive_metrics(results), len(broken_off))]
+        shown = _shown_results(results, driven)
+        if len(shown) < len(results):
+            title = f"closed loop in the proving ground: the {WORST_ROWS} drives of least PDMS, and abnormal ones"
+        rows = [(f"{one.seed}", drive_metrics([one]), 0) for one in shown]
+        rows += [(f"{seed}", drive_metrics([]), 1) for seed in broken_off[:SENTENCES_MAX]]
+        rows += [
+            (f"all {len(results)}" if len(shown) < len(results) else "all", drive_metrics(results), len(broken_off))
+        ]
         for index, (world, row, count) in enumerate(rows):
             cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
             table.append((planner if index == 0 else "", world, f"{row['km']:.2f}", *cells, f"{count}"))
         table.append(())
     headings = ("planner", "world", "km", *MEASURES.values(), "broken off")
-    return make_table(headings, table, "closed loop in the proving ground", texts=2)
+    return make_table(headings, table, title, texts=2)
+
+
+def _shown_results(results: Sequence[DriveResult], driven: Drives) -> Sequence[DriveResult]:
+    """Of more than ROWS_MAX drives the abnormal ones and the WORST_ROWS with the least PDMS, in their order."""
+    if len(results) <= ROWS_MAX:
+        return results
+    abnormal = driven.abnormal
+    worst = sorted(results, key=lambda one: float(one.scores.mean()) if len(one.scores) else 0.0)[:WORST_ROWS]
+    strange = [one for one in results if (one.planner, one.seed) in abnormal][:SENTENCES_MAX]
+    return [one for one in results if one in worst or one in strange]
+
+
+def _notes(driven: Drives) -> list[str]:
+    """A sentence for each abnormal drive, and one with the totals of many drives."""
+    lines = []
+    for (planner, seed), text in list(driven.abnormal.items())[:SENTENCES_MAX]:
+        kind = "broken off" if (planner, seed) in driven.failures else "abnormal"
+        lines.append(f"{kind}: {planner}, seed {seed}: {text}")
+    if (more := len(driven.abnormal) - SENTENCES_MAX) > 0:
+        lines.append(f"{more} more abnormal drives are in the file of --json")
+    count = len(driven.results) + len(driven.failures)
+    if count > ROWS_MAX:
+        deaths = sum(one.process_deaths for one in driven.results)
+        lines.append(
+            f"{len(driven.results)} of {count} drives came to their end; {len(driven.failures)} broken off, "
+            f"{deaths} dead processes whose drive was driven again, {len(driven.abnormal)} drives abnormal in all"
+        )
+    return lines

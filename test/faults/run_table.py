@@ -5,6 +5,8 @@
     make test-faults ARGS="--record engine_hangs"     # some, and puts their rows into the file and the page
     python test/faults/run_table.py --page            # writes docs/faults.md from docs/bench/faults.json
 
+The page ends with the sections of `long_runs`, from worlds.json, fuzz.json and soak.json in docs/bench/long_runs.
+
 Exit code 1 when a case does not meet what is required.
 """
 
@@ -22,6 +24,7 @@ from pathlib import Path
 from cases import BY_NAME, CASES, Case
 from drive import driving
 from judge import RECOVERY_MS, SILENCE_MS, Outcome, assess
+from long_runs import outdated, sections
 
 from reflectdrive_ros.config import Config
 from reflectdrive_ros.provenance import provenance
@@ -29,6 +32,7 @@ from reflectdrive_ros.runtime import cli_args
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERS, PAGE = ROOT / "docs" / "bench" / "faults.json", ROOT / "docs" / "faults.md"
+LONG_RUNS = NUMBERS.parent / "long_runs"
 SETTLE_S = 2.0
 FIRST_DOMAIN = 60
 RECOVERY_LIMIT_S = 15.0  # afterwards it counts as not recovered
@@ -127,7 +131,7 @@ def page(content: dict) -> str:
         wrong = "; ".join([*row["unsafe"], *row["complaints"]])
         said = (wrong or row["diagnostic"]).replace("|", "/").replace("\n", " ")[:160]
         lines.append(f"| {row['what']} | {' | '.join(times)} | {'yes' if row['met'] else '**no**'} | {said} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + sections(LONG_RUNS)
 
 
 def main() -> int:
@@ -138,6 +142,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.page:
         PAGE.write_text(page(json.loads(NUMBERS.read_text())))
+        for sentence in outdated(LONG_RUNS):
+            sys.stderr.write(f"{sentence}\n")
         return 0
     unknown = set(args.cases) - set(BY_NAME)
     if unknown:

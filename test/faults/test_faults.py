@@ -6,6 +6,7 @@ How fast is measured by `make test-faults`, not claimed here: that depends on th
 import json
 from pathlib import Path
 
+import long_runs
 import numpy as np
 import pytest
 from cases import CASES, not_a_number
@@ -32,6 +33,38 @@ def test_the_page_is_made_from_the_numbers():
     if not NUMBERS.is_file():
         pytest.skip("docs/bench/faults.json has not been measured yet")
     assert PAGE.read_text() == page(json.loads(NUMBERS.read_text())), "run python test/faults/run_table.py --page"
+
+
+WORLD_ROW = {
+    "drives": 399,
+    "broken_off": 1,
+    "process_deaths": 2,
+    "at_fault": 3,
+    "red_lights": 0,
+    "stuck": 0,
+    "km": 24.06,
+}
+MADE_BY = {"commit": "0123abcd", "date": "2026-11-28", "device": "a machine"}
+
+
+def test_long_runs_are_told_with_what_is_missing_in_them(tmp_path):
+    """A page must not pass a part of the worlds for all of them, nor a missing file for a good one."""
+    told = long_runs.sections(tmp_path)
+    assert told.count("Not measured") == 3
+    assert long_runs.outdated(tmp_path)[0] == "worlds.json is missing: make test-worlds"
+    row = {**WORLD_ROW, "km": 24.06, "pdms": 85.04, "worlds": [{"seed": 50000}, {"seed": 50399}]}
+    content = {"planners": {"route_follower": row}, "abnormal": {"route_follower, seed 50007": "its process died"}}
+    (tmp_path / "worlds.json").write_text(json.dumps({**content, **MADE_BY, "commit": "0123abcd-dirty"}))
+    told = long_runs.sections(tmp_path)
+    assert "| route_follower | 400 of 1000 | 1 | 2 | 1 | 24.1 | 3 | 0 | 0 | 85.0 |" in told
+    assert "- route_follower, seed 50007: its process died" in told
+    assert "commit 0123abcd with uncommitted changes" in told
+    assert long_runs.outdated(tmp_path)[0] == "worlds.json is of uncommitted changes: make test-worlds"
+    fuzz = {"inputs": 12345, "tests": {"a": 12345}, "failed": ["test_fuzz.py::a"], "seconds": 3600.0, **MADE_BY}
+    (tmp_path / "fuzz.json").write_text(json.dumps(fuzz))
+    told = long_runs.sections(tmp_path)
+    assert "12,345 of 1,000,000 inputs in 1.0 h. Tests that failed: `test_fuzz.py::a`" in told
+    assert told.count("Not measured") == 1
 
 
 def test_a_stop_is_safe_and_a_plan_from_elsewhere_is_not():

@@ -1,0 +1,100 @@
+"""Sums over drives in closed loop: rates per kilometre, shares in percent, means of scores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..domain import Array
+from ..scoring.scorer import SUB_SCORES
+from ..scoring.simulate import DT_S
+from ..sim.drive_log import DriveLog
+from .drive_results import DriveResult
+
+PLAN_SCORES = (*SUB_SCORES, "tlc")  # parts of the PDM score of a plan, by their names in a ScoreCard
+MEASURES: Mapping[str, str] = {
+    "route_completion": "route %",
+    "collisions_per_km": "hits/km",
+    "at_fault_per_km": "own fault/km",
+    "off_road_per_km": "off-road/km",
+    "off_road_time": "off-road %",
+    "red_lights_per_km": "reds/km",
+    "speeding_per_km": "speeding/km",
+    "comfort": "comfort %",
+    "mean_speed_mps": "m/s",
+    "pdms": "PDMS",
+}
+
+
+def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
+    """Totals over drives: rates per kilometre, shares in percent of the total time.
+
+    A value that no drive defines is None.
+    """
+    logs = [result.log for result in results]
+    km = sum(log.distance_m for log in logs) / 1000.0
+    seconds = sum(log.duration_s for log in logs)
+    scores = np.concatenate([np.zeros(0), *(result.scores for result in results)])
+    parts = np.concatenate([np.zeros((0, len(PLAN_SCORES))), *(result.sub_scores for result in results)])
+
+    def per_km(count: float) -> float | None:
+        return round(count / km, 3) if km > 0 else None
+
+    def share(part: float, whole: float) -> float | None:
+        return round(100.0 * part / max(whole, 1e-9), 2) if logs else None
+
+    return {
+        "drives": len(results),
+        "km": round(km, 3),
+        "seconds": round(seconds, 1),
+        "route_completion": share(sum(log.progress_m for log in logs), sum(log.limit_distance_m for log in logs)),
+        "collisions": sum(len(log.collisions) for log in logs),
+        "at_fault": sum(log.at_fault for log in logs),
+        "collisions_per_km": per_km(sum(len(log.collisions) for log in logs)),
+        "at_fault_per_km": per_km(sum(log.at_fault for log in logs)),
+        "off_road_per_km": per_km(sum(log.count("off_road") for log in logs)),
+        "off_road_time": share(sum(log.off_road_s for log in logs), seconds),
+        "red_lights": sum(log.count("red_light") for log in logs),
+        "red_lights_per_km": per_km(sum(log.count("red_light") for log in logs)),
+        "speeding": sum(log.count("speeding") for log in logs),
+        "speeding_per_km": per_km(sum(log.count("speeding") for log in logs)),
+        "off_route": sum(log.count("off_route") for log in logs),
+        "stuck": sum(log.count("stuck") for log in logs),
+        "comfort": share(float(np.dot([log.comfort for log in logs], _seconds(logs))), sum(_seconds(logs))),
+        "mean_speed_mps": round(1000.0 * km / max(seconds, 1e-9), 3) if logs else None,
+        "pdms": round(100.0 * float(scores.mean()), 2) if len(scores) else None,
+        "plan_scores": _percent(parts),
+        "verdicts": _sum_counts(result.verdicts for result in results),
+        "sources": _sum_counts(result.sources for result in results),
+        "planning_ms": _planning_ms(results),
+    }
+
+
+def _percent(parts: Array) -> dict[str, float]:
+    """Means in percent of the parts (S, 6) of the scores of plans; empty without plans."""
+    return dict(zip(PLAN_SCORES, (100.0 * parts.mean(axis=0)).round(2).tolist(), strict=True)) if len(parts) else {}
+
+
+def _planning_ms(results: Sequence[DriveResult]) -> dict[str, Any]:
+    """Processor time of planning steps in ms: the mean over all, and mean and count by step kind."""
+    times: dict[str, list[float]] = {}
+    for result in results:
+        for kind, some in result.planning_ms.items():
+            times.setdefault(kind, []).extend(some)
+    kinds = {kind: {"mean": round(float(np.mean(some)), 3), "steps": len(some)} for kind, some in times.items()}
+    every = [value for some in times.values() for value in some]
+    return {"mean": round(float(np.mean(every)), 3) if every else None, **kinds}
+
+
+def _seconds(logs: Sequence[DriveLog]) -> list[float]:
+    return [max(log.duration_s, DT_S) for log in logs]
+
+
+def _sum_counts(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
