@@ -152,8 +152,9 @@ TABLES += $(PLANNERS) $(BARE)
 
 results: $(TABLES) results-pages
 
+# refuses numbers that are not of the present code; ARGS=--mark-stale writes them too, with a mark
 results-pages: setup
-	@cd "$(ROOT)" && $(RUN) bench results
+	@cd "$(ROOT)" && $(RUN) bench results $(ARGS)
 
 $(TABLES): setup
 	@cd "$(ROOT)" && $(RUN) $(COMMAND) --json $@
