@@ -252,7 +252,7 @@ def test_drives_of_a_planner_stand_in_one_table_with_what_it_was_given():
     files = results.read(ROOT / "docs/bench")
     page = results.closed_loop(files)
     with_road = files["closed-loop-judge-carla-road"]["planners"]["reflectdrive2"]
-    table = page.split("### Judge `carla`, `reflectdrive2`")[1].split("###")[0]
+    table = page.split("### Towns `carla`, for development, `reflectdrive2`")[1].split("###")[0]
     lines = [line for line in table.splitlines() if line.startswith("| `reflectdrive2` |")]
     rows = {line.split("|")[2].strip(" `"): line for line in lines}
     assert {"closed-loop-judge-carla", "closed-loop-judge-carla-road"} <= rows.keys()

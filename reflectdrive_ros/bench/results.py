@@ -44,8 +44,8 @@ with each other, not with published results. What decoding, repair and guidance 
 HEAD_SETTINGS = """# Results by setting
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
-`make docs/bench/NAME.json` measures the numbers of one table. The effect of decoding, repair, guidance and losses on
-the scores of [results.md](results.md), and the time of a step, in the network and beside it.
+`make docs/bench/NAME.json` measures the numbers of one table. The effect of decoding, repair and guidance on the
+scores of [results.md](results.md), and the time of a step, in the network and beside it.
 """
 STALE_NOTE = (
     "Numbers marked **stale** are not of the code of commit {}: they are of older code or of an uncommitted change.\n"
@@ -314,7 +314,7 @@ CLOSED = {
 
 
 def closed_loop(files: Mapping[str, Numbers]) -> str:
-    """A table for each planner in generated towns, then for each in the towns of a judge."""
+    """A table for each planner in generated towns, then for each in towns of others."""
     text = "Milliseconds are processor time of whole steps, scores and checks included."
     parts = [f"{text}{''.join(_alternating(files))}\n"]
     drives: dict[tuple[str, str], dict[str, Numbers]] = {}
@@ -323,8 +323,8 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
             of_network = numbers["planner"].removesuffix(f" {RANDOM_WEIGHTS}")
             drives.setdefault((numbers.get("judge", ""), of_network), {})[stem] = numbers
     for (judge, planner), some in sorted(drives.items()):
-        worlds = f"Judge `{judge}`" if judge else "Generated towns"
-        about = _judge(next(iter(some.values()))) if judge else ""
+        worlds = f"Towns `{judge}`, for development" if judge else "Generated towns"
+        about = _towns(next(iter(some.values()))) if judge else ""
         parts.append(f"### {worlds}, `{planner}`\n\n{about}{_drives(some)}\n{origin(some)}")
     return "## Closed loop\n\n" + "\n".join(parts) if len(parts) > 1 else ""
 
@@ -346,8 +346,8 @@ def _drives(some: Mapping[str, Numbers]) -> str:
     return table + (parts if scores else "")
 
 
-def _judge(numbers: Numbers) -> str:
-    """What the drives in the towns of a judge have in common."""
+def _towns(numbers: Numbers) -> str:
+    """What the drives in towns of others have in common."""
     maps = ", ".join(f"`{name}`" for name in numbers["map_sha256"])
     row = next(iter(numbers["planners"].values()))
     return (
