@@ -343,6 +343,28 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "localisation jumped by … m",
         "from where the last plan has it",
     ),
+    "At the start. Model, backend and installation do not fit: the sentence says how": (
+        "TensorRT does not bind",
+        "TensorRT does not know the shape",
+        "TensorRT returns no",
+        "a vocabulary has different words",
+        "build it, which takes minutes",
+        "but TensorRT runs on GPUs",
+        "but torch finds no GPU",
+        "cannot be imported (…)",
+        "do not belong together",
+        "has wrong inputs.words",
+        "is in bf16, which ONNX Runtime does not run",
+        "is no graph that ONNX Runtime",
+        "is too old: … or later",
+        "make test-tensorrt fetches it",
+        "on Thor it is JetPack's",
+        "the installed CandidateTrajectory has",
+        "there is no GPU cuda",
+        "there is no NVIDIA driver",
+        "this ONNX Runtime has no CUDA",
+        "which no exported graph has",
+    ),
     # --- the node
     "The watchdog stopped the car: the planner hangs": ("the planner has been busy",),
     "The watchdog stopped the car: check the anchor camera": ("no new image",),
@@ -354,16 +376,13 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
     ),
 }
 
-PARTS = frozenset(  # strings that are a part or a value of other sentences, or of the start alone
+PARTS = frozenset(  # strings that are a part or a value of other sentences
     {
         "Autoware's map",
         "CUDA graphs",
         "No regulatory element found that implements rule",
         "ONNX Runtime … on …, … thread…",
-        "TensorRT does not bind … of …: …",
-        "TensorRT does not know the shape of … of …",
         "TensorRT for RTX",
-        "TensorRT returns no …: …",
         "TensorRT … on …, …",
         "TorchNetwork.with_layout got other tokens than the network's",
         "\\d+(?:\\.\\d+)?|\\w+",
@@ -374,10 +393,8 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences, or 
         "a speed",
         "a speed to the side",
         "a tilt",
-        "a vocabulary has different words, among them … and …",
         "a yaw rate",
         "brakes at",
-        "build it, which takes minutes, with: …",
         "camera rig",
         "camera …: camera_info …",
         "choose another type",
@@ -392,25 +409,16 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences, or 
         "inputs.lanelet_map is …",
         "inputs.route_type is lanelet",
         "is empty",
-        "is no graph that ONNX Runtime … can load: …",
         "is not among its inputs",
         "its reader …",
         "launched in parts",
         "launched in parts (…)",
         "leave it empty",
-        "make test-tensorrt fetches it, or pip install 'reflectdrive[tensorrt-rtx]'",
-        "model.device is cpu, but TensorRT runs on GPUs: set it to auto or cuda",
-        "model.device is …, but this ONNX Runtime has no CUDA: set it to auto or cpu, or install onnxruntime-gpu",
-        "model.device is …, but torch finds no GPU: set it to auto or cpu",
         "no TF32",
         "no image",
         "no orientation",
         "no size",
         "not finite",
-        (
-            "on Thor it is JetPack's python3-libnvinfer, which a virtual environment finds with --system-site-"
-            "packages; elsewhere pip install tensorrt"
-        ),
         "or raise inputs.…",
         "or set inputs.lanelet_map to the map's .osm file",
         "passed through",
@@ -425,32 +433,17 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences, or 
         "tensor(float)",
         "tensor(int64)",
         "tensor(uint8)",
-        "the engine of … has … …, which no exported graph has: …",
-        "the engines of … and … do not belong together: build both again",
         "the goal",
-        (
-            "the installed CandidateTrajectory has the fields …, expected …: use another version of "
-            "autoware_internal_planning_msgs"
-        ),
         "the map",
         "the route",
-        "there is no GPU cuda:…: the driver finds …",
-        "there is no NVIDIA driver (…): install it, or start the container with its GPU",
         "torch … on …",
         "unchecked: no …",
         "was not given",
         "without a reason",
-        "… cannot be imported (…): …",
         "… has no area",
         "… has shape …, expected (3 or more, 2)",
-        "… has wrong inputs.words: …",
         "… holds no polygon, expected at least one",
-        (
-            "… is in bf16, which ONNX Runtime does not run: build TensorRT engines of it with reflectdrive "
-            "engine, or export the checkpoint again without --precision"
-        ),
         "… is not a simple polygon: …",
         "… m clear",
-        "… … is too old: … or later is needed",
     }
 )
