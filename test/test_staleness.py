@@ -28,7 +28,7 @@ class Clone:
         self.commit()  # of the numbers
 
     def git(self, *words):
-        author = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
+        author = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
         done = subprocess.run(
             ["git", "-C", str(self.root), *author, *words], capture_output=True, text=True, check=True
         )
