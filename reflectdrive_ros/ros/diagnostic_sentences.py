@@ -26,7 +26,7 @@ ELSEWHERE = (  # of these, what says nothing in a running node: bags, pages, lau
     *("runtime/trt/engine_cache.py", "scoring/areas.py", "scoring/reference.py", "scoring/scorer.py"),
 )
 SILENT = frozenset(  # calls whose strings are in no diagnostic: the start, the log, descriptions, patterns
-    {"ConfigError", "ModelFileError", "exception", "error", "warning", "info", "debug", "ArgumentParser"}
+    {"ConfigError", "ModelFileError", "exception", "error", "warning", "info", "debug", "ArgumentParser", "Parser"}
     | {"add_argument", "descriptor", "compile", "sub", "einsum"}
 )
 WORD = re.compile(r"[^\W\d_][\w./'-]*")
