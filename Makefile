@@ -26,7 +26,7 @@ help:
 	@echo "make test-worlds   1,000 fresh worlds with two planners: nothing may crash; an hour and a half on two cores"
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
 	@echo "make results    every table of docs/results.md and results_settings.md, hours; make docs/bench/eval-test.json: one"
-	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
+	@echo "make generated  files made from the code: schema, parameters, topics, diagnostics, security policy"
 	@echo "make clean      remove .venv and everything built"
 	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
 
@@ -153,8 +153,9 @@ TABLES += $(PLANNERS) $(BARE)
 
 results: $(TABLES) results-pages
 
+# refuses numbers that are not of the present code; ARGS=--mark-stale writes them too, with a mark
 results-pages: setup
-	@cd "$(ROOT)" && $(RUN) bench results
+	@cd "$(ROOT)" && $(RUN) bench results $(ARGS)
 
 $(TABLES): setup
 	@cd "$(ROOT)" && $(RUN) $(COMMAND) --json $@
@@ -243,6 +244,7 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.topics > docs/topics.md
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.diagnostic_sentences docs/diagnostics.md
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 fuzz: setup

@@ -52,7 +52,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     ),
     "editing": ("bench.editing", "the effect of AutoEdit and of the plan value, by training"),
     "rollouts": ("training.rollout_bench", "the time of each part of a step of train rl"),
-    "headroom": ("training.headroom", "what edits of plans could gain, and how much of it the network can know"),
+    "headroom": ("training.headroom", "what edits of plans could gain, and how much of it the network's features tell"),
     "step": ("bench.step", "the engine's step without the network: choice, repair and checks"),
     "repair": ("bench.repair", "effect and cost of goals, repair, its iterations and its search radius"),
     "forecast": ("bench.forecast", "error of the forecast of agents against their logged paths, and its time"),

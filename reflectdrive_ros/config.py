@@ -340,7 +340,10 @@ class RepairConfig:
     """Repair of unsafe plans; the defaults are those of the paper where it gives them."""
 
     iterations: int = setting(
-        2, "largest number (paper: 10; on `val` 1 to 10 score the same within noise); 0 disables repair", 0, 100
+        2,
+        "largest number (paper: 10; on `val` 1 to 5 score the same within noise, 10 0.5 less); 0 disables repair",
+        0,
+        100,
     )
     max_stalled_iterations: int = setting(1, "stop after this many iterations without improvement", 1, 100)
     delta: int = setting(

@@ -38,7 +38,7 @@ def provenance(argv: Sequence[str] = (), weights_sha256: str = "") -> dict[str, 
     used = {"weights_sha256": weights_sha256.lower()} if weights_sha256 else {}
     return {
         "version": __version__,
-        "commit": _commit(),
+        "commit": commit_of(PACKAGE_FOLDER.parent),
         "device": _device(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(argv or _command()),
@@ -59,16 +59,22 @@ PACKAGE = __name__.partition(".")[0]
 PACKAGE_FOLDER = Path(__file__).resolve().parent
 
 
-def _commit() -> str:
-    """The commit of the source tree, with "-dirty" for modified tracked files; empty outside a git checkout."""
-    here = Path(__file__).resolve().parents[1]
-    if not (here / ".git").exists():  # installed: a repository of a parent folder is not ours
+def commit_of(checkout: Path) -> str:
+    """The commit of a source tree, with "-dirty" for modified tracked files; empty outside a git checkout.
+
+    Modified files of `docs` do not count: numbers are written there, and code reads none of them.
+    """
+    if not (checkout / ".git").exists():  # installed: a repository of a parent folder is not ours
         return ""
-    command = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    git = ["git", "-C", str(checkout)]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+        changed = subprocess.run(
+            [*git, "diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs"], timeout=10, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
+    return head.stdout.strip() + ("-dirty" if changed.returncode else "")
 
 
 def program_sha256() -> str:

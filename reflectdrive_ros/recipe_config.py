@@ -103,8 +103,8 @@ class ReflexDiffusionConfig:
     noise: float = setting(0.0, "scale of the noise that a plan starts from; 0: none (paper: 1)", 0.0, 2.0)
     guidance: float = setting(
         1.0,
-        "weight of classifier-free guidance: 1 uses all conditions, 0 only the route (paper: 0.9; 1.3 scores 0.9 more "
-        "on `val` and drives less comfortably in closed loop)",
+        "weight of classifier-free guidance: 1 uses all conditions, 0 only the route (paper: 0.9; 1.3 scores 1.2 more "
+        "on 200 scenes of `val`, within noise, and drives less comfortably in closed loop)",
         0.0,
         3.0,
     )

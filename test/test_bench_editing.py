@@ -10,6 +10,7 @@ from tiny_training import make_set, network
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import editing
+from reflectdrive_ros.files import sha256_of
 from reflectdrive_ros.training import train_state
 
 
@@ -33,6 +34,7 @@ def test_every_training_has_a_row_whose_gain_is_after_less_before(weights, tmp_p
     words = ["bench", "editing", "--model", *weights, "--scenes", scenes, "--limit", "5", "--json", out]
     assert main([str(word) for word in words]) == 0
     content = json.loads(out.read_text())
+    assert content["weights_sha256"] == ", ".join(sha256_of(folder / train_state.WEIGHTS) for folder in weights)
     first, second = (content["rows"][str(folder)] for folder in weights)
     for row in (first, second):
         assert row["gain"] == pytest.approx(row["plan"] - row["draft"], abs=2e-3)

@@ -1,4 +1,4 @@
-"""Claims about driving on map files and in the towns of a judge, and about the page of the worst incidents."""
+"""Claims about driving on map files and in towns of others, and about the page of the worst incidents."""
 
 import argparse
 import json
@@ -65,7 +65,7 @@ def test_a_map_that_cannot_be_used_ends_with_one_sentence(command, tmp_path, cap
     assert "Traceback" not in said
 
 
-def test_judges_are_named_and_their_package_is_asked_for(monkeypatch):
+def test_towns_of_others_are_named_and_their_package_is_asked_for(monkeypatch):
     with pytest.raises(UserError, match="--judge waymo is unknown: give one of carla, carla-development"):
         worlds.of_judge("waymo")
     monkeypatch.setattr(worlds.importlib.util, "find_spec", lambda name: None)
@@ -73,7 +73,7 @@ def test_judges_are_named_and_their_package_is_asked_for(monkeypatch):
         worlds.of_judge("carla")
 
 
-def test_the_worlds_of_the_judge_are_its_three_towns_in_turn():
+def test_the_worlds_of_carla_are_its_three_towns_in_turn():
     pytest.importorskip("py123d", reason="the extra judges is not installed")
     found = worlds.of_judge("carla")
     towns = [found.options(seed).map_file.name for seed in range(6)]
@@ -85,15 +85,15 @@ def test_the_worlds_of_the_judge_are_its_three_towns_in_turn():
     assert found.options(0).max_limit_mps == pytest.approx(50 / 3.6)
 
 
-def test_the_towns_in_which_settings_are_chosen_are_not_those_of_the_judge():
+def test_the_two_sets_of_towns_have_none_in_common():
     pytest.importorskip("py123d", reason="the extra judges is not installed")
-    judge, development = (worlds.of_judge(name) for name in ("carla", "carla-development"))
+    carla, development = (worlds.of_judge(name) for name in ("carla", "carla-development"))
     assert len(development.maps) == 5
-    assert not set(judge.maps) & set(development.maps)
-    assert development.max_limit_mps == judge.max_limit_mps
+    assert not set(carla.maps) & set(development.maps)
+    assert development.max_limit_mps == carla.max_limit_mps
 
 
-def test_a_town_of_the_judge_can_be_driven_in():
+def test_a_town_of_others_can_be_driven_in():
     pytest.importorskip("py123d", reason="the extra judges is not installed")
     with World(worlds.of_judge("carla").options(2)) as world:
         world.step(None)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
@@ -11,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from reflectdrive_ros.config import Config
-from reflectdrive_ros.provenance import provenance, write_numbers
+from reflectdrive_ros.provenance import commit_of, provenance, write_numbers
 from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.runtime.model_file import model_config
 
@@ -49,6 +50,33 @@ def test_the_recorded_command_is_the_one_that_was_typed(module, program, command
     write_numbers(tmp_path / "numbers.json", {}, weights_sha256="AB")
     found = json.loads((tmp_path / "numbers.json").read_text())
     assert (found["command"], found["weights_sha256"]) == (command, "ab")
+
+
+def test_numbers_written_to_docs_do_not_make_the_next_ones_dirty(tmp_path):
+    """`make results` writes one table after the other; changed code is told."""
+    assert commit_of(tmp_path) == ""
+    for name in ("docs/bench/step.json", "planning.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    git = [
+        "git",
+        "-C",
+        str(tmp_path),
+        "-c",
+        "user.name=Test",
+        "-c",
+        "user.email=test@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    ]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    commit = commit_of(tmp_path)
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    (tmp_path / "docs/bench/step.json").write_text("2")
+    assert commit_of(tmp_path) == commit
+    (tmp_path / "planning.py").write_text("2")
+    assert commit_of(tmp_path) == f"{commit}-dirty"
 
 
 def test_the_weights_are_those_that_the_graphs_were_exported_from():

@@ -86,8 +86,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     rows = measure(folder, models, config, args.privilege, args.limit, args.workers, errors)
     numbers = summarise(rows)
     content = {"set": shards.index_of(folder).set, "privilege": args.privilege, "rows": numbers}
-    first = next(iter(models.values()))
-    write_numbers(args.json, content, weights_sha256=first.sha256)
+    write_numbers(args.json, content, weights_sha256=", ".join(model.sha256 for model in models.values()))
     scenes = len(next(iter(rows.values())))
     console.print(
         _table(f"set '{content['set']}', {scenes} scenes, privilege {args.privilege}; PDMS in percent", numbers)

@@ -3,6 +3,9 @@
 A section is written when its files exist. Below each table stand the command, the hash of the network's weights, the
 commit, the date and the device of its numbers.
 
+Numbers are stale if code that moves them has changed since their commit, or if that commit was not what ran. They are
+refused; --mark-stale writes the pages with a mark at each.
+
 No setting (--setting) changes the pages, and no JSON file (--json) is written: the pages have the numbers of the files.
 """
 
@@ -12,20 +15,19 @@ import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from ..command import command
 from ..documents import read_json
-from ..errors import UserError
 from ..evaluation.driving_scores import RANDOM_WEIGHTS
 from ..evaluation.open_loop import format_difference
 from ..files import shown
 from .decoding import expert_sentence
+from .results_table import STALE, Numbers, ResultsError, cell, markdown, origin
+from .staleness import head_of, refusal, stale
 
-Numbers = Mapping[str, Any]
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
 PLANNERS = "planners-"  # begins the files of `all_planners`
 PLANNERS_DRIVES = "closed-loop-planners"  # its closed loop
@@ -42,24 +44,34 @@ with each other, not with published results. What decoding, repair and guidance 
 HEAD_SETTINGS = """# Results by setting
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
-`make docs/bench/NAME.json` measures the numbers of one table. The effect of decoding, repair, guidance and losses on
-the scores of [results.md](results.md), and the time of a step, in the network and beside it.
+`make docs/bench/NAME.json` measures the numbers of one table. The effect of decoding, repair and guidance on the
+scores of [results.md](results.md), and the time of a step, in the network and beside it.
 """
-
-
-class ResultsError(UserError):
-    """The results cannot be written; the message gives the reason."""
+STALE_NOTE = (
+    "Numbers marked **stale** are not of the code of commit {}: they are of older code or of an uncommitted change.\n"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bench", type=Path, default=Path("docs/bench"), metavar="DIR", help="JSON files")
     parser.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="folder of the two pages")
+    parser.add_argument(
+        "--mark-stale", action="store_true", help="write numbers that are not of the present code too, each with a mark"
+    )
 
 
 @command(os_error="{}: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when a file cannot be read or written."""
-    pages = render(read(args.bench))
+    """Exit code 0; 2 with one sentence on stderr when a file cannot be read or written, or for each stale file."""
+    files = read(args.bench)
+    reasons = stale(files, args.bench)
+    if reasons and not args.mark_stale:
+        raise ResultsError(
+            "\n".join(refusal(reasons, files, args.bench))
+            + f"\n{len(reasons)} of {len(files)} files are stale: measure them again (make results: all), or write the "
+            "pages with a mark at each: reflectdrive bench results --mark-stale"
+        )
+    pages = render(files, reasons, head_of(args.bench) if reasons else "")
     for name, page in pages.items():
         (args.out / name).write_text(page, encoding="utf-8")
     console.print(f"{' and '.join(str(args.out / name) for name in pages)} written from {args.bench}")
@@ -78,10 +90,12 @@ def read(folder: Path) -> dict[str, Numbers]:
     return found
 
 
-def render(files: Mapping[str, Numbers]) -> dict[str, str]:
-    """The pages by file name; the same for the same files."""
+def render(files: Mapping[str, Numbers], reasons: Mapping[str, str] | None = None, commit: str = "") -> dict[str, str]:
+    """The pages by file name; the same for the same arguments. `reasons`: why files are stale at `commit`, by stem."""
+    marked = {stem: {**numbers, STALE: (reasons or {}).get(stem, "")} for stem, numbers in files.items()}
+    about = f"\n{STALE_NOTE.format(commit[:12])}" if reasons else ""
     return {
-        name: "\n".join(part for part in (head, *(section(files) for section in sections)) if part)
+        name: "\n".join(part for part in (f"{head}{about}", *(section(marked) for section in sections)) if part)
         for name, (head, sections) in PAGES.items()
     }
 
@@ -99,8 +113,8 @@ def all_planners(files: Mapping[str, Numbers]) -> str:
             f"`{driver.partition(' (')[0]}`",
             "no" if stem.endswith("-bare") else "yes",
             *_scores(row),
-            _format(row["epdms"]),
-            _format(row.get("best_of_k")),
+            cell(row["epdms"]),
+            cell(row.get("best_of_k")),
             *_drive_cells(drives.get(PLANNERS_DRIVES), driver.partition(" (")[0] if not stem.endswith("-bare") else ""),
         )
         for stem, numbers in found.items()
@@ -117,8 +131,8 @@ def all_planners(files: Mapping[str, Numbers]) -> str:
         "plans of consecutive moments. Closed loop: the same generated towns; the processor time of a step there, "
         "scores and checks included."
     )
-    sources = "".join(_sources({stem: numbers}) for stem, numbers in {**found, **drives}.items())
-    return f"## All planners\n\n{about}\n\n{_table(heads, sorted(rows, key=lambda row: -float(row[2])))}\n{sources}"
+    sources = "".join(origin({stem: numbers}) for stem, numbers in {**found, **drives}.items())
+    return f"## All planners\n\n{about}\n\n{markdown(heads, sorted(rows, key=lambda row: -float(row[2])))}\n{sources}"
 
 
 def _drive_cells(drives: Numbers | None, planner: str) -> tuple[str, str]:
@@ -127,7 +141,7 @@ def _drive_cells(drives: Numbers | None, planner: str) -> tuple[str, str]:
     if row is None:
         return "-", "-"
     times = (row.get("planning_ms", {}).get(kind, {}).get("mean") for kind in ("full", "lite"))
-    return _format(row.get("pdms")), "; ".join(_format(each) for each in times if each is not None)
+    return cell(row.get("pdms")), "; ".join(cell(each) for each in times if each is not None)
 
 
 def open_loop(files: Mapping[str, Numbers]) -> str:
@@ -146,7 +160,7 @@ def open_loop(files: Mapping[str, Numbers]) -> str:
 def _score_table(title: str, rows: Sequence[Sequence[str]], source: Mapping[str, Numbers]) -> str:
     ordered = sorted(rows, key=lambda row: -float(row[2]))
     return (
-        f"### {title}\n\n{_table(('driver', 'scenes', *SCORES.values(), '95 % of PDMS'), ordered)}\n{_sources(source)}"
+        f"### {title}\n\n{markdown(('driver', 'scenes', *SCORES.values(), '95 % of PDMS'), ordered)}\n{origin(source)}"
     )
 
 
@@ -173,7 +187,7 @@ def _score_row(driver: str, row: Numbers) -> Sequence[str]:
 def _scores(row: Numbers) -> Sequence[str]:
     """The cells of SCORES and of the interval of PDMS."""
     low, high = row.get("pdms_95", (None, None))
-    return (*(_format(row[key]) for key in SCORES), "" if low is None else f"{low:.1f} - {high:.1f}")
+    return (*(cell(row[key]) for key in SCORES), "" if low is None else f"{low:.1f} - {high:.1f}")
 
 
 def families(files: Mapping[str, Numbers]) -> str:
@@ -183,11 +197,10 @@ def families(files: Mapping[str, Numbers]) -> str:
         drivers = {_row_name(stem, "test", name): row["families"] for name, row in numbers["drivers"].items()}
         names = sorted({family for row in drivers.values() for family in row})
         rows = [
-            (f"`{name}`", *(_format(row.get(family, {}).get("pdms")) for family in names))
-            for name, row in drivers.items()
+            (f"`{name}`", *(cell(row.get(family, {}).get("pdms")) for family in names)) for name, row in drivers.items()
         ]
-        table = _table(("driver", *names), rows)
-        parts.append(f"{table}\n{_sources({stem: numbers})}")
+        table = markdown(("driver", *names), rows)
+        parts.append(f"{table}\n{origin({stem: numbers})}")
     return "## By family\n\nPDMS on `test`.\n\n" + "\n".join(parts) if parts else ""
 
 
@@ -201,7 +214,7 @@ def decoding(files: Mapping[str, Numbers]) -> str:
         "best candidate by the score with the recorded future (an upper bound), of the plan that the planner selects."
     )
     return f"## Decoding\n\n{text}\n\n" + "\n".join(
-        _decoding_table(numbers) + _sources({stem: numbers}) for stem, numbers in some.items()
+        _decoding_table(numbers) + origin({stem: numbers}) for stem, numbers in some.items()
     )
 
 
@@ -213,7 +226,7 @@ def _decoding_table(numbers: Numbers) -> str:
         rows.append((way, *scores, f"{row['difference']:+.2f}", f"{low:+.2f} .. {high:+.2f}"))
     heads = ("decoding", "single", "best", "chosen", "single, difference", "95 %")
     text = f"`{numbers['model']['file']}` on {numbers['scenes']} scenes of `{numbers['set']}`:"
-    return f"{text}\n\n{_table(heads, rows)}\n{expert_sentence(numbers['expert'])}\n"
+    return f"{text}\n\n{markdown(heads, rows)}\n{expert_sentence(numbers['expert'])}\n"
 
 
 def repair(files: Mapping[str, Numbers]) -> str:
@@ -227,7 +240,7 @@ def repair(files: Mapping[str, Numbers]) -> str:
         "within the search radius, is safe. Iterations: the mean over all scenes."
     )
     tables = "\n".join(_repair_table(numbers) for numbers in some.values())
-    return f"## Repair\n\n{text}\n\n{tables}\n{_sources(some)}"
+    return f"## Repair\n\n{text}\n\n{tables}\n{origin(some)}"
 
 
 def _repair_table(numbers: Numbers) -> str:
@@ -240,7 +253,7 @@ def _repair_table(numbers: Numbers) -> str:
     counted = ("PDMS less configured", "iterations", "repaired %", "unsafe %", "avoidable %", "locally repairable %")
     heads = ("plans", *SCORES.values(), "95 % of PDMS", *counted)
     times = [
-        f"{_format(numbers[f'{name}_ms_p50'])} ms (p95 {_format(numbers[f'{name}_ms_p95'])})"
+        f"{cell(numbers[f'{name}_ms_p50'])} ms (p95 {cell(numbers[f'{name}_ms_p95'])})"
         for name in ("iteration", "repaired_step", "repaired_step_wall")
     ]
     text = (
@@ -248,7 +261,7 @@ def _repair_table(numbers: Numbers) -> str:
         f"{times[0]} of processor time without the network, a repaired step {times[1]}; wall time of a repaired step "
         f"with {numbers['threads']} threads: {times[2]}."
     )
-    return f"{text}\n\n{_table(heads, rows)}"
+    return f"{text}\n\n{markdown(heads, rows)}"
 
 
 def ablations(files: Mapping[str, Numbers]) -> str:
@@ -275,7 +288,7 @@ def ablations(files: Mapping[str, Numbers]) -> str:
         "mean (smallest .. largest). The paper, without editing and adding one after the "
         "other: +2.4 for the field loss, mainly through DAC, +0.5 for SAP."
     )
-    return f"## Ablations\n\n{text}\n\n{_table(heads, rows)}\n{_sources({'ablations': numbers})}"
+    return f"## Ablations\n\n{text}\n\n{markdown(heads, rows)}\n{origin({'ablations': numbers})}"
 
 
 def format_paired(differences: Sequence[float]) -> str:
@@ -301,7 +314,7 @@ CLOSED = {
 
 
 def closed_loop(files: Mapping[str, Numbers]) -> str:
-    """A table for each planner in generated towns, then for each in the towns of a judge."""
+    """A table for each planner in generated towns, then for each in towns of others."""
     text = "Milliseconds are processor time of whole steps, scores and checks included."
     parts = [f"{text}{''.join(_alternating(files))}\n"]
     drives: dict[tuple[str, str], dict[str, Numbers]] = {}
@@ -310,9 +323,9 @@ def closed_loop(files: Mapping[str, Numbers]) -> str:
             of_network = numbers["planner"].removesuffix(f" {RANDOM_WEIGHTS}")
             drives.setdefault((numbers.get("judge", ""), of_network), {})[stem] = numbers
     for (judge, planner), some in sorted(drives.items()):
-        worlds = f"Judge `{judge}`" if judge else "Generated towns"
-        about = _judge(next(iter(some.values()))) if judge else ""
-        parts.append(f"### {worlds}, `{planner}`\n\n{about}{_drives(some)}\n{_sources(some)}")
+        worlds = f"Towns `{judge}`, for development" if judge else "Generated towns"
+        about = _towns(next(iter(some.values()))) if judge else ""
+        parts.append(f"### {worlds}, `{planner}`\n\n{about}{_drives(some)}\n{origin(some)}")
     return "## Closed loop\n\n" + "\n".join(parts) if len(parts) > 1 else ""
 
 
@@ -323,18 +336,18 @@ def _drives(some: Mapping[str, Numbers]) -> str:
         given = "objects, road" if "drivable_type=map" in numbers["command"] else "objects"
         for planner, row in numbers["planners"].items():
             name = (f"`{planner}`", f"`{stem}`", given)
-            times = (_format(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite"))
-            rows.append((*name, str(row["drives"]), *(_format(row.get(key)) for key in CLOSED), *times))
+            times = (cell(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite"))
+            rows.append((*name, str(row["drives"]), *(cell(row.get(key)) for key in CLOSED), *times))
             if plans := row.get("plan_scores"):
-                scores.append((*name, *(_format({**row, **plans}[part]) for part in score_heads)))
+                scores.append((*name, *(cell({**row, **plans}[part]) for part in score_heads)))
     heads = ("planner", "file", "given")
-    table = _table((*heads, "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-    parts = f"\nScores of the plans that were driven:\n\n{_table((*heads, *score_heads.values()), scores)}"
+    table = markdown((*heads, "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
+    parts = f"\nScores of the plans that were driven:\n\n{markdown((*heads, *score_heads.values()), scores)}"
     return table + (parts if scores else "")
 
 
-def _judge(numbers: Numbers) -> str:
-    """What the drives in the towns of a judge have in common."""
+def _towns(numbers: Numbers) -> str:
+    """What the drives in towns of others have in common."""
     maps = ", ".join(f"`{name}`" for name in numbers["map_sha256"])
     row = next(iter(numbers["planners"].values()))
     return (
@@ -368,11 +381,10 @@ def speed(files: Mapping[str, Numbers]) -> str:
         return ""
     keys = ("full_ms_p50", "full_ms_p99", "roofline_full_ms", "lite_ms_p50", "lite_ms_p99", "roofline_lite_ms")
     rows = [
-        (f"`{stem}`", *(_format(numbers.get(key), 2) for key in keys), numbers["device"])
-        for stem, numbers in some.items()
+        (f"`{stem}`", *(cell(numbers.get(key), 2) for key in keys), numbers["device"]) for stem, numbers in some.items()
     ]
     heads = ("file", "full p50", "p99", "bound", "lite p50", "p99", "bound", "device")
-    return f"## Time of a step\n\nMilliseconds.\n\n{_table(heads, rows)}\n{_sources(some)}"
+    return f"## Time of a step\n\nMilliseconds.\n\n{markdown(heads, rows)}\n{origin(some)}"
 
 
 def time_beside_the_network(files: Mapping[str, Numbers]) -> str:
@@ -384,20 +396,20 @@ def time_beside_the_network(files: Mapping[str, Numbers]) -> str:
             f"{step['scenes']} scenes of `{step['set']}`, known objects and road, median of {step['runs']} runs."
         )
         rows = [
-            (name, str(row["steps"]), *(_format(row[f"ms_p{p}"], 2) for p in (50, 95, 99)), f"{row['iterations']:.2f}")
+            (name, str(row["steps"]), *(cell(row[f"ms_p{p}"], 2) for p in (50, 95, 99)), f"{row['iterations']:.2f}")
             for name, row in step["parts"].items()
         ]
         heads = ("steps", "number", "p50", "p95", "p99", "repair iterations")
-        parts.append(f"{text}\n\n{_table(heads, rows)}\n{_sources({'step': step})}")
+        parts.append(f"{text}\n\n{markdown(heads, rows)}\n{origin({'step': step})}")
     if node := files.get("node"):
         text = (
             "Milliseconds from the arrival of the front image to the published trajectory, less the planner's: three "
             f"{node['images']} at 10 Hz, median of {node['runs']} runs of {node['seconds']:.0f} s. The bound is the "
             "decoding of the images on one thread."
         )
-        row = (_format(node[key], 2) for key in ("overhead_ms_p50", "overhead_ms_p99", "bound_decode_ms"))
+        row = (cell(node[key], 2) for key in ("overhead_ms_p50", "overhead_ms_p99", "bound_decode_ms"))
         parts.append(
-            f"{text}\n\n{_table(('node', 'p50', 'p99', 'bound'), [('overhead', *row)])}\n{_sources({'node': node})}"
+            f"{text}\n\n{markdown(('node', 'p50', 'p99', 'bound'), [('overhead', *row)])}\n{origin({'node': node})}"
         )
     return "## Time beside the network\n\n" + "\n".join(parts) if parts else ""
 
@@ -410,7 +422,7 @@ def reflection(files: Mapping[str, Numbers]) -> str:
         if not stem.startswith("reflection"):
             continue
         if "drives" in numbers:
-            parts.append(f"{_reflection_drives(numbers)}\n{_sources({stem: numbers})}")
+            parts.append(f"{_reflection_drives(numbers)}\n{origin({stem: numbers})}")
             continue
         first = f" from scene {numbers['first']}" if numbers.get("first") else ""
         for group, rows in numbers["rows"].items():
@@ -420,7 +432,7 @@ def reflection(files: Mapping[str, Numbers]) -> str:
                 f"Set `{numbers['set']}`{first}, {group.replace('_', ' ')}, {scenes}privilege `{numbers['privilege']}`"
             )
             table = _reflection_table(rows, shown, "plan_ms_p50")
-            parts.append(f"### {title}\n\n{table}\n{_sources({stem: numbers})}")
+            parts.append(f"### {title}\n\n{table}\n{origin({stem: numbers})}")
     about = (
         "Plans of `reflexdiffusion`, in open loop without repair; differences are paired by scene or world. The "
         "sampler starts from zeros: no seed changes a plan.\n\n"
@@ -444,12 +456,12 @@ def _reflection_table(rows: Mapping[str, Numbers], shown: Mapping[str, str], tim
         (
             f"`{name}`",
             format_difference(row["to_base"], row["to_base_95"]),
-            *(_format(row[key], 2 if key.endswith("_per_km") else 1) for key in shown),
+            *(cell(row[key], 2 if key.endswith("_per_km") else 1) for key in shown),
             f"{row[time] / base_ms:.2f}",
         )
         for name, row in rows.items()
     ]
-    return _table(("variant", "PDMS to base (95 %)", *shown.values(), "time, of base"), cells)
+    return markdown(("variant", "PDMS to base (95 %)", *shown.values(), "time, of base"), cells)
 
 
 Section = Callable[[Mapping[str, Numbers]], str]
@@ -457,39 +469,3 @@ PAGES: dict[str, tuple[str, tuple[Section, ...]]] = {
     "results.md": (HEAD, (all_planners, open_loop, families, closed_loop)),
     "results_settings.md": (HEAD_SETTINGS, (decoding, repair, ablations, reflection, speed, time_beside_the_network)),
 }
-
-
-# --- pieces ----------------------------------------------------------------------------------------------------------
-
-
-def _format(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
-def _sources(some: Mapping[str, Numbers]) -> str:
-    """The origin of a table's numbers. Raises ResultsError when the files are of different weights."""
-    weights: dict[str, str] = {}  # hash -> the first file with it
-    for stem, numbers in some.items():
-        if numbers.get("weights_sha256"):
-            weights.setdefault(numbers["weights_sha256"], stem)
-    if len(weights) > 1:
-        one, other, *_ = weights.items()
-        raise ResultsError(
-            f"{one[1]}.json and {other[1]}.json are in one table but of different weights ({one[0][:8]}, "
-            f"{other[0][:8]}): measure one of them again or remove it"
-        )
-    return "".join(
-        f"- `{stem}.json`: `{numbers['command']}`, {_weights(numbers)}commit {numbers['commit'][:12]}, "
-        f"{numbers['date'][:10]}, {numbers['device']}\n"
-        for stem, numbers in some.items()
-    )
-
-
-def _weights(numbers: Numbers) -> str:
-    hashes = numbers.get("weights_sha256")  # of several networks, separated by commas
-    return f"weights {', '.join(f'`{each[:8]}`' for each in hashes.split(', '))}, " if hashes else ""

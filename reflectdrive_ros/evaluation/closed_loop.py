@@ -1,7 +1,7 @@
 """`reflectdrive eval --closed-loop`: planners drive in closed loop in the proving ground.
 
-Each drive is one generated town with reactive traffic, or one seed of traffic on a map (`--map FILE`) or in the towns
-of a judge (`--judge carla`). The engine plans at 10 Hz and the ego follows its plans. Time is simulated: a planner is
+Each drive is one generated town with reactive traffic, or one seed of traffic on a map (`--map FILE`) or in towns
+of others (`--judge carla`). The engine plans at 10 Hz and the ego follows its plans. Time is simulated: a planner is
 never late, and a drive depends on its seed only, not on the machine. No town of a closed loop is part of a scene set.
 
 With `--random-weights` each learned planner drives once more with random weights, with `--only-random-weights` only so:
@@ -306,7 +306,9 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         "--map", type=Path, metavar="FILE", help="closed loop: drive on this map: Lanelet2 (.osm) or OpenDRIVE (.xodr)"
     )
     place.add_argument(
-        "--judge", metavar="NAME", help=f"closed loop: drive in towns of others: {', '.join(worlds.TOWNS)}"
+        "--judge",
+        metavar="NAME",
+        help=f"closed loop: drive in towns of others, all for development: {', '.join(worlds.TOWNS)}",
     )
     parser.add_argument(
         "--only-random-weights",

@@ -1,8 +1,8 @@
-"""The worlds of a closed loop: generated towns, a map file, or the towns of a judge.
+"""The worlds of a closed loop: generated towns, a map file, or the towns of others (`--judge`).
 
-A judge is a set of towns that this package did not draw. No planner is trained on them, and no setting is chosen by
-them: `carla-development` has other towns of the same author for that. They are read from their own PyPI package, never
-from a copy.
+These are towns that this package did not draw. No planner is trained on them, but both sets are for development:
+settings were chosen in the towns of `carla-development`, and code was changed by what drives in those of `carla`
+showed. They are read from their own PyPI package, never from a copy.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TOWNS = {
     "carla": ("Town04", "Town05", "Town06"),
     "carla-development": ("Town01", "Town02", "Town03", "Town07", "Town10HD"),
 }
-# The files give town streets the limits of highways (up to 65 mph); a planner of town traffic is judged at 50 km/h.
-JUDGE_LIMIT_MPS = 50 / 3.6
+# The files give town streets the limits of highways (up to 65 mph); a planner of town traffic drives at most 50 km/h.
+LIMIT_MPS = 50 / 3.6
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def of_map(path: Path) -> Worlds:
 
 
 def of_judge(name: str) -> Worlds:
-    """The worlds of a judge. Raises UserError for an unknown one, and where its package is not installed."""
+    """Towns of others. Raises UserError for an unknown name, and where their package is not installed."""
     if name not in TOWNS:
         raise UserError(f"--judge {name} is unknown: give one of {', '.join(TOWNS)}")
     package = importlib.util.find_spec(PACKAGE)
@@ -69,7 +69,7 @@ def of_judge(name: str) -> Worlds:
         )
     folder = Path(package.origin).parent / FOLDER
     maps = tuple(folder / f"{town}.xodr.gz" for town in TOWNS[name])
-    return Worlds(name, maps, JUDGE_LIMIT_MPS, {path.name: _hash(path) for path in maps})
+    return Worlds(name, maps, LIMIT_MPS, {path.name: _hash(path) for path in maps})
 
 
 def _hash(path: Path) -> str:

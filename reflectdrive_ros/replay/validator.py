@@ -2,9 +2,9 @@
 
 Implemented from the source of `autoware_planning_validator_trajectory_checker` (thresholds of its shipped parameter
 file), not compared by running it. Shape checks use the plan resampled to 1 m, as there. Two checks locate the car on
-the plan: Autoware's trajectory_processor prepends the path already driven before the validator (`trajectory_extender`),
-so these checks use such an extended plan. Without it a plan starts 0.1 s ahead of the car, which from 10 m/s on exceeds
-the limit; `raw_forward_shift_m` is that value.
+the plan; they use it as extended by the path already driven, which Autoware's trajectory_processor does where its
+`trajectory_extender` is on (autoware_launch has it off). Without it a plan starts 0.1 s ahead of the car, which from
+10 m/s on exceeds the limit; `raw_forward_shift_m` is that value.
 
 Autoware's validator does not check z and pitch. Two checks of our own do: the plan begins at the vehicle's height
 (`height_deviation_m`), and its pitch is the slope of the line through its points (`pitch_deviation_rad`).
@@ -62,7 +62,7 @@ LIMITS = {
     "height_deviation_m": 0.2,  # of the plan, continued back to the car, from the odometry; ours, as the next
     "pitch_deviation_rad": 0.1,  # mean pitch of neighbouring points and the slope between them
 }
-RAW_FORWARD_SHIFT = "raw_forward_shift_m"  # for information: Autoware's extender precedes the validator
+RAW_FORWARD_SHIFT = "raw_forward_shift_m"  # for information: as it is where Autoware's extender is off
 
 
 def margins(frames: Sequence[ReplayFrame], wheel_base_m: float) -> dict[str, Margin]:

@@ -1,5 +1,5 @@
 """`reflectdrive bench headroom --model DIR --train SET`: what edits of a planner's plans could gain, and how much of it
-its network can know.
+its network's features tell.
 
 The plan of the most probable goal is changed by pairs of smooth offsets (`plan_changes`), and all plans are scored in
 the recorded future. For each of four changes (pace, delay, lateral offset, bulge) the table has
@@ -7,7 +7,8 @@ the recorded future. For each of four changes (pace, delay, lateral offset, bulg
 - the curvature: the score that a change of one standard deviation costs whichever way it goes;
 - the slope: what the better direction gains per standard deviation of the change, as standard deviation over scenes;
 - the share of the slopes' variance that is predicted from the network's features of the finished plan by ridge
-  regression, cross-validated: what the network knows of which direction is better. The rest is the future.
+  regression, cross-validated, with the best of RIDGE on the same folds: at most what the features tell of which
+  direction is better. The rest is what they lack, of the present too: map and agents tell much more.
 
 With slope s and curvature c a change z gains s z - c z^2. Within reach is the gain of the change that is best for all
 scenes alike, by the mean slope, and what the predictions add to it by choosing for each scene.
