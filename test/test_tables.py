@@ -90,7 +90,7 @@ def test_sentences_are_stacked_below_the_names_of_their_row():
     table = make_table(("", "state", "found", "what to do"), [(*names, sentence, sentence)], texts=2)
     text = assert_whole(table)
     assert text.startswith(
-        "NVIDIA driver · MISSING (optional)\n    found       launch and demo set it themselves; every other process that"
+        "NVIDIA driver · MISSING (optional)\n    found       launch and demo set it themselves; every other process"
     )
     assert len(text.splitlines()) == 5
 
