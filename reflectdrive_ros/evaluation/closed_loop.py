@@ -6,7 +6,7 @@ never late, and a drive depends on its seed only, not on the machine. No town of
 
 With `--random-weights` each learned planner drives once more with random weights, with `--only-random-weights` only so:
 what choice and repair do alone. A drive that fails is listed in the table and sets exit code 1. `--worst N` writes a
-page of the N worst incidents of each planner, drawn from above.
+page of the N worst incidents of each planner, drawn from above, to `--out`.
 
 Route completion is the progress along the route divided by the distance that the speed limits allow in the same time.
 It stays below 100 % because of curves, traffic lights and other vehicles. Distances are measured along the driven path.
@@ -56,6 +56,7 @@ SCORE_EVERY_S = 1.0
 SEEDS = 10
 DURATION_S = 60.0
 PAGE = "worst.html"
+FOLDER = Path("out/worst")  # of the page
 PLAN_SCORES = (*SUB_SCORES, "tlc")  # parts of the PDM score of a plan, by their names in a ScoreCard
 
 
@@ -372,13 +373,15 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         metavar="N",
         help="closed loop: write a page of the N worst incidents of each planner to --out",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"closed loop: folder of the page {PAGE} of --worst")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help=f"closed loop: folder of the page {PAGE} of --worst (default: {FOLDER})"
+    )
 
 
 def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
     """Exit code 0, or 1 when a drive broke off. Raises UserError, OSError."""
-    if (args.worst is None) != (args.out is None):
-        raise UserError("--worst N and --out DIR belong together: give both or neither")
+    if args.out is not None and args.worst is None:
+        raise UserError("--out DIR is the folder of the page of --worst: add --worst N")
     where = _worlds(args)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     only_random = args.only_random_weights
@@ -391,12 +394,13 @@ def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, 
     content = {"random_weights": random_weights, **where.numbers(), **table_metrics(driven)}
     write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
     console.print(_table(driven))
-    if args.out is not None:
+    if args.worst is not None:
+        folder = args.out or FOLDER
         found = [incident for result in driven.results for incident in result.incidents]
-        args.out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         text = worst_page.render(worst_page.worst(found, args.worst), config.vehicle)
-        (args.out / PAGE).write_text(text, encoding="utf-8")
-        console.print(f"{len(found)} incidents; the worst are drawn in {args.out / PAGE}")
+        (folder / PAGE).write_text(text, encoding="utf-8")
+        console.print(f"{len(found)} incidents; the worst are drawn in {folder / PAGE}")
     for (planner, seed), why in driven.failures.items():
         console.print(f"broken off: {planner}, seed {seed}: {why}")
     return 1 if driven.failures else 0

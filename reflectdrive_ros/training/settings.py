@@ -119,7 +119,7 @@ class CheckpointingConfig:
     validations: int = setting(
         8, "over the whole schedule, each at the next row of the log; 0: only at its end", 0, 10_000
     )
-    validation_scenes: int = setting(100, "the first scenes of the validation set", 1, 10**6)
+    validation_scenes: int = setting(100, "scenes of the validation set, spread over its families", 1, 10**6)
 
 
 @dataclass(frozen=True)
