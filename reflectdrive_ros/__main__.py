@@ -15,6 +15,12 @@ from .errors import Parser
 from .installing import import_advice
 from .stopping import run_process
 
+ABOUT = (
+    "Plans the motion of a car with learned planners that correct their own plans; every plan is checked, and an "
+    "unsafe one is repaired or replaced. The commands drive these planners in simulated towns and on recordings, "
+    "score, train and export them, and check an installation. The ROS 2 node starts with `ros2 launch reflectdrive "
+    "planner.launch.py`. To begin: `reflectdrive demo`."
+)
 # command -> (module with add_arguments(parser) and run(args) -> exit code, description). A module is imported when its
 # command is called: a laptop without ROS can score, a car without scipy can plan.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -69,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = Parser(prog="reflectdrive", description=__doc__)
+    parser = Parser(prog="reflectdrive", description=ABOUT)
     parser.add_argument("--version", action="version", version=f"reflectdrive {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     chosen = next((word for word in argv if not word.startswith("-")), "")

@@ -133,7 +133,7 @@ def test_two_clusters_show_nothing_however_clear_they_look():
     found = compared(a, a + 5.0, np.arange(300) // 150)
     assert found.interval is None
     assert not found.shown
-    assert found.p == 0.5  # two clusters agree by chance every other time
+    assert found.p is None
 
 
 def test_the_p_value_of_few_clusters_counts_every_pattern_of_signs():

@@ -288,7 +288,7 @@ def test_the_command_trains_and_goes_on_with_one_log(folder, tmp_path, monkeypat
     assert numbers["validation"] == card["validation"]
     assert numbers["command"]
     with (tmp_path / "run" / LOG).open() as file:
-        assert [int(row["step"]) for row in csv.DictReader(file)] == [2, 4, 6, 8]
+        assert [int(row["step"]) for row in csv.DictReader(file)] == [1, 2, 4, 6, 8]
     assert "PDMS" in capsys.readouterr().out
     assert (tmp_path / "run" / train_state.WEIGHTS).exists()
 

@@ -209,10 +209,12 @@ def command(*words):
     return wrapper.command()(run)(args)
 
 
-def test_the_command_writes_the_numbers_of_its_table(tmp_path, capsys):
+def test_the_command_writes_the_numbers_of_its_table_and_the_page_of_its_worst_incidents(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "drive.json"
     words = ("--closed-loop", "--planner", "constant_velocity", "--seeds", 1, "--duration", 2, "--json", file)
-    assert command(*words, "--first-seed", 3) == 0
+    assert command(*words, "--first-seed", 3, "--worst", 2) == 0
+    assert (tmp_path / closed_loop.FOLDER / closed_loop.PAGE).exists()
     written = json.loads(file.read_text())
     assert written["planner"] == "constant_velocity"
     assert set(closed_loop.MEASURES) | {"drives", "km", "verdicts", "failures", "command", "version"} <= written.keys()

@@ -157,7 +157,7 @@ def test_a_planner_with_eyes_sees_the_images_and_no_planner_the_future(tmp_path,
 
 
 def test_families_and_a_limit(folder):
-    assert evaluate(folder, limit=9).names[-1] == "test-00001-000"
+    assert evaluate(folder, limit=9).names[-1] == "test-00001-001"  # the first curve: of families as large, by name
     some = evaluate(folder, families={"curve", "bicycle"})
     assert set(some.families) == {"curve"}
     assert some.names == [f"test-{k:05d}-001" for k in range(3)]
@@ -248,6 +248,26 @@ def test_a_set_that_is_not_there_is_made_first(by_hand, tmp_path, capsys):
     assert "making" not in capsys.readouterr().err
 
 
+def test_a_limit_makes_the_shards_it_needs_and_scores_the_same_scenes_when_the_set_is_whole(by_hand, tmp_path, capsys):
+    def told(name, *more):
+        file = tmp_path / name
+        assert command(eval, "--scenes", "val", "--planner", "constant_velocity", "--json", file, *more) == 0
+        return json.loads(file.read_text()), capsys.readouterr().err
+
+    few, err = told("few.json", "--limit", 8)
+    (place,) = (tmp_path / "sets").iterdir()
+    assert f"the set 'val' is not whole in {place}: making its first 10 of 20 scenes" in err
+    assert [path.name for path in place.glob("*.tar")] == ["val-00000.tar"]
+    assert few["scenes"] == 8
+    assert few["left_out"] == []
+    assert "making" not in told("again.json", "--limit", 8)[1]
+    whole, err = told("whole.json")
+    assert "making it, 20 scenes" in err
+    assert whole["scenes"] == 20
+    later, _ = told("later.json", "--limit", 8)
+    assert later["drivers"] == few["drivers"]
+
+
 def test_a_named_folder_without_a_set_is_refused_and_stays_as_it_is(by_hand, tmp_path, capsys):
     assert command(eval, "--scenes", tmp_path / "typo") == 2
     said = capsys.readouterr().err
@@ -281,6 +301,24 @@ def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys
     sentence = capsys.readouterr().err.strip().splitlines()[-1]
     assert "Traceback" not in sentence
     assert ("pip install" if case == "no sumo" else str(tmp_path)) in sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--closed-loop", "--scenes", "test"), "--scenes is for recorded scenes, and --closed-loop drives in worlds"),
+        (("--closed-loop", "--limit", 3), "--limit is for recorded scenes, and --closed-loop drives in worlds"),
+        (("--closed-loop", "--privilege", "words"), "--privilege is for recorded scenes, and --closed-loop drives in"),
+        (("--worst", 3), "--worst is for drives in closed loop: add --closed-loop, or leave it out"),
+        (("--scenes", "test", "--judge", "carla"), "--judge is for drives in closed loop: add --closed-loop"),
+    ],
+)
+def test_an_option_of_the_other_loop_is_refused_in_one_sentence(words, sentence, capsys):
+    assert command(eval, *words) == 2
+    heard = capsys.readouterr()
+    assert heard.err.count("\n") == 1
+    assert heard.err.startswith(sentence)
+    assert heard.out == ""
 
 
 def test_recordings_are_scored_whole(capsys):

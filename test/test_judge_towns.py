@@ -102,13 +102,13 @@ def test_a_town_of_others_can_be_driven_in():
         assert not world.drive.events
 
 
-def test_judge_and_map_exclude_each_other_and_a_page_needs_its_folder(eight, capsys):
+def test_judge_and_map_exclude_each_other_and_a_folder_is_of_a_page(eight, capsys):
     parser = argparse.ArgumentParser()
     closed_loop.add_arguments(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--judge", "carla", "--map", str(eight)])
-    assert __main__.run(["eval", "--closed-loop", "--worst", "3"]) == 2
-    assert "--worst N and --out DIR belong together" in capsys.readouterr().err
+    assert __main__.run(["eval", "--closed-loop", "--out", "worst"]) == 2
+    assert capsys.readouterr().err.endswith("--out DIR is the folder of the page of --worst: add --worst N\n")
 
 
 def incident(kind, severity, planner="a <b>"):

@@ -129,6 +129,18 @@ def test_without_ros_the_programs_of_ros2_run_are_one_sentence(name):
     assert done.stderr.startswith(f"{name} needs ROS 2, but there is no rclpy: source the setup.bash of ")
 
 
+def test_help_begins_with_what_the_program_does(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    usage, about, *_ = capsys.readouterr().out.split("\n\n")
+    assert ended.value.code == 0
+    assert usage.startswith("usage: reflectdrive")
+    text = " ".join(about.split())
+    assert text.startswith("Plans the motion of a car with learned planners")
+    (first,) = re.findall(r"To begin: `reflectdrive ([\w-]+)`", text)
+    assert first in COMMANDS
+
+
 @pytest.fixture
 def replays(tmp_path):
     """A folder as a replay leaves it behind, with a name that ASCII does not have."""

@@ -249,6 +249,17 @@ def test_the_script_of_the_page_draws_its_plans_without_an_error(tmp_path, draft
     assert ({"y 3", "0.6 m", "75 %"} <= set(said["texts"])) == drafts
 
 
+@pytest.mark.skipif(NODE is None, reason="node is not installed (apt install nodejs)")
+def test_the_address_names_the_plan_of_a_page_that_is_opened_and_of_one_that_is_open(tmp_path):
+    write_report(full_record(12), tmp_path / "report.html")
+    stub = Path(__file__).parent / "data" / "page_stub.js"
+    words = [NODE, stub, tmp_path / "report.html", "", "#plan=3", "#plan=12", "#numbers", "#plan=99"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    plans = re.findall(r"plan (\d+) of 12", " ".join(json.loads(done.stdout)["texts"]))
+    assert plans == ["3", "12", "12"]  # another address changes nothing; a number beyond the last is the last
+
+
 def test_the_page_needs_nothing_from_outside(tmp_path):
     write_report(full_record(3), tmp_path / "report.html")
     page = re.sub(r'"jpeg":"[^"]*"', "", (tmp_path / "report.html").read_text(encoding="utf-8"))

@@ -12,10 +12,13 @@ import tarfile
 from dataclasses import replace
 
 import hand_scenes
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from reflectdrive_ros.data import codec, shards
+from reflectdrive_ros.data.scene import FAMILIES
 from reflectdrive_ros.scoring.scorer import score
 
 CLOSE = 2 * codec.GRID
@@ -213,10 +216,33 @@ def test_images_only_where_asked_for(tmp_path):
 
 def test_families_and_a_limit(tmp_path):
     stored(tmp_path)
-    assert read(tmp_path, limit=7)[0][-1] == "test-00001-001"
+    assert len(read(tmp_path, limit=7)[0]) == 7
     assert read(tmp_path, families={"curve"})[0] == ["test-00000-001", "test-00001-001", "test-00002-001"]
-    assert read(tmp_path, families={"curve", "straight"}, limit=3)[0][-1] == "test-00001-000"
+    assert read(tmp_path, families={"curve", "straight"}, limit=3)[0][-1] == "test-00001-001"
     assert read(tmp_path, limit=0)[0] == read(tmp_path, families={"u_turn"})[0] == []
+
+
+def test_a_limit_is_spread_over_the_families_of_a_shard_as_the_shard_is(tmp_path):
+    families = [*["straight"] * 40, *["curve"] * 8, *["u_turn"] * 2]
+    scenes = [
+        hand_scenes.scene(f"test-00000-{k:03d}", family=family, images=False) for k, family in enumerate(families)
+    ]
+    note = shards.write_shard(tmp_path, "test-00000", shards.ShardContent.of(scenes), asked=50, made_by=MADE_BY)
+    shards.write_index(tmp_path, shards.Index("test", 50, (note,), MADE_BY))
+    names = read(tmp_path, limit=10)[0]
+    assert names == [f"test-00000-{k:03d}" for k in (*range(8), 40, 48)]
+    assert read(tmp_path, limit=20)[0] == [f"test-00000-{k:03d}" for k in (*range(16), *range(40, 43), 48)]
+    assert read(tmp_path, limit=5, families={"curve"})[0] == [f"test-00000-{k:03d}" for k in range(40, 45)]
+
+
+@hypothesis.given(st.dictionaries(st.sampled_from(sorted(FAMILIES)), st.integers(0, 60)), st.integers(0, 300))
+def test_quotas_add_up_to_the_limit_and_leave_no_family_out_that_fits(available, limit):
+    quotas = shards.family_quotas(available, limit)
+    assert quotas.keys() == available.keys()
+    assert sum(quotas.values()) == min(limit, sum(available.values()))
+    assert all(0 <= quotas[family] <= count for family, count in available.items())
+    if limit >= len(available):
+        assert all(quotas[family] for family, count in available.items() if count)
 
 
 def test_the_index_tells_what_is_there(tmp_path):

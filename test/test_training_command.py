@@ -1,6 +1,7 @@
 """The command that trains: its settings, its log, its signals and the public weights it begins with."""
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -159,10 +160,36 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
     assert run_tiny(command(sets, out, "--steps", "8", yaml=TINY)) == 0
     with (out / run_log.LOG).open() as file:
         rows = list(csv.DictReader(file))
-    assert [int(row["step"]) for row in rows] == [2, 4, 6, 8]
+    assert [int(row["step"]) for row in rows] == [1, 2, 4, 6, 8]
     assert all(float(row["loss"]) > 0 for row in rows)
     assert list((out / "tensorboard").iterdir())
     assert (out / train_state.WEIGHTS).exists()
+
+
+def test_the_losses_of_the_first_steps_are_told_at_once_and_validation_waits_until_the_end(sets, tmp_path):
+    out, shown = tmp_path / "run", Console(file=io.StringIO(), width=400)
+    given = command(sets, out, "--steps", "6", yaml="data: {batch: 4}\ncheckpointing: {validation_scenes: 2}\n")
+    assert train_run.run_with_network(given, train_run._config(given), network(), shown, shown) == 0
+    lines = shown.file.getvalue().splitlines()
+    assert [line.split(",")[0] for line in lines if ": loss " in line] == ["step 1", "step 2", "step 5", "step 6"]
+    assert [line.split(",")[0] for line in lines if "PDMS" in line] == ["step 6"]
+    with (out / run_log.LOG).open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == [1, 2, 5, 6]
+    assert all(float(row["scenes_per_s"]) > 0.0 for row in rows)
+
+
+def test_what_the_weights_of_another_run_lack_is_told_by_module(sets, tmp_path):
+    first, published = tmp_path / "first", tmp_path / "published"
+    assert run_tiny(command(sets, first, "--steps", "1", yaml=TINY)) == 0
+    published.mkdir()
+    for name in (train_state.WEIGHTS, "card.json"):
+        shutil.copy(first / name, published / name)
+    shown = Console(file=io.StringIO(), width=400)
+    given = command(sets, tmp_path / "next", "--steps", "1", "--init-from", str(published), yaml=TINY)
+    assert train_run.run_with_network(given, train_run._config(given), network(), shown, shown) == 0
+    (line,) = [line for line in shown.file.getvalue().splitlines() if "--init-from" in line]
+    assert line.endswith("initialised as in a new run: aux_heads (11 parameters)")
 
 
 def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):

@@ -106,7 +106,7 @@ def drive_worlds(args: argparse.Namespace, config: Config, errors: Console) -> W
 
 
 def score_scenes(args: argparse.Namespace, config: Config, errors: Console) -> Work:
-    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors, args.limit)
 
     def work(workers: Workers) -> str:
         quiet = Console(quiet=True)

@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if there is nothing to decode."""
     config = cli_args.configuration(args)
-    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors, args.limit)
     set_name = shards.index_of(folder).set
     rows, ceilings = measure(folder, config, args.limit, errors)
     numbers = {name: summary(some, rows[CONFIGURED]) for name, some in rows.items()}

@@ -70,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--planner", default="reflectdrive2", choices=tuple(UNCORRECTED), help="planner (default: reflectdrive2)"
     )
-    parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
+    parser.add_argument(
+        "--limit", type=arguments.positive_int(10**6), metavar="N", help="scenes, spread over the families of the set"
+    )
     parser.add_argument("--privilege", default="route", choices=("words", "route"), help="inputs of the planner")
     arguments.add_workers_arguments(parser, "--workers", 2, "processes")
     arguments.add_settings_argument(parser)
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if there is nothing to plan for."""
     config = override_dotted(Config(planner=args.planner), arguments.settings_of(args.settings))
     models = {str(folder): _model(folder, config) for folder in args.model}
-    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors, args.limit)
     rows = measure(folder, models, config, args.privilege, args.limit, args.workers, errors)
     numbers = summarise(rows)
     content = {"set": shards.index_of(folder).set, "privilege": args.privilege, "rows": numbers}

@@ -19,6 +19,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -91,7 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scenes", default="val", metavar="NAME|DIR", help="a scene set, real_tracks or real_tracks:DIR (default: val)"
     )
-    parser.add_argument("--limit", type=arguments.positive_int(1_000_000), help="the first N scenes or moments")
+    parser.add_argument(
+        "--limit", type=arguments.positive_int(1_000_000), help="N scenes, spread over families, or the first N moments"
+    )
     parser.add_argument("--families", nargs="+", metavar="NAME", help="only scenes of these families or sites")
     parser.add_argument("--workers", type=arguments.positive_int(256), default=1, help="to make a set that is missing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
@@ -115,20 +118,19 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 def _cases(args: argparse.Namespace, errors: Console) -> Iterator[Case]:
-    name, _, folder = args.scenes.partition(":")
-    if name == real_tracks.NAME:
-        found = recorded_cases(Path(folder) if folder else real_tracks.default_folder(), args.families)
-    else:
-        found = scene_cases(open_loop.resolve_scene_set(args.scenes, args.workers, errors), args.families, errors)
-    for index, case in enumerate(found):
-        if args.limit is not None and index >= args.limit:
-            return
-        yield case
+    name, _, recordings = args.scenes.partition(":")
+    if name != real_tracks.NAME:
+        limit = None if args.families else args.limit
+        folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors, limit)
+        yield from scene_cases(folder, args.families, args.limit, errors)
+        return
+    found = recorded_cases(Path(recordings) if recordings else real_tracks.default_folder(), args.families)
+    yield from islice(found, args.limit)
 
 
-def scene_cases(folder: Path, families: list[str] | None, errors: Console) -> Iterator[Case]:
+def scene_cases(folder: Path, families: list[str] | None, limit: int | None, errors: Console) -> Iterator[Case]:
     """The scenes of a set."""
-    for scene in shards.read(folder, images=False, families=families, on_damage=errors.print):
+    for scene in shards.read(folder, images=False, families=families, limit=limit, on_damage=errors.print):
         seen, until = scene.tracks.present[:, NOW], slice(0, NOW + STEPS[-1] + 1)
         tracks = scene.tracks
         speeds_mps = np.abs(tracks.speeds_mps[seen, until])

@@ -84,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_scenes_argument(parser, "val")
     parser.add_argument("--planner", default="reflectdrive2", choices=tuple(LEARNED), help="planner")
     parser.add_argument("--privilege", default="route", choices=privilege.PRIVILEGES, help="inputs of the planner")
-    parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
+    parser.add_argument(
+        "--limit", type=arguments.positive_int(10**6), metavar="N", help="scenes, spread over the families of the set"
+    )
     arguments.add_workers_arguments(parser, "--workers", 2, "processes")
     arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
@@ -100,7 +102,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     if args.card and not config.model.file.endswith(".safetensors"):
         raise ConfigError("--card writes into the card of weights: give --model RUN/weights.safetensors")
     check_network(config, cli_args.network_for(config, args.planner, random_weights=False))
-    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors, args.limit)
     found = measure(folder, config, args.privilege, args.limit, args.workers, errors)
     numbers = summarise(found)
     content = {

@@ -70,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", metavar="NAME", help="of the graphs: auto, cpu, cuda ..")
     parser.add_argument("--threads", type=arguments.process_count(), default=1, metavar="N", help="of each")
     cli_args.add_scenes_argument(parser, "test")
-    parser.add_argument("--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its first scenes")
+    parser.add_argument(
+        "--limit", type=arguments.positive_int(), default=1000, metavar="N", help="its scenes, spread over families"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planner and score (YAML)")
     arguments.add_settings_argument(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     config = load(args.config) if args.config else Config()
     config = override_dotted(config, arguments.settings_of(args.settings, SETTINGS))
     network, eager, config = both_networks(args, config)
-    folder = open_loop.resolve_scene_set(args.scenes, 1, errors)
+    folder = open_loop.resolve_scene_set(args.scenes, 1, errors, args.limit)
     numbers = {
         "backend": args.backend,
         "backend_description": getattr(network, "backend_description", ""),

@@ -72,7 +72,9 @@ class SceneResult:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = HelpFormatter
     cli_args.add_scenes_argument(parser, "val")
-    parser.add_argument("--limit", type=arguments.positive_int(10**6), metavar="N", help="the first scenes only")
+    parser.add_argument(
+        "--limit", type=arguments.positive_int(10**6), metavar="N", help="scenes, spread over the families of the set"
+    )
     parser.add_argument(
         "--families", nargs="+", metavar="NAME", help="scenes of these families only, such as high_lateral_acceleration"
     )
@@ -120,7 +122,7 @@ def _plan(
     args: argparse.Namespace, config: Config, variants: list[Variant], errors: Console
 ) -> tuple[dict[str, Any], list[Table]]:
     """Numbers and tables, open loop. Raises SetError."""
-    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors, None if args.families else args.limit)
     found = measure(folder, variants, config, args.privilege, args.families, args.limit, args.workers, errors)
     groups = group_scenes(found)
     steps = config.reflexdiffusion.steps

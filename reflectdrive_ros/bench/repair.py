@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if scenes or model are missing."""
     config = cli_args.configuration(args)
     network = token_network(load_network(config.model, decoding_config(config)), config.model.file, "bench repair")
-    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors, args.limit)
     set_name = shards.index_of(folder).set
     untrained = None
     if args.random_weights:

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr if scenes or model are missing."""
     config = replace(cli_args.configuration(args), planner=args.planner)
     network = token_network(load_network(config.model, decoding_config(config)), config.model.file, "bench step")
-    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
+    folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors, args.limit)
     scenes = shards.read(folder, images=True, limit=args.limit, on_damage=errors.print)
     observations = [observe(scene, "objects") for scene in track_progress(scenes, "reading", errors, args.limit)]
     if not observations:

@@ -163,7 +163,7 @@ def _difference_of(
 def verdict(name: str, found: Difference) -> str:
     """In words."""
     if found.interval is None:
-        return f"too few clusters for a result ({found.clusters} of {CLUSTERS_MIN})"
+        return "too few clusters"
     if not found.shown:
         return NO_DIFFERENCE
     return "B better" if (found.difference < 0) == MEASURES[name].less_is_better else "A better"
@@ -183,7 +183,7 @@ def numbers(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[
                 "b": round(one.mean_b, 6),
                 "difference": round(one.difference, 6),
                 "difference_95": None if one.interval is None else [round(end, 6) for end in one.interval],
-                "p": round(one.p, 6),
+                "p": None if one.p is None else round(one.p, 6),
                 "shown": one.shown,
             }
             for name, one in found.items()
@@ -200,10 +200,11 @@ def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
 
         ends = "-" if one.interval is None else f"{shown(one.interval[0], '+')} .. {shown(one.interval[1], '+')}"
         counts = (measure.heading, str(one.pairs), str(one.clusters), shown(one.mean_a), shown(one.mean_b))
-        return (*counts, shown(one.difference, "+"), ends, f"{one.p:.4f}", verdict(name, one))
+        p = "-" if one.p is None else f"{one.p:.4f}"
+        return (*counts, shown(one.difference, "+"), ends, p, verdict(name, one))
 
     title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
-    headings = ("", "plans", "clusters", "A", "B", "B - A", "95 %", "p", "")
+    headings = ("", "plans", "clusters", "A", "B", "B - A", "95 %", "p", "result")
     return make_table(headings, (row(name, one) for name, one in found.items()), title)
 
 

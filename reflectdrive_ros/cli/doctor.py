@@ -42,9 +42,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
 
 def _table(findings: list[Finding]) -> Table:
     colours = {State.OK: "green", State.WARN: "yellow", State.MISSING: "red"}
-    table = make_table(("", "state", "found", "what to do"), (), texts=4)
-    for column in table.columns:
-        column.no_wrap, column.overflow = False, "fold"
+    table = make_table(("", "state", "found", "what to do"), (), texts=2)
     for finding in findings:
         state = Text(finding.state.value, colours[finding.state])
         if finding.state is State.MISSING and not finding.required:

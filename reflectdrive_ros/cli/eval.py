@@ -47,9 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = (real_tracks.NAME, *sets.SIZES)
     parser.add_argument(
         "--scenes",
-        default=real_tracks.NAME,
         metavar="NAME|DIR",
-        help=f"scene set {', '.join(names)}, or the folder of a set or of recordings",
+        help=f"scene set {', '.join(names)}, or the folder of a set or of recordings (default: {real_tracks.NAME})",
     )
     arguments.add_renamed_options(parser, {"set": "--scenes", "oracle": "--privilege"})
     parser.add_argument(
@@ -65,17 +64,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of planners and score (YAML)")
     arguments.add_settings_argument(parser)
     made = parser.add_argument_group("scene sets of the proving ground", "a missing set is generated first")
-    made.add_argument("--limit", type=arguments.positive_int(), metavar="N", help="score the first N scenes only")
+    made.add_argument(
+        "--limit",
+        type=arguments.positive_int(),
+        metavar="N",
+        help="score N scenes only: those of the first shards, spread over the scenario families as the set is",
+    )
     made.add_argument(
         "--privilege",
         nargs="+",
         type=privilege.parse,
         choices=PRIVILEGES,
-        default=["objects"],
         metavar="NAME",
         help="inputs beyond images: words (command, speed limit, instruction), route (also the route), "
         "objects (also the drivable area, and objects with their present velocities), logged (also their recorded "
-        "futures); several give one row each",
+        "futures); several give one row each (default: objects)",
     )
     parser.add_argument(
         "--families", nargs="+", metavar="NAME", help=f"only {', '.join(FAMILIES)}; of recordings: only these sites"
@@ -91,6 +94,8 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     cannot be written.
     """
     config = cli_args.configuration(args)
+    _refuse_options_of_the_other_loop(args)
+    args.scenes, args.privilege = args.scenes or real_tracks.NAME, args.privilege or ["objects"]
     if args.closed_loop:
         return closed_loop.run_closed_loop(args, config, console, errors)
     if not _are_recordings(args.scenes):
@@ -114,6 +119,16 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     for note in _notes(result):
         console.print(note)
     return 0
+
+
+def _refuse_options_of_the_other_loop(args: argparse.Namespace) -> None:
+    """Raises ConfigError for an option that the chosen loop does not read."""
+    names = ("scenes", "limit", "privilege", "families") if args.closed_loop else ("map", "judge", "worst", "out")
+    if (name := next((name for name in names if getattr(args, name) is not None), None)) is None:
+        return
+    if args.closed_loop:
+        raise ConfigError(f"--{name} is for recorded scenes, and --closed-loop drives in worlds: leave one of them out")
+    raise ConfigError(f"--{name} is for drives in closed loop: add --closed-loop, or leave it out")
 
 
 def _network(config: Config, driver: Driver) -> AnyNetwork | None:

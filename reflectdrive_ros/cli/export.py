@@ -6,7 +6,7 @@ printed hash. ONNX Runtime runs the graphs without torch. Of a denoiser, as its 
 denoiser.onnx and card.json, in float32 or int8.
 
 Quantised graphs may drive differently. With --precision int8 or fp8 graphs are written only after they have planned for
-the first scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than float32 graphs; the card holds both scores.
+scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than float32 graphs; the card holds both scores.
 Activation ranges are measured on another set (--calibrate DIR). With --precision bf16 the gate is optional.
 """
 
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive_int(),
         default=1000,
         metavar="N",
-        help="the first scenes of --gate",
+        help="scenes of --gate, spread over its families",
     )
     parser.add_argument(
         "--tensorrt",

@@ -13,12 +13,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from .. import arguments
-from ..command import command, make_list
+from ..command import command, make_list, make_table
 from ..config import Config, ConfigError
 from ..files import lock_folder
 from ..progress import ShownProgress
@@ -220,20 +219,9 @@ def table(numbers: dict[str, Any]) -> Table:
 
 def print_summary(summary: Mapping[str, Any], shown: Path, console: Console, errors: Console) -> None:
     """Prints the table, failures and the path of the report."""
-    table = Table(title=f"{len(summary['bags'])} bags · {summary['planner']}", title_justify="left", box=SIMPLE_HEAD)
-    for name in COLUMNS:
-        is_bag_column = name == "bag"
-        table.add_column(
-            name,
-            justify="left" if name in ("bag", "") else "right",
-            no_wrap=not is_bag_column,
-            min_width=12 * is_bag_column,
-        )
-    for k, one in enumerate(summary["bags"]):
-        row = [one["name"], one["state"], *cells(one)]
-        table.add_row(*row, end_section=k == len(summary["bags"]) - 1)
-    table.add_row("total", f"{summary['kept']} kept" if summary["kept"] else "", *cells(summary))
-    console.print(table)
+    rows = [(one["name"], one["state"], *cells(one)) for one in summary["bags"]]
+    total = ("total", f"{summary['kept']} kept" if summary["kept"] else "", *cells(summary))
+    console.print(make_table(COLUMNS, [*rows, (), total], f"{len(rows)} bags · {summary['planner']}", texts=2))
     for name, text in deadline_row(summary).items():
         console.print(f"{name}: {text}")
     for topics, bags in topic_groups(summary["bags"]).items():

@@ -10,6 +10,7 @@ all planners and vehicles.
 from __future__ import annotations
 
 import argparse
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def show(folder: Path, scenes: int, file: Path, console: Console) -> None:
     """Draws scenes spread over a set into one image. Raises SetError, OSError."""
     index = shards.index_of(folder)
     step = max(1, index.scenes // scenes)
-    some = list(shards.read(folder, images=True, limit=1 + step * (scenes - 1), on_damage=console.print))[::step]
+    every = shards.read(folder, images=True, on_damage=console.print)
+    some = list(islice(every, 0, 1 + step * (scenes - 1), step))
     if not some:
         raise SetError(f"{folder} holds no scene to show")
     _, encoded = cv2.imencode(".png", cv2.cvtColor(contact_sheet(some), cv2.COLOR_RGB2BGR))

@@ -83,6 +83,12 @@ class SceneSetSpec:
         return {f"{self.name}-{k:05d}": (k, size) for k, size in enumerate(sizes, first // step)}
 
 
+def first_part(wanted: SceneSetSpec, scenes: int) -> SceneSetSpec:
+    """The shards of a set that hold its first `scenes` scenes: a smaller set, which a later call completes."""
+    step = HARD_SHARD if wanted.name == "hard" else SHARD
+    return replace(wanted, size=min(wanted.size, -(-scenes // step) * step))
+
+
 def made_by(options: Mapping[str, Any], first: int = 0) -> dict[str, Any]:
     """What determines the bytes of a set besides its name and size: version, libraries, arithmetic, sampler options.
 

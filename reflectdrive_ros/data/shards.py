@@ -299,8 +299,9 @@ def read(
     limit: int | None = None,
     on_damage: Callable[[str], None],
 ) -> Iterator[DrivingScene]:
-    """Scenes of a set in their order, only those of `families`, at most `limit`; one shard is in memory at a time.
+    """Scenes of a set in their order, only those of `families`; one shard is in memory at a time.
 
+    At most `limit`: all of the first shards, and of the last one as many as are missing, by `family_quotas`.
     `on_damage` gets one sentence for each shard that is damaged or missing; its scenes are skipped. Raises SetError if
     the folder holds no set.
     """
@@ -325,26 +326,32 @@ def read_shard(
     limit: int | None = None,
     on_damage: Callable[[str], None],
 ) -> Iterator[DrivingScene]:
-    """As `read`, of one shard; its number of scenes is compared with its note when all are read."""
+    """As `read`, of one shard: at most `limit` scenes by `family_quotas`, the first of each family.
+
+    Its number of scenes is compared with its note.
+    """
+    available = {name: count for name, count in note.families.items() if families is None or name in families}
+    left = Counter(available if limit is None else family_quotas(available, limit))
     try:
         content = content_of(folder, note)
     except SetError as fault:
         on_damage(str(fault))
         return
-    given = count = 0
+    count = 0
     try:
         for sample in samples_of(content, images=images):
             count += 1
-            if given == limit:
+            if limit is not None and not left.total():
                 continue
             try:
-                if families is not None and codec.meta_of(sample)["family"] not in families:
+                family = codec.meta_of(sample)["family"]
+                if (families is not None and family not in families) or (limit is not None and not left[family]):
                     continue
                 scene = codec.scene_of(sample, images=images)
             except codec.CodecError as fault:
                 on_damage(f"{folder / note.file}: {fault}")
                 continue
-            given += 1
+            left[family] -= 1
             yield scene
     except SetError as fault:
         on_damage(f"{folder / note.file}: {fault}")
@@ -352,6 +359,26 @@ def read_shard(
     if count != note.scenes:
         sentence = f"holds {count} scenes, expected {note.scenes} by its note"
         on_damage(f"{folder / note.file} {sentence}: remove it and make the set again")
+
+
+def family_quotas(available: Mapping[str, int], limit: int) -> dict[str, int]:
+    """How many scenes of each family to take, `limit` in all: shares as in `available`, but at least one of each family
+    where `limit` allows it.
+    """
+    total = sum(available.values())
+    if limit >= total:
+        return dict(available)
+    exact = {family: limit * count / total for family, count in available.items()}
+    least = 1 if limit >= len(available) else 0
+    quotas = {family: max(int(share), min(least, available[family])) for family, share in exact.items()}
+    while (missing := limit - sum(quotas.values())) > 0:  # the largest remainders
+        below = sorted(quotas, key=lambda family: (quotas[family] - exact[family], family))
+        for family in [family for family in below if quotas[family] < available[family]][:missing]:
+            quotas[family] += 1
+    while sum(quotas.values()) > limit:  # what rare families take, frequent ones give
+        givers = [family for family in quotas if quotas[family] > 1]
+        quotas[max(givers, key=lambda family: (quotas[family] - exact[family], family))] -= 1
+    return quotas
 
 
 class SceneReader:

@@ -5,7 +5,8 @@ of others (`--judge carla`). The engine plans at 10 Hz and the ego follows its p
 never late, and a drive depends on its seed only, not on the machine. No town of a closed loop is part of a scene set.
 
 With `--random-weights` each learned planner drives once more with random weights, with `--only-random-weights` only so:
-what choice and repair do alone. `--worst N` writes a page of the N worst incidents of each planner, drawn from above.
+what choice and repair do alone. `--worst N` writes a page of the N worst incidents of each planner, drawn from above,
+to `--out`.
 
 A drive that fails is listed in the table; it sets exit code 1, as do a process that died, an error in the log, and NaN.
 With many worlds the table lists the worst drives and the abnormal ones. With `--json FILE` finished drives are kept in
@@ -64,6 +65,7 @@ START_LIMIT_S, STEP_LIMIT_S = 300.0, 5.0  # processor time of a world's start an
 SEEDS = 10
 DURATION_S = 60.0
 PAGE = "worst.html"
+FOLDER = Path("out/worst")  # of the page
 ROWS_MAX = 30  # worlds of a planner in the table; of more only the worst and the abnormal ones
 WORST_ROWS = 10
 SENTENCES_MAX = 50  # on abnormal drives
@@ -321,13 +323,15 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         metavar="N",
         help="closed loop: write a page of the N worst incidents of each planner to --out",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"closed loop: folder of the page {PAGE} of --worst")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help=f"closed loop: folder of the page {PAGE} of --worst (default: {FOLDER})"
+    )
 
 
 def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
     """Exit code 0, or 1 when a drive was abnormal. Raises UserError, OSError."""
-    if (args.worst is None) != (args.out is None):
-        raise UserError("--worst N and --out DIR belong together: give both or neither")
+    if args.out is not None and args.worst is None:
+        raise UserError("--out DIR is the folder of the page of --worst: add --worst N")
     where = _worlds(args)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     only_random = args.only_random_weights
@@ -355,12 +359,13 @@ def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, 
         if finished is not None:
             finished.discard()
     console.print(_table(driven))
-    if args.out is not None:
+    if args.worst is not None:
+        folder = args.out or FOLDER
         found = [incident for result in driven.results for incident in result.incidents]
-        args.out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         text = worst_page.render(worst_page.worst(found, args.worst), config.vehicle)
-        (args.out / PAGE).write_text(text, encoding="utf-8")
-        console.print(f"{len(found)} incidents; the worst are drawn in {args.out / PAGE}")
+        (folder / PAGE).write_text(text, encoding="utf-8")
+        console.print(f"{len(found)} incidents; the worst are drawn in {folder / PAGE}")
     for line in _notes(driven):
         console.print(line)
     return 1 if driven.abnormal else 0

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
     """Exit code 0; 1 if scenes of the set are left out. Raises UserError when there is nothing to score, OSError of a
     file.
     """
-    folder = resolve_scene_set(args.scenes, args.workers, errors)
+    folder = resolve_scene_set(args.scenes, args.workers, errors, None if args.families else args.limit)
     set_name = shards.index_of(folder).set
     result = evaluate(
         folder,
@@ -87,8 +87,9 @@ def run(args: argparse.Namespace, config: Config, console: Console, errors: Cons
     return 1 if result.damages else 0
 
 
-def resolve_scene_set(scenes: str, workers: parallel.Workers, console: Console) -> Path:
-    """The folder of a scene set. `scenes` is a folder, or the name of a set, which is generated first where missing.
+def resolve_scene_set(scenes: str, workers: parallel.Workers, console: Console, limit: int | None = None) -> Path:
+    """The folder of a scene set. `scenes` is a folder, or the name of a set, which is generated first where missing:
+    all of it, or the first shards that hold `limit` scenes.
 
     Raises SetError, SumoMissing, OSError.
     """
@@ -100,13 +101,17 @@ def resolve_scene_set(scenes: str, workers: parallel.Workers, console: Console) 
             raise SetError(f"{shown(folder)} holds no scene set: name one of {names}, or make one there with `{make}`")
         return folder
     make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, images=True)
-    wanted = sets.SceneSetSpec(scenes, sets.SIZES[scenes], made_by)
+    whole = sets.SceneSetSpec(scenes, sets.SIZES[scenes], made_by)
+    wanted = whole if limit is None else sets.first_part(whole, limit)
     folder = sets.default_folder(scenes, made_by)
-    if not sets.is_complete(folder, wanted):
-        sentence = f"the set '{scenes}' is not whole in {folder}: making it, {wanted.size} scenes"
-        console.print(sentence)
-    scene_sets.ensure_scene_set(folder, wanted, make_shard, workers, console)
-    return folder
+    while True:
+        if not sets.is_complete(folder, wanted):
+            part = f"it, {wanted.size} scenes" if wanted == whole else f"its first {wanted.size} of {whole.size} scenes"
+            console.print(f"the set '{scenes}' is not whole in {folder}: making {part}")
+        index, _ = scene_sets.ensure_scene_set(folder, wanted, make_shard, workers, console)
+        if limit is None or index.scenes >= limit or wanted.size >= whole.size:
+            return folder
+        wanted = sets.first_part(whole, wanted.size + 1)  # a shard may hold fewer scenes than it was asked for
 
 
 @dataclass(eq=False)
@@ -203,7 +208,8 @@ def evaluate(
             for planner, reason in scene.failures.items():
                 result.failures.setdefault(planner, []).append(f"{scene.name}: {reason}")
         result.damages += parts[note.file].damages
-    result.damages += [f"{folder}/{fault}" for fault in index.faults]
+    if limit is None or len(result.names) < limit:
+        result.damages += [f"{folder}/{fault}" for fault in index.faults]
     if not result.names:
         said = "".join(f"; {damage}" for damage in result.damages[:1])
         raise SetError(f"{folder} holds no scene to score{said}")
@@ -211,7 +217,7 @@ def evaluate(
 
 
 def shard_tasks(index: Index, families: Collection[str] | None, limit: int | None) -> list[tuple[ShardNote, int]]:
-    """The shards to be scored, each with its number of scenes."""
+    """The shards to be scored, each with its number of scenes: the first ones that hold `limit` scenes together."""
     tasks = []
     for note in index.distinct:
         available = index.available(note, families)

@@ -439,7 +439,15 @@ window.addEventListener("keydown", e => {
   if (act) { e.preventDefault(); act(); }
 });
 function redraw() { readColours(); if (!frames.length) return; seek(now); drawStrip(); drawHistograms(); drawFilm(); }
+function planOfAddress() {  // report.html#plan=12 is the twelfth plan
+  const match = /^#plan=(\d+)$/.exec(location.hash);
+  return match ? clamp(Number(match[1]) - 1, 0, frames.length - 1) : null;
+}
 window.addEventListener("resize", redraw);
+window.addEventListener("hashchange", () => {
+  const plan = frames.length ? planOfAddress() : null;
+  if (plan !== null) go(plan);
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
 readColours();
@@ -449,8 +457,7 @@ if (frames.length) {
   $("slider").max = frames.length - 1;
   cameras(); legend(); keys(); histograms(); drive(); filmStrip();
   if (!Object.keys(sum.latency_ms).length) $("histograms").parentElement.hidden = true;
-  const asked = /^#plan=(\d+)$/.exec(location.hash);  // report.html#plan=12 opens the twelfth plan
-  now = asked ? clamp(Number(asked[1]) - 1, 0, frames.length - 1) : 0;
+  now = planOfAddress() || 0;
   redraw();
 } else {
   $("empty").hidden = false; $("replay").hidden = true; $("transport").hidden = true; $("details").open = true;

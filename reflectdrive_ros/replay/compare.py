@@ -38,7 +38,7 @@ class Difference:
     mean_a: float
     mean_b: float
     interval: tuple[float, float] | None  # of mean_b - mean_a, with 95 %; None with fewer than CLUSTERS_MIN clusters
-    p: float  # two-sided; of no difference
+    p: float | None  # two-sided; of no difference. None with fewer than CLUSTERS_MIN clusters
 
     @property
     def difference(self) -> float:
@@ -47,7 +47,9 @@ class Difference:
     @property
     def shown(self) -> bool:
         """Whether the interval leaves out 0, and the sign flips agree."""
-        return self.interval is not None and self.p < 1.0 - LEVEL and not self.interval[0] <= 0.0 <= self.interval[1]
+        if self.interval is None or self.p is None:
+            return False
+        return self.p < 1.0 - LEVEL and not self.interval[0] <= 0.0 <= self.interval[1]
 
 
 def pair_stamps(stamps_a_ns: Array, stamps_b_ns: Array) -> tuple[Array, Array]:
@@ -98,10 +100,10 @@ def difference(a: Array, b: Array, clusters: Array, generator: np.random.Generat
     _, index = np.unique(clusters, return_inverse=True)
     counts = np.bincount(index).astype(float)
     sums = np.bincount(index, weights=b - a)
-    interval = None
-    if len(sums) >= CLUSTERS_MIN:
-        interval = _interval(sums, counts, generator)
-    return Difference(len(a), len(sums), float(a.mean()), float(b.mean()), interval, _sign_flip_share(sums, generator))
+    means = len(a), len(sums), float(a.mean()), float(b.mean())
+    if len(sums) < CLUSTERS_MIN:
+        return Difference(*means, None, None)
+    return Difference(*means, _interval(sums, counts, generator), _sign_flip_share(sums, generator))
 
 
 def _interval(sums: Array, counts: Array, generator: np.random.Generator) -> tuple[float, float]:

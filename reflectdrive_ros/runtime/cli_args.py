@@ -45,7 +45,11 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     add_scenes_argument(parser, "test")
     arguments.add_renamed_options(parser, {"set": "--scenes"})
     parser.add_argument(
-        "--limit", type=arguments.positive_int(), default=300, metavar="N", help="scenes, the set's first"
+        "--limit",
+        type=arguments.positive_int(),
+        default=300,
+        metavar="N",
+        help="scenes, spread over the families of the set",
     )
     parser.add_argument(
         "--workers",

@@ -50,7 +50,7 @@ class VectorValidation:
 
 
 def load_validation(folder: Path, spec: VectorSpec, limit: int, on_damage: Callable[[str], None]) -> VectorValidation:
-    """The first `limit` scenes of a set. Raises SetError if there is none."""
+    """`limit` scenes of a set, spread over its families. Raises SetError if there is none."""
     scenes, inputs = [], []
     for scene in shards.read(folder, images=False, limit=limit, on_damage=on_damage):
         try:

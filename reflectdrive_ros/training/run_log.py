@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -36,13 +37,14 @@ class RunLog:
         on the metrics of a validation."""
         self.out, self.batch, self.columns, self.console, self.enabled = out, batch, columns, console, enabled
         self._summarize = summarize
-        self._seen: tuple[float, int] | None = None  # elapsed and step at the last row
-        self._loss = float("nan")
+        self._seen = (0.0, 0)  # elapsed and step at the last row
+        self._loss: float | None = None  # of the last row; None before the first
 
     def __enter__(self) -> RunLog:
         if self.enabled:
             found = train_state.read_progress(self.out)
             begun = 0 if found is None else found[0].step
+            self._seen = (0.0 if found is None else found[0].elapsed_s, begun)
             _drop_unsaved_rows(self.out / LOG, self.columns, begun)
             self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=begun)
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
@@ -59,17 +61,16 @@ class RunLog:
     def step(self, progress: train_state.Progress, at: float, scenes: int) -> None:
         if not self.enabled:
             return
-        if self._seen is None:
-            self._seen = (progress.elapsed_s, progress.step)
         rate = self._rate(progress)
         left_s = progress.elapsed_s * (1.0 - at) / max(at, 1e-9)
-        text = f"step {progress.step}, loss {self._loss:.3f}, {rate:.1f} scenes/s, {left_s / 60:.0f} min left"
+        loss = "" if self._loss is None else f", loss {self._loss:.3f}"
+        text = f"step {progress.step}{loss}, {rate:.1f} scenes/s, {left_s / 60:.0f} min left"
         self._bar.update(self._task, completed=at, text=text)
 
     def row(self, progress: train_state.Progress, values: Mapping[str, float]) -> None:
         if not self.enabled:
             return
-        self._loss = values["loss"]
+        is_first, self._loss = self._loss is None, values["loss"]
         row = {"step": progress.step, "minutes": progress.elapsed_s / 60.0, **values}
         row["scenes_per_s"] = self._rate(progress)
         self._seen = (progress.elapsed_s, progress.step)
@@ -85,7 +86,7 @@ class RunLog:
         known = {name: value for name, value in row.items() if not math.isnan(value)}
         for name in known.keys() - {"step", "minutes"}:
             self._board.add_scalar(f"train/{name}", known[name], progress.step)
-        if not self.console.is_terminal:
+        if is_first or not self.console.is_terminal:  # further losses are in the bar
             self.console.print(
                 f"step {progress.step}, {row['minutes']:.1f} min: "
                 + " ".join(f"{name} {known[name]:.3f}" for name in self.columns if name in known)
@@ -94,9 +95,9 @@ class RunLog:
 
     def missing_keys(self, names: Sequence[str]) -> None:
         if self.enabled and names:
-            self.console.print(
-                f"initialised from scratch, as the earlier run has no such parameters: {', '.join(names)}"
-            )
+            modules = Counter(name.removeprefix("net.").split(".")[0] for name in names)
+            parts = ", ".join(f"{module} ({count} parameters)" for module, count in modules.items())
+            self.console.print(f"not in the weights of --init-from, initialised as in a new run: {parts}")
 
     def validated(self, progress: train_state.Progress, metrics: Mapping[str, float]) -> None:
         if not self.enabled:
@@ -108,7 +109,7 @@ class RunLog:
 
     def _rate(self, progress: train_state.Progress) -> float:
         """Scenes per second since the last row."""
-        if self._seen is None or progress.elapsed_s <= self._seen[0]:
+        if progress.elapsed_s <= self._seen[0]:
             return 0.0
         return self.batch * (progress.step - self._seen[1]) / (progress.elapsed_s - self._seen[0])
 

@@ -113,9 +113,13 @@ class CheckpointingConfig:
     """Intervals of checkpoints, log rows and validations."""
 
     checkpoint_minutes: float = setting(5.0, "between two checkpoints", 0.0, 1e6)
-    log_steps: int = setting(20, "steps per row of the log", 1, 10**6)
-    validations: int = setting(8, "over the whole schedule; 0: none", 0, 10_000)
-    validation_scenes: int = setting(100, "the first scenes of the validation set", 1, 10**6)
+    log_steps: int = setting(
+        20, "steps per row of the log; the first steps and the last have rows of their own", 1, 10**6
+    )
+    validations: int = setting(
+        8, "over the whole schedule, each at the next row of the log; 0: only at its end", 0, 10_000
+    )
+    validation_scenes: int = setting(100, "scenes of the validation set, spread over its families", 1, 10**6)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from . import fsdp, schedule, train_state
 from .train_state import Progress
 
 NONFINITE_BATCH = "bad_batch.npz"
+FIRST_ROWS = (1, 2, 5, 10)  # steps with a row of the log, where they come before the first `log_steps`
 TABLES = ("camera", "instant", "slot", "route_position", "queries")  # learned tokens that are no nn.Embedding
 Clock = Callable[[], float]
 
@@ -182,6 +183,7 @@ class Trainer:
         began, saved = clock() - progress.elapsed_s, clock()
         sums: list[Tensor] = []
         halted = False
+        early_rows = [step for step in FIRST_ROWS if step < checkpointing.log_steps]
         with closing(self.job.batches(progress.step, self.fabric.global_rank, self.fabric.world_size)) as batches:
             for batch in batches:
                 at = schedule.progress(config.schedule, progress.step, progress.elapsed_s)
@@ -196,16 +198,18 @@ class Trainer:
                 progress = replace(progress, step=progress.step + 1, elapsed_s=elapsed_s)
                 at = schedule.progress(config.schedule, progress.step, elapsed_s)
                 self.reporter.step(progress, at, config.data.batch)
-                if progress.step % checkpointing.log_steps == 0:
-                    means = self.mean_of_processes(torch.stack(sums).nanmean(0)).tolist()
-                    self.reporter.row(progress, {**dict(zip(names, means, strict=True)), "rate": rate})
+                whole_row = progress.step % checkpointing.log_steps == 0
+                if whole_row or progress.step in early_rows:
+                    self._report_row(progress, names, sums, rate)
                     sums.clear()
-                if self._validation_is_due(progress, at):
+                if whole_row and self._validation_is_due(progress, at):
                     self._validate(progress)
                     progress = replace(progress, validations=progress.validations + 1)
                 if self._agreed(clock() - saved >= 60.0 * checkpointing.checkpoint_minutes):
                     self._save(progress)
                     saved = clock()
+        if sums:
+            self._report_row(progress, names, sums, rate)
         last = None
         if self.job.has_validation and not halted:
             last = self._validate(progress)
@@ -252,8 +256,13 @@ class Trainer:
             "go on from the last state with a lower optimizer.learning_rate"
         )
 
+    def _report_row(self, progress: Progress, names: Sequence[str], values: Sequence[Tensor], rate: float) -> None:
+        """A row of the log: means over the steps since the last row, and the learning rate."""
+        means = self.mean_of_processes(torch.stack(list(values)).nanmean(0)).tolist()
+        self.reporter.row(progress, {**dict(zip(names, means, strict=True)), "rate": rate})
+
     def _validation_is_due(self, progress: Progress, at: float) -> bool:
-        """Validations are spread evenly over the schedule; the last is at its end."""
+        """Validations are spread evenly over the schedule, each at a whole row of the log; the last is at its end."""
         wanted = self.job.config.checkpointing.validations
         return self.job.has_validation and at < 1.0 and at * wanted >= progress.validations + 1
 

@@ -36,7 +36,7 @@ class ValidationSet:
 
 
 def load_validation_set(folder: Path, shape: Shape, limit: int, on_damage: Callable[[str], None]) -> ValidationSet:
-    """The first `limit` scenes of a set. Raises SetError if there is none."""
+    """`limit` scenes of a set, spread over its families. Raises SetError if there is none."""
     scenes, inputs = [], []
     for scene in shards.read(folder, images=True, limit=limit, on_damage=on_damage):
         try:

@@ -1,11 +1,12 @@
-// node page_stub.js PAGE [STATE]: runs the script of an HTML page on a DOM that accepts every call, and prints as JSON
+// node page_stub.js PAGE [STATE [HASH ..]]: runs the script of an HTML page on a DOM that accepts every call, and prints as JSON
 // the texts that it wrote, the images that it drew and the number of calls to canvases. An error of the script ends it.
-// STATE: the file that `fetch` answers with, for the live page.
+// STATE: the file that `fetch` answers with, for the live page. HASH: the part of the address behind the page when it is
+// opened, and those that the user gives it afterwards.
 "use strict";
 const fs = require("fs"), vm = require("vm");
-const [page, state] = process.argv.slice(2);
+const [page, state, hash = "", ...hashes] = process.argv.slice(2);
 const scripts = [...fs.readFileSync(page, "utf8").matchAll(/<script[^>]*>([\s\S]*?)<\/script>/g)].map(found => found[1]);
-const texts = [], calls = {}, byId = {};
+const texts = [], calls = {}, byId = {}, listeners = {};
 
 function context() {
   return new Proxy({measureText: () => ({width: 10})}, {
@@ -43,11 +44,15 @@ class Image {
 const fetched = async name => ({json: async () => name === "state.json" ? JSON.parse(fs.readFileSync(state, "utf8")) : {version: 0, rings: []}});
 const world = {
   document: {getElementById: byName, createElement: element, documentElement: {}},
-  window: {addEventListener() {}, devicePixelRatio: 1, innerWidth: 1000, innerHeight: 800},
+  window: {addEventListener(name, act) { (listeners[name] = listeners[name] || []).push(act); }, devicePixelRatio: 1, innerWidth: 1000, innerHeight: 800},
   getComputedStyle: () => ({getPropertyValue: () => "#888"}), matchMedia: () => ({addEventListener() {}}),
-  location: {hash: ""}, performance: {now: () => 0}, requestAnimationFrame() {}, setTimeout, Image, fetch: fetched,
+  location: {hash}, performance: {now: () => 0}, requestAnimationFrame() {}, setTimeout, Image, fetch: fetched,
 };
 vm.runInNewContext(scripts[scripts.length - 1], world);
+for (const next of hashes) {
+  world.location.hash = next;
+  (listeners.hashchange || []).forEach(act => act());
+}
 setTimeout(() => {
   process.stdout.write(JSON.stringify({texts, images: calls.drawImage || 0, calls}));
   process.exit(0);

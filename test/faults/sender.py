@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -47,7 +48,7 @@ Alteration = Callable[[str, object], Iterable[object]]  # (key, message) -> the 
 @cache
 def straight_road() -> tuple[CameraFrame, ...]:
     """Images of a straight road, one per camera, with the rig that took them."""
-    *_, scene = shards.read(SCENES, images=True, limit=STRAIGHT + 1, on_damage=sys.exit)
+    scene = next(islice(shards.read(SCENES, images=True, on_damage=sys.exit), STRAIGHT, None))
     return scene.cameras[-len(CAMERAS) :]
 
 
