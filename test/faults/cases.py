@@ -318,7 +318,7 @@ def many_lights():
 
 
 LIT_MAP = {"inputs__drivable_type": "map"}  # the settings of a car that reads Autoware's map from its topic
-LINE_AHEAD_M, LINE_NEAR_M = 90.0, 28.0  # the stop line when its map is sent, and when the fault begins
+LINE_AHEAD_M, LINE_NEAR_M = 100.0, 38.0  # the stop line when its map is sent, and when the fault begins
 NOT_OBEYED = "a plan crosses the stop line of a red light"
 
 
@@ -548,7 +548,7 @@ CASES = (
     ),
     Case(
         "map_damaged", "half a map message while a red light is ahead",
-        damage_map, repair_map, "the map before it stays in use", 3.0, LIT_MAP,
+        damage_map, repair_map, "the map before it stays in use", 5.0, LIT_MAP,
         before=red_light_ahead, after=stops_at_the_line,
     ),
     Case("limit_0", "a speed limit of 0", limit(0.0), limit(50.0)),
