@@ -17,6 +17,7 @@ import test_fuzz as fuzz
 from autoware_internal_planning_msgs.msg import VelocityLimit
 from autoware_map_msgs.msg import LaneletMapBin
 from autoware_perception_msgs.msg import TrafficLightElement, TrafficLightGroup, TrafficLightGroupArray
+from autoware_planning_msgs.msg import LaneletPrimitive, LaneletRoute, LaneletSegment
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import CAMERAS, camera_info, image, jpeg, ns, odometry, predicted_objects, raw, route, tf_static
@@ -93,7 +94,7 @@ def every_field(message):
     if isinstance(message, cdr.Message):
         for name in message._kind.fields:
             every_field(getattr(message, name))
-    elif isinstance(message, (list, cdr.Items)):
+    elif isinstance(message, (list, cdr.Items, cdr.WalkedItems)):
         for item in message:
             every_field(item)
 
@@ -201,8 +202,13 @@ def test_a_node_plans_on_between_bad_messages():
             core.receive(key, rng.bytes(int(rng.integers(0, 300))), ns(now))
         assert core.step(ns(now)).report.source is PlanSource.PLANNER
     assert {s.level for s in core.statuses(ns(now)) if "refused" in s.values} >= {Level.WARN}
+    latched = {"route", "tf_static", *(f"camera_info {camera}" for camera in CAMERAS)}
     later = ns(now + 4.0)
-    assert not any("messages refused" in s.message for s in core.statuses(later))  # and forgotten when it is over
+    named = {s.name for s in core.statuses(later) if "messages refused" in s.message}
+    assert latched <= named <= {*latched, "instruction", "max_velocity"}  # those are not sent again by themselves
+    for key, message in [*fuzz.good(now + 4.0), ("instruction", String(data="go"))]:
+        core.receive(key, serialize_message(message), later)
+    assert not any("messages refused" in s.message for s in core.statuses(later))  # and forgotten with a good one
 
 
 @pytest.mark.parametrize(
@@ -272,19 +278,85 @@ def test_more_transforms_than_are_read_are_refused_and_those_before_them_stay():
     many.transforms = [many.transforms[0]] * (ITEMS_MAX["tf_static"] + 1)
     assert core.receive("tf_static", serialize_message(many), ns(1.0)) is None
     (status,) = (s for s in core.statuses(ns(1.0)) if s.name == "tf_static")
-    assert "a message of more than 1000 items is not read: send fewer" in status.message
+    assert "a message of at least 1001 items is not read, at most 1000 are: send fewer" in status.message
     for key, message in fuzz.good(1.1):
         if key != "tf_static":
             core.receive(key, serialize_message(message), ns(1.1))
     assert core.step(ns(1.1)).report.source is PlanSource.PLANNER
 
 
-def test_a_route_that_is_too_long_is_not_replaced_by_the_one_before():
+def as_sent(points):
+    return serialize_message(route([(k, 0.0) for k in range(points)]))
+
+
+def test_a_route_of_almost_20000_points_is_driven():
+    core = PlanningCore(config(**KINDS[0]), Clock())
+    for key, message in fuzz.good(1.0):
+        core.receive(key, as_sent(19_999) if key == "route" else serialize_message(message), ns(1.0))
+    report = core.step(ns(1.0)).report
+    assert (report.source, report.reason) == (PlanSource.PLANNER, "")
+    assert core.inputs._cache.route[2].poses[-1, 0] == 19_998.0
+    assert {s.name: s.level for s in core.statuses(ns(1.0))}["route"] is Level.OK
+
+
+def test_a_route_of_more_points_is_refused_with_both_numbers_and_the_car_drives_on_along_the_one_before():
     core = set_out(KINDS[0])
-    core.receive("route", serialize_message(route([(k, 0.0) for k in range(20_001)])), ns(1.0))
-    snapshot = core.collect_inputs(ns(1.0)).snapshot
-    assert snapshot.observation is None
-    assert any("a message of more than 20000 items is not read" in problem for problem in snapshot.problems)
+    core.receive("route", as_sent(20_001), ns(1.0))
+    sentence = (
+        "a message of at least 20001 items is not read, at most 20000 are: send fewer; the one before it stays in use"
+    )
+    for seconds in (1.1, 10.0):
+        for key, message in fuzz.good(seconds):
+            if key != "route":
+                core.receive(key, serialize_message(message), ns(seconds))
+        assert core.step(ns(seconds)).report.source is PlanSource.PLANNER
+        status = {s.name: s for s in core.statuses(ns(seconds))}["route"]
+        assert (status.level, sentence in status.message) == (Level.WARN, True)
+    assert core.inputs._cache.route[2].poses[-1, 0] == 99.0  # of the route before
+    core.receive("route", as_sent(200), ns(10.0))
+    assert {s.name: s.level for s in core.statuses(ns(10.0))}["route"] is Level.OK
+
+
+def test_without_a_route_before_it_one_that_is_too_long_stops_the_car_with_both_numbers():
+    core = PlanningCore(config(**KINDS[0]), Clock())
+    for key, message in fuzz.good(1.0):
+        core.receive(key, as_sent(20_001) if key == "route" else serialize_message(message), ns(1.0))
+    report = core.step(ns(1.0)).report
+    assert report.source is PlanSource.STOP
+    assert "route: a message of at least 20001 items is not read, at most 20000 are: send fewer" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("make", "items"),
+    [
+        (lambda: route([(k, 0.0) for k in range(50)]), 50),
+        (lambda: predicted_objects(1.0, *[(k, 0.0, 0.0, 5.0, 4.5) for k in range(40)]), 3 * 40),  # class and path each
+        (lambda: lights_of(30, 5), 30 + 30 * 5),
+        (lambda: lanelet_route_of(20, 6), 20 + 20 * 6),
+        (lambda: tf_static(), 3),
+    ],
+    ids=["path", "objects", "lights", "lanelet route", "tf"],
+)
+def test_every_item_of_a_message_counts_once_however_often_it_is_read(make, items):
+    message = make()
+    content, kind = serialize_message(message), type(message)
+    for _ in range(2):
+        read = cdr.read(content, kind, items)
+        for _ in range(2):
+            same(read, message)
+    with pytest.raises(cdr.TooLarge, match=f"at least [0-9]+ items is not read, at most {items - 1} are"):
+        cdr.read(content, kind, items - 1)
+
+
+def lights_of(groups, lamps):
+    some = [TrafficLightElement(color=TrafficLightElement.RED)] * lamps
+    rows = [TrafficLightGroup(traffic_light_group_id=key, elements=some) for key in range(groups)]
+    return TrafficLightGroupArray(traffic_light_groups=rows)
+
+
+def lanelet_route_of(segments, lanes):
+    lane = LaneletPrimitive(id=1, primitive_type="lane")
+    return LaneletRoute(segments=[LaneletSegment(preferred_primitive=lane, primitives=[lane] * lanes)] * segments)
 
 
 # --- images ----------------------------------------------------------------------------------------------------------

@@ -281,7 +281,7 @@ def test_ignored_objects_are_in_the_diagnostics():
     assert "ignored: 1 longer than 40 m" in status.message
 
 
-def test_a_message_too_large_to_be_read_takes_its_input_away_until_the_next_one():
+def test_objects_too_large_to_be_read_are_unknown_until_the_next_ones_and_of_routes_the_one_before_stays():
     made = ready(inputs__message_max_mb=0.1)
     instant(made, 1.0)
     assert made.snapshot(ns(1.05)).agents is not None
@@ -297,7 +297,11 @@ def test_a_message_too_large_to_be_read_takes_its_input_away_until_the_next_one(
     assert made.snapshot(ns(1.2)).agents is not None
     made.receive("route", bytes(120_000), ns(1.25))
     instant(made, 1.3)
-    assert "0.12 MB is not read" in made.snapshot(ns(1.3)).problems[0]
+    assert made.snapshot(ns(1.3)).observation is not None
+    status = next(s for s in made.statuses(ns(1.3)) if s.name == "route")
+    assert status.level is Level.WARN
+    assert "a message of 0.12 MB is not read, at most 0.1 MB are" in status.message
+    assert "the one before it stays in use" in status.message
 
 
 @pytest.mark.parametrize("points", [[], [(0.0, 0.0)], [(3.0, 3.0)] * 4])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import VelocityLimit
 from autoware_perception_msgs.msg import TrafficLightElement, TrafficLightGroupArray
+from autoware_planning_msgs.msg import LaneletPrimitive
 from light_maps import APPROACH, EXIT, JUNCTION, STOP_X_M, TURNING, crossing
 from map_archives import archive, map_message
 from messages import LIGHT_GROUP, acceleration, ns, odometry, route, traffic_lights
@@ -366,7 +367,7 @@ def test_a_thousand_lamps_hold_the_node_for_less_than_50_ms_and_many_more_are_re
     assert min(took) < 0.05
     assert made.receive("lights", of(900), ns(1.1)) is None
     status = {line.name: line for line in made.statuses(ns(1.1))}["traffic_lights"]
-    assert "a message of more than 4000 items is not read: send fewer" in status.message
+    assert "a message of at least 2005 items is not read, at most 2000 are: send fewer" in status.message
 
 
 # --- limits and goal -------------------------------------------------------------------------------------------------
@@ -432,3 +433,24 @@ def test_a_car_past_its_goal_asks_for_a_new_one(drawn, path):
     )
     assert found.ego is not None  # enough for a stop plan
     assert seen_at(made, 1.2, x=279.0).observation is not None
+
+
+def test_a_lanelet_route_of_almost_20000_items_is_driven_and_a_longer_one_leaves_it_in_force(drawn):
+    """Items are its segments and all lanelets of them."""
+
+    def with_lanelets(items):
+        message = route_message(*WHOLE_ROUTE)
+        for segment in message.segments:
+            segment.primitives = [segment.preferred_primitive]
+        others = items - 2 * len(message.segments)
+        message.segments[0].primitives += [LaneletPrimitive(id=10**6 + k) for k in range(others)]
+        return serialize_message(message)
+
+    made = car(drawn())
+    assert made.receive("route", with_lanelets(19_999), ns(1.0)) is not None
+    assert seen_at(made, 1.0).observation is not None
+    assert made.receive("route", with_lanelets(20_001), ns(1.1)) is None
+    assert seen_at(made, 1.1).observation is not None
+    status = {line.name: line for line in made.statuses(ns(1.1))}["route"]
+    assert status.level is Level.WARN
+    assert "a message of at least 20001 items is not read, at most 20000 are" in status.message

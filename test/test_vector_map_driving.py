@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from map_archives import archive, cut, map_message, scrambled
 from messages import acceleration, ns, odometry, route
+from rclpy.serialization import serialize_message
 from rich.console import Console
 from scenes import Clock
 from test_inputs import small
@@ -105,32 +106,74 @@ def test_an_observation_by_the_topic_is_the_one_by_the_file():
     np.testing.assert_array_equal(seen[0].drivable.distance_m, seen[1].drivable.distance_m)
 
 
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        (lambda: map_message(b""), "the map cannot be read: it is empty"),
-        (lambda: map_message(cut(0.4)), "the map cannot be read: lanelet2 says 'input stream error'"),
-        (lambda: map_message(frame="odom"), "the map is in frame 'odom', expected 'map'"),
-    ],
-)
-def test_a_map_that_cannot_be_used_stops_the_car_until_a_good_one_comes(message, words):
+DAMAGED = [
+    (lambda: map_message(b""), "the map cannot be read: it is empty"),
+    (lambda: map_message(cut(0.4)), "the map cannot be read: lanelet2 says 'input stream error'"),
+    (lambda: map_message(frame="odom"), "the map is in frame 'odom', expected 'map'"),
+]
+
+
+@pytest.mark.parametrize(("message", "words"), DAMAGED)
+def test_without_a_map_before_it_one_that_cannot_be_used_stops_the_car_until_a_good_one_comes(message, words):
     config, inputs = lanelet_car()
     core = PlanningCore(config, Clock())
     core.inputs = inputs
     inputs.put("route", the_route(), 0)
-    reports = []
-    for k, sent in enumerate((map_message(), message(), map_message())):
+    for k, sent in enumerate((message(), map_message())):
         inputs.put("map", sent, 0)
         inputs.wait_idle()
         odometry_now = drive()[0][20 * k]
         now_ns = convert.stamp_ns(odometry_now.header)
         inputs.put("odometry", odometry_now, now_ns)
-        reports.append(core.step(now_ns).report)
-        lines = {status.name: status for status in inputs.statuses(now_ns)}
-        assert (words in lines["map"].message) == (k == 1)
-        assert lines["map"].values["refused"] == str(int(k > 0))
-    assert [report.source for report in reports] == [PlanSource.PLANNER, PlanSource.STOP, PlanSource.PLANNER]
-    assert words in reports[1].reason
+        report, status = core.step(now_ns).report, {status.name: status for status in inputs.statuses(now_ns)}["map"]
+        assert (report.source, status.level) == [(PlanSource.STOP, Level.ERROR), (PlanSource.PLANNER, Level.OK)][k]
+        assert (words in report.reason, words in status.message) == ((k == 0,) * 2)
+
+
+@pytest.mark.parametrize(("message", "words"), DAMAGED)
+def test_after_a_map_that_cannot_be_used_the_car_drives_on_by_the_one_before_and_says_so_until_a_good_one_comes(
+    message, words
+):
+    _, inputs = lanelet_car(inputs__drivable_type="map")
+    inputs.put("route", the_route(), 0)
+    inputs.put("map", map_message(), 0)
+    for k in range(2):
+        inputs.wait_idle()
+        drive_on(inputs, k)
+    first = inputs._newest_map()
+    inputs.put("map", message(), 0)
+    for k in range(2, 6):  # 0.4 s apart
+        inputs.wait_idle()
+        snapshot, lines = drive_on(inputs, k)
+        assert snapshot.observation.drivable is not None
+        assert inputs._newest_map() is first
+        assert lines["map"].level is Level.WARN
+        assert f"{words}" in lines["map"].message
+        assert "the map before it stays in use" in lines["map"].message
+        assert lines["map"].values["refused"] == "1"
+        assert {lines[name].level for name in ("route", "drivable")} == {Level.OK}
+    inputs.put("map", map_message(), 0)
+    inputs.wait_idle()
+    _, lines = drive_on(inputs, 6)
+    assert lines["map"].level is Level.OK
+    assert inputs._newest_map() is first
+
+
+def test_bytes_that_are_no_map_message_are_reported_until_a_good_one_comes():
+    _, inputs = lanelet_car()
+    inputs.put("route", the_route(), 0)
+    inputs.put("map", map_message(), 0)
+    inputs.wait_idle()
+    whole = serialize_message(map_message())
+    assert inputs.receive("map", whole[: len(whole) // 2], 0) is None
+    for k in range(0, 20, 5):  # 6 s
+        snapshot, lines = drive_on(inputs, k)
+        assert snapshot.observation is not None
+        assert lines["map"].level is Level.WARN
+        assert "the one before it stays in use" in lines["map"].message
+    inputs.receive("map", whole, 0)
+    inputs.wait_idle()
+    assert drive_on(inputs, 20)[1]["map"].level is Level.OK
 
 
 def test_a_new_map_replaces_the_old_one_and_the_same_again_changes_nothing(two_lanes):
@@ -260,7 +303,7 @@ def test_a_bag_without_a_map_says_how_to_give_one(tmp_path):
 
 
 @pytest.mark.dds
-def test_the_node_takes_map_and_route_from_autoware_and_survives_a_broken_map(tmp_path):
+def test_the_node_takes_map_and_route_from_autoware_and_drives_on_by_them_after_a_broken_map(tmp_path):
     config, _ = lanelet_car(inputs__drivable_type="map", engine__deadline_ms=2000.0, engine__watchdog_ms=400.0)
     config = replace(config, planner="route_follower", speed_limit_mps=4.0)
     harness = Harness(config, ["map", "route", "odometry"], ("trajectory", "status", "diagnostics"))
@@ -289,6 +332,10 @@ def test_the_node_takes_map_and_route_from_autoware_and_survives_a_broken_map(tm
     def drives(status, lines):
         return status.source == status.SOURCE_PLANNER and lines["drivable"] == "from the map"
 
+    def drives_and_warns(status, lines):
+        warning = "the map cannot be read" in lines["map"] and "the map before it stays in use" in lines["map"]
+        return drives(status, lines) and warning
+
     try:
         with running_node(config, {}, log, sim_time=False) as process:
             harness.wait_for_node(process, log)
@@ -301,9 +348,9 @@ def test_the_node_takes_map_and_route_from_autoware_and_survives_a_broken_map(tm
             assert np.hypot(*(ends[-1] - ends[0])) > 3.0
             assert np.abs(geometry.project(line, ends)[1]).max() < 0.5
             harness.inputs["map"].publish(map_message(scrambled(0)))
-            until(stopped("the map cannot be read"))
+            until(drives_and_warns)
             harness.inputs["map"].publish(map_message())
-            until(drives)
+            until(lambda status, lines: drives(status, lines) and "cannot be read" not in lines["map"])
             assert process.poll() is None
     finally:
         harness.close()

@@ -39,7 +39,7 @@ class LightRecord:
 
     def __init__(self, lanelets: LaneletMap, max_age_s: float) -> None:
         self._lanelets, self._max_age_s = lanelets, max_age_s
-        self._memory = LightMemory()
+        self._memory = LightMemory(max_age_s, red_stays=False)
         self._samples: deque[LightSample] = deque()
 
     def put(self, message: object) -> None:
@@ -48,7 +48,7 @@ class LightRecord:
         if self._samples and stamp_ns <= self._samples[-1].stamp_ns:
             return
         self._memory.put(stamp_ns, states_by_group(message))
-        states = self._memory.by_lanelet(self._lanelets.lights, stamp_ns, self._max_age_s, red_stays=False)
+        states = self._memory.by_lanelet(self._lanelets.lights, stamp_ns)
         red = frozenset(lanelet for lanelet, state in states.items() if state is LightState.RED)
         self._samples.append(LightSample(stamp_ns, red))
 
@@ -59,7 +59,7 @@ class LightRecord:
     def clear(self) -> None:
         """Another clock."""
         self._samples.clear()
-        self._memory = LightMemory()
+        self._memory = LightMemory(self._max_age_s, red_stays=False)
 
     def red_lights(self, ego: EgoState, route: Array) -> RedLights:
         """The lanelets of the route (L, 3), ego frame, that are red at 0, 0.1, .. 4 s after the ego's stamp.

@@ -9,8 +9,8 @@ of numbers are views of the bytes, so that a large image is not copied.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,7 +46,7 @@ class TooLarge(BadMessage):
 class Buffer:
     """The bytes of one message after their header."""
 
-    __slots__ = ("data", "items_left", "little", "size")
+    __slots__ = ("data", "items", "items_max", "little", "size", "walked")
 
     def __init__(self, content: bytes, items_max: int) -> None:
         if len(content) < HEADER_BYTES or content[0] != 0 or content[1] not in (0, 1):
@@ -54,7 +54,16 @@ class Buffer:
         self.data = memoryview(content)[HEADER_BYTES:]
         self.little = content[1] == 1
         self.size = len(self.data)
-        self.items_left = items_max
+        self.items, self.items_max = 0, items_max
+        self.walked: dict[tuple[int, SequenceLayout], tuple[list[int], int]] = {}  # by offset and sequence
+
+    def count_items(self, items: int) -> None:
+        """Raises TooLarge where the message holds more than `items_max`."""
+        self.items += items
+        if self.items > self.items_max:
+            raise TooLarge(
+                f"a message of at least {self.items} items is not read, at most {self.items_max} are: send fewer"
+            )
 
     def run(self, at: int, align: int, size: int) -> int:
         """Where `size` bytes begin that stand at or after `at`, aligned. Raises BadMessage where they are not there."""
@@ -145,29 +154,34 @@ class SequenceLayout:
         return count, at, at + count * size
 
     def end(self, source: Buffer, at: int) -> int:
-        count, at, end = self._begin(source, at)
-        if end is not None:
-            return end
-        if count * self._element.least > source.size - at:
-            raise BadMessage(f"it declares {count} items in {source.size - at} bytes")
-        source.items_left -= count
-        if source.items_left < 0:
-            raise TooLarge("it holds too many items")
+        count, first, end = self._begin(source, at)
+        return self._walk(source, at, count, first)[1] if end is None else end
+
+    def _walk(self, source: Buffer, at: int, count: int, first: int) -> tuple[list[int], int]:
+        """The offset of each of the elements, from `first` on, and where the last one ends. A sequence is walked, and
+        its items are counted, once."""
+        if (walked := source.walked.get((at, self))) is not None:
+            return walked
+        if count * self._element.least > source.size - first:
+            raise BadMessage(f"it declares {count} items in {source.size - first} bytes")
+        source.count_items(count)
+        offsets, end, element_end = [], first, self._element.end
         for _ in range(count):
-            at = self._element.end(source, at)
-        return at
+            offsets.append(end)
+            end = element_end(source, end)
+        source.walked[at, self] = offsets, end
+        return offsets, end
 
     def read(self, source: Buffer, at: int) -> tuple[Any, int]:
-        count, at, end = self._begin(source, at)
+        count, first, end = self._begin(source, at)
         if self._kinds and end is not None:
-            return np.frombuffer(source.data, self._kinds[source.little], count, at if count else 0), end
+            return np.frombuffer(source.data, self._kinds[source.little], count, first if count else 0), end
         if end is not None:
-            return Items(self._element, source, at, count), end
-        made = []
-        for _ in range(count):
-            item, at = self._element.read(source, at)
-            made.append(item)
-        return made, at
+            return Items(self._element, source, first, count), end
+        offsets, end = self._walk(source, at, count, first)
+        if isinstance(self._element, StructLayout):
+            return WalkedItems(self._element, source, offsets), end
+        return [self._element.read(source, offset)[0] for offset in offsets], end
 
 
 class StructLayout:
@@ -252,6 +266,26 @@ class Items(Sequence[Any]):
         return np.frombuffer(self._source.data, kind, self._count * size, self._at).reshape(self._count, size)
 
 
+class WalkedItems(Sequence[Any]):
+    """Structures of different sizes, made when the first of them is read."""
+
+    def __init__(self, element: StructLayout, source: Buffer, offsets: Sequence[int]) -> None:
+        self._element, self._source, self._offsets = element, source, offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._messages[index]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    @cached_property
+    def _messages(self) -> list[Message]:
+        return [Message(self._element, self._source, offset) for offset in self._offsets]
+
+
 def merge_runs(parts: Any) -> tuple[tuple[int, int, Layout | None], ...]:
     """(alignment, bytes, None) of each run of numbers of one size, (0, 0, part) of what has no fixed size."""
     steps: list[tuple[int, int, Layout | None]] = []
@@ -304,7 +338,8 @@ def _field_layout(kind: Any) -> Layout:
 def read(content: bytes, kind: type, items_max: int) -> Any:
     """The message of class `kind` in serialised bytes.
 
-    `items_max`: limit of structures and texts in its sequences, which take 1 to 2 us each. Raises BadMessage for bytes
+    `items_max`: limit of structures and texts in its sequences, which take 1 to 2 us each, those of nested sequences
+    included; structures of one fixed size, such as poses, are not counted. Raises BadMessage for bytes
     that are not such a message, and TooLarge: one sentence.
     """
     part = message_layout(kind)
@@ -314,9 +349,9 @@ def read(content: bytes, kind: type, items_max: int) -> Any:
         if spare > PADDING_MAX:
             raise BadMessage(f"{spare} bytes are left")
     except TooLarge:
-        raise TooLarge(f"a message of more than {items_max} items is not read: send fewer") from None
+        raise
     except BadMessage as fault:
         raise BadMessage(
             f"{len(content)} bytes are no {part.name}: {fault}: send this type, in the version that is installed here"
         ) from None
-    return part.read(source, 0)[0]
+    return Message(part, source, 0)

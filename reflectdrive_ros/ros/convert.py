@@ -7,6 +7,7 @@ converts everything it uses: loops over objects collect plain floats, and numpy 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any
 
 import cv2
@@ -148,13 +149,13 @@ def static_transforms(message: Any) -> dict[str, tuple[str, Array]]:
     """child frame -> (parent frame, (4, 4) parent_from_child) of a tf2_msgs/TFMessage; unusable ones are left out."""
     found = {}
     for transform in message.transforms:
-        t, q = transform.transform.translation, transform.transform.rotation
+        x, y, z, *quaternion = transform_numbers(transform.transform)
         try:
-            matrix = rotations.matrix_from_quaternion((q.x, q.y, q.z, q.w))
+            matrix = rotations.matrix_from_quaternion(quaternion)
         except ValueError:
             continue
-        matrix[:3, 3] = t.x, t.y, t.z
-        if np.isfinite(matrix).all():
+        matrix[:3, 3] = x, y, z
+        if all(map(isfinite, (x, y, z))):
             found[transform.child_frame_id.lstrip("/")] = (transform.header.frame_id.lstrip("/"), matrix)
     return found
 
@@ -265,6 +266,14 @@ def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, c
     agents = Agents(poses, velocities, sizes, kind[order].astype(np.int64), paths, PREDICTED_DT_S)
     ids = tuple(bytes(usable[i].object_id.uuid) for i in order)
     return MapAgents(stamp_ns(message.header), agents, ignored, ids)
+
+
+def transform_numbers(transform: Any) -> tuple[float, ...]:
+    """x, y, z of the translation and the quaternion's x, y, z, w of a geometry_msgs/Transform."""
+    if hasattr(transform, "first_numbers"):  # cdr.Message
+        return tuple(transform.first_numbers(7))
+    t, q = transform.translation, transform.rotation
+    return t.x, t.y, t.z, q.x, q.y, q.z, q.w
 
 
 def pose_and_speed(pose: Any, twist: Any) -> tuple[float, ...]:

@@ -59,7 +59,6 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
     "See [troubleshooting](troubleshooting.md#a-message-of-170-mb-is-not-read)": ("MB is not read",),
     "Send a route of at most 20,000 points, fewer objects, paths and classes, or at most 1000 transforms per message": (
         "items is not read",
-        "it holds too many items",
     ),
     "A node publishes ever new frames on `/tf_static`: stop it": ("frames in all are not kept",),
     "Publish odometry, route, objects and map in `output.map_frame`. If all are in another frame, such as `odom` "
@@ -114,6 +113,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
     "Likewise; or use a network that was trained with `data.camera_dropout`": ("of the network is missing",),
     "A camera is missing or covers nothing. The network was trained for that; repair the camera": ("… is black: …",),
     "Nothing": (
+        "baseline without a network",
         "what its fisheye sees",
         "the cameras are those of the network",
         "re-projected into the network's cameras",
@@ -219,7 +219,21 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "… m from … to …",
     ),
     "Correct the map": ("has no length: correct the map",),
+    "The car stops. Localisation jumped, or the route is of another place: drive the car back or set a goal from where "
+    "it is. On [roads of many lanes](on_a_car.md#distance-from-the-route) raise `route.max_distance_m`": (
+        "m from its route, at most",
+    ),
+    "Likewise: the car is near the limit and was beyond it": ("from its route, which it had left",),
+    "The car stops. Publish the points of a path in driving direction, or set a goal that needs no turn on the spot": (
+        "the car faces against its route",
+    ),
+    "The car stops. Check that map and odometry are of one place and frame. A planner does not drive through car "
+    "parks: drive the car to a lane": ("outside of every lanelet",),
+    "Nothing at once: the readable one before it is used. Correct the sender": ("before it stays in use",),
     # --- lights
+    "Start the map again, or its sender: the car does not stop for these lights": ("their stop lines are unknown",),
+    "The light messages stopped, or localisation jumped: a red that was seen stays red until it is seen again, or for "
+    "this time": ("groups that were red count as red",),
     "The recognition has another map than this node: its lights have other ids and are not used": (
         "groups belong to no lanelet",
     ),
@@ -369,6 +383,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
     "The watchdog stopped the car: the planner hangs": ("the planner has been busy",),
     "The watchdog stopped the car: check the anchor camera": ("no new image",),
     "Nothing, at the start: the first images have not arrived": ("no step yet",),
+    "Only in the log: the sentence gives the reason": ("callback failed: …", "no plan is published: …"),
     "Only in the log: the publisher is best effort where the node requires reliable, or volatile where it "
     "requires transient local": ("its QoS cannot reach us",),
     "An error in this package while it started: the traceback is in the log. Please report it": (

@@ -36,6 +36,7 @@ START_OFFSET_MAX_M = 50.0  # a start further than this from its own lanelet is i
 CENTERLINE_TOLERANCE_M = (
     0.1  # a centreline nowhere further from the middle of its bounds was computed, or might have been
 )
+STOP_LINE_TOLERANCE_M = 2.0  # stop lines of two maps whose middles are closer than this are the same line
 
 NOT_AHEAD = "the route's goal is not ahead of its start: set a goal further on"
 
@@ -213,6 +214,16 @@ def _polygons_within(ring: Array) -> list[Any]:
     """Shapely polygons within a ring of points (N, 2); one that crosses itself is repaired."""
     polygon = shapely.make_valid(shapely.Polygon(ring)) if len(ring) >= 3 else None
     return [part for part in shapely.get_parts(polygon) if part.geom_type == "Polygon" and part.area > 0.01]
+
+
+def absent_stop_lines(stop_lines: Array, lights: MapLights) -> Array:
+    """(K, 2, 2) those of stop lines (N, 2, 2), map frame, that are none of these lights', each once."""
+    middles = shapely.points(stop_lines.mean(axis=1).round(1))
+    there = shapely.STRtree(shapely.points(lights.stop_lines.mean(axis=1)))
+    near, _ = there.query(middles, "dwithin", STOP_LINE_TOLERANCE_M)
+    absent = np.setdiff1d(np.arange(len(stop_lines)), near)
+    _, first = np.unique(shapely.get_coordinates(middles[absent]), axis=0, return_index=True)
+    return np.asarray(stop_lines[absent[np.sort(first)]])
 
 
 def lanelets_of_route(message: Any) -> set[int]:

@@ -70,7 +70,11 @@ class MapDrivableArea:
             self._coming = _Grid(here, route, task)
         if self._ready is None or np.hypot(*(self._ready.map_from_ego - here)[:2]) > GRID_OFFSET_MAX_M:
             raise BadMessage("the drivable space of the map is being computed")
-        grid, source = self._ready.made.result(), self.lanelets.source
+        fault, source = self._ready.made.exception(), self.lanelets.source
+        if fault is not None:  # of shapes that no map has, such as those of a damaged one
+            why = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+            raise BadMessage(f"the drivable space of {source.name} cannot be computed ({why}): correct the map")
+        grid = self._ready.made.result()
         if grid is None:
             raise BadMessage(f"{source.name} has no road near the car: {source.if_misplaced}")
         now_from_then = geometry.compose(geometry.invert(here), self._ready.map_from_ego)

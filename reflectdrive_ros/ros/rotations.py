@@ -5,6 +5,8 @@ tf_transformations is a thin wrapper around transforms3d that only exists as a R
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..domain import Array
@@ -42,7 +44,7 @@ def quaternion_from_yaw(yaw: float) -> Quaternion:
     return 0.0, 0.0, float(np.sin(0.5 * yaw)), float(np.cos(0.5 * yaw))
 
 
-def matrix_from_quaternion(xyzw: Quaternion) -> Array:
+def matrix_from_quaternion(xyzw: Sequence[float]) -> Array:
     """(4, 4) rotation. Raises ValueError for a quaternion that is zero or not finite."""
     q = np.asarray(xyzw, float)
     length = float(np.linalg.norm(q))

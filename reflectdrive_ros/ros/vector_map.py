@@ -1,4 +1,4 @@
-"""Autoware's map from its topic, read in the background in a separate process; the newest map is used.
+"""Autoware's map from its topic, read in the background in a separate process; the last readable map is used.
 
 The message holds a boost archive of lanelet2's C++ objects. `vector_map_reader.py` reads it in a child process, because
 malformed bytes can crash the reader; the result is plain arrays.
@@ -17,9 +17,12 @@ from concurrent.futures import Executor, Future, wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..documents import read_arrays
+from ..domain import Array
 from .convert import BadMessage, require_frame
-from .lanelet_map import LaneletMap, MapSource
+from .lanelet_map import LaneletMap, MapSource, absent_stop_lines
 from .lanelets import MapElements, unpack
 from .vector_map_reader import ERROR_FILE, RESULT_FILE
 
@@ -44,12 +47,13 @@ class VectorMap:
         self._lock = threading.Lock()
         self._reading: Future[None] | None = None
         self._read: tuple[bytes, LaneletMap] | None = None  # SHA-256 of its bytes
-        self._fault = NOT_YET
+        self._fault = NOT_YET  # why there is no map, or why the newest message is not used; empty if it is
+        self._lost_stop_lines: Array = np.zeros((0, 2, 2))
         self.refused = 0
 
     def put(self, message: Any) -> None:
-        """Starts to read an autoware_map_msgs/LaneletMapBin. Until it is read, the map before it stays in use: the car
-        need not stop when the map server restarts.
+        """Starts to read an autoware_map_msgs/LaneletMapBin. Until it is read, and if it cannot be read, the map before
+        it stays in use: the car need not stop when the map server restarts, and forgets no stop line.
         """
         if self._reading is not None:
             self._reading.cancel()  # a waiting map is no longer the newest
@@ -59,15 +63,26 @@ class VectorMap:
         self._reading = self._background.submit(self._take, message)
 
     def newest(self) -> LaneletMap:
-        """Raises BadMessage where there is none, or where the newest cannot be used."""
+        """The last readable one. Raises BadMessage where there is none."""
         with self._lock:
             if self._read is None:
                 raise BadMessage(self._fault)
             return self._read[1]
 
     def problem(self) -> str:
+        """Why there is no map; empty if there is one."""
         with self._lock:
             return "" if self._read is not None else self._fault
+
+    def remark(self) -> str:
+        """Why the newest message is not used in place of the map before it; empty if it is, and without a map."""
+        with self._lock:
+            return f"{self._fault}; the map before it stays in use" if self._read is not None and self._fault else ""
+
+    def lost_stop_lines(self) -> Array:
+        """(K, 2, 2) m, map frame: stop lines of lights of the maps until now that the map in use does not have."""
+        with self._lock:
+            return self._lost_stop_lines
 
     def wait_idle(self) -> None:
         """Wait until what was put has been read."""
@@ -81,19 +96,27 @@ class VectorMap:
             data = bytes(message.data)
             digest = hashlib.sha256(data).digest()
             if self._read is not None and self._read[0] == digest:
-                return  # the same map again: results computed from it stay valid
-            lanelets = LaneletMap(read_elements(data), SOURCE)
-            _ = lanelets.lights, lanelets.road  # stored in it
-            if self._with_lanes:
-                _ = lanelets.lane_segments  # stored in it
-            read, fault = (digest, lanelets), ""
+                read = self._read  # the same map again: results computed from it stay valid
+            else:
+                lanelets = LaneletMap(read_elements(data), SOURCE)
+                _ = lanelets.lights, lanelets.road  # stored in it
+                if self._with_lanes:
+                    _ = lanelets.lane_segments  # stored in it
+                read = digest, lanelets
         except BadMessage as why:
-            read, fault = None, str(why)
+            self._refuse(str(why))
         except Exception as why:  # any error must become a diagnostic
-            read, fault = None, f"the map cannot be read: {type(why).__name__}: {why}"
+            self._refuse(f"the map cannot be read: {type(why).__name__}: {' '.join(str(why).split())}")
+        else:
+            before = [] if self._read is None else [self._lost_stop_lines, self._read[1].lights.stop_lines]
+            lost = absent_stop_lines(np.concatenate([np.zeros((0, 2, 2)), *before]), read[1].lights)
+            with self._lock:
+                self._read, self._fault, self._lost_stop_lines = read, "", lost
+
+    def _refuse(self, fault: str) -> None:
         with self._lock:
-            self._read, self._fault = read, fault
-            self.refused += read is None
+            self._fault = fault
+            self.refused += 1
 
 
 def read_elements(data: bytes) -> MapElements:

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from ..domain import Array
 from .lanelets import elements_of, pack
 
 ARCHIVE_FILE, RESULT_FILE, ERROR_FILE = "map.bin", "lanelets.npz", "fault.txt"
 MEMORY_BYTES = 4 << 30  # a map of 60 MB (20,000 lanelets, a million points) takes 0.8 GB
 CPU_S = 60  # such a map takes 7 s
 FILE_BYTES = 2 << 30
+STEP_MAX_M = 10_000.0  # a longer step in a line is damage, and lanes with a point every 2 m would fill the memory
 NICENESS = 10  # the planner has priority
 TOO_LARGE = (
     f"it is malformed, or takes more than {MEMORY_BYTES >> 30} GB to read: set inputs.lanelet_map to the .osm file"
@@ -79,7 +81,22 @@ def read(data: bytes, file: Path) -> dict[str, Any]:
         raise UnreadableMap("it holds no lanelet: give Autoware a map with lanelets")
     if not all(np.isfinite(arrays[name]).all() for name in ("points", "area_points")):
         raise UnreadableMap("it has points at NaN or infinity: correct the map")
+    step_m = longest_step_m(arrays["points"], arrays["ends"])
+    if step_m > STEP_MAX_M:
+        raise UnreadableMap(
+            f"a line of it has two points {step_m:.3g} m apart, at most {STEP_MAX_M:g} m are read: correct the map, or "
+            "check its publisher"
+        )
     return arrays
+
+
+def longest_step_m(points: Array, ends: Array) -> float:
+    """The longest distance between two points that follow each other, of lines that are one after the other in
+    points (N, 2) and end at `ends`; 0 without any."""
+    steps_m = np.hypot(*np.diff(points, axis=0).T)
+    between_lines = ends[(ends > 0) & (ends < len(points))] - 1
+    steps_m[between_lines] = 0.0
+    return float(steps_m.max(initial=0.0))
 
 
 def register_autoware_rules() -> str:

@@ -27,7 +27,7 @@ from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
 from reflectdrive.msg import PlannerStatus
-from sender import IMAGES, INFOS, camera_mounts, unaltered
+from sender import IMAGES, INFOS, SPEED_MPS, camera_mounts, unaltered
 from std_msgs.msg import String
 
 from reflectdrive_ros.ros import topics
@@ -341,6 +341,54 @@ def many_lights():
     return alter
 
 
+LIT_MAP = {"inputs__drivable_type": "map"}  # the settings of a car that reads Autoware's map from its topic
+LINE_AHEAD_M, LINE_NEAR_M = 100.0, 38.0  # the stop line when its map is sent, and when the fault begins
+NOT_OBEYED = "a plan crosses the stop line of a red light"
+
+
+def red_light_ahead(drive: Drive) -> None:
+    """A map with a light that is red, until the plans stop at its line and the line is near."""
+    from light_maps import crossing  # needs lanelet2, as only this case does
+    from map_archives import archive, map_message
+
+    drive.line_m = SPEED_MPS * drive.driven_s() + LINE_AHEAD_M
+    file = drive.folder / "map.osm"
+    file.write_text(crossing(along_x=(-20.0, drive.line_m + 2.0, 1900.0), right_y=-1.75))
+    drive.map = archive(file)
+    drive.harness.inputs["map"].publish(map_message(drive.map))
+    drive.sender.alter = red
+    drive.wait_for(lambda: SPEED_MPS * drive.driven_s() > drive.line_m - LINE_NEAR_M, "the car does not get on")
+    drive.begun = time.perf_counter()
+
+
+def red(key, message):
+    if key == "lights":
+        for group in message.traffic_light_groups:
+            group.elements[0].color = TrafficLightElement.RED
+    return (message,)
+
+
+def damage_map(drive: Drive) -> None:
+    from map_archives import map_message
+
+    drive.harness.inputs["map"].publish(map_message(drive.map[: len(drive.map) // 2]))
+
+
+def repair_map(drive: Drive) -> None:
+    from map_archives import map_message
+
+    drive.harness.inputs["map"].publish(map_message(drive.map))
+    drive.sender.alter = unaltered
+    drive.obeyed = time.perf_counter()
+
+
+def stops_at_the_line(drive: Drive) -> list[str]:
+    """No plan during the fault has its rear axle beyond the line."""
+    plans = [message for at, message in list(drive.harness.received["trajectory"]) if drive.begun <= at <= drive.obeyed]
+    furthest_m = max((point.pose.position.x for plan in plans for point in plan.points), default=drive.line_m + 1.0)
+    return [] if furthest_m < drive.line_m else [f"{NOT_OBEYED}, by {furthest_m - drive.line_m:.1f} m"]
+
+
 def flicker_mode(drive: Drive) -> None:
     """Ten times a second another hand takes the wheel."""
     modes = cycle((OperationModeState.STOP, OperationModeState.AUTONOMOUS))
@@ -522,6 +570,11 @@ CASES = (
     Case(
         "no_stop_lines", "a map whose lights have no stop lines",
         nothing, nothing, "have no stop line", lit_map={"stop_line": False},
+    ),
+    Case(
+        "map_damaged", "half a map message while a red light is ahead",
+        damage_map, repair_map, "the map before it stays in use", 5.0, LIT_MAP,
+        before=red_light_ahead, after=stops_at_the_line,
     ),
     Case("limit_0", "a speed limit of 0", limit(0.0), limit(50.0)),
     Case(

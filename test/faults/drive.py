@@ -37,6 +37,7 @@ KEYS = (
     "tf_static",
     "instruction",
     "lights",
+    "map",
     "max_velocity",
     "operation_mode",
 )

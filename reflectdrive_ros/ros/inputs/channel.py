@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 from math import isfinite
@@ -19,7 +19,7 @@ from ..convert import BadMessage
 T = TypeVar("T")
 
 CLOCK_TOLERANCE_S = 0.1  # a stamp further in the future means that the clocks are not synchronised
-REMARK_SHOWN_S = 3.0  # how long the diagnostics show a remark
+REMARK_SHOWN_S = 3.0  # how long the diagnostics show a remark; that of a latched topic until its next message
 OTHER_CLOCK = (
     "its stamp is more than a day from this node's time: set use_sim_time to true for a bag or a simulator, and to "
     "false for sensors"
@@ -48,6 +48,10 @@ class InputStatus:
     level: Level
     message: str
     values: dict[str, str]
+
+    def with_remark(self, remark: str) -> InputStatus:
+        """The status at WARN or above, with one more sentence."""
+        return replace(self, level=max(self.level, Level.WARN), message=f"{self.message}; {remark}")
 
 
 @dataclass
@@ -84,6 +88,8 @@ class Channel:
             self.stamps.clear()
         if self.max_age_s is not None:  # latched messages are numbered, refused ones included
             self._count_lost(stamp_ns)
+        else:
+            self.remark = ""  # the sender corrected the message that was refused
         self.stamps.append(stamp_ns)
         self.messages.append((stamp_ns, message))
         while len(self.messages) > self.keep:
@@ -99,7 +105,7 @@ class Channel:
                 self.lost += round(gap) - 1
 
     def add_remark(self, sentence: str, now_ns: int) -> None:
-        """Report it in the diagnostics for REMARK_S."""
+        """Report it in the diagnostics for REMARK_SHOWN_S; on a latched topic until its next message."""
         self.remark, self.remark_ns = sentence, now_ns
 
     def convert(self, item: tuple[int, Any] | None, now_ns: int, converter: Callable[[Any], T]) -> T:
@@ -173,7 +179,8 @@ class Channel:
         level, message = Level.OK, summary
         if problem:
             level, message = (Level.ERROR if self.required else Level.WARN), problem
-        if self.remark and 0 <= now_ns - self.remark_ns <= REMARK_SHOWN_S * 1e9:
+        is_recent = self.max_age_s is None or 0 <= now_ns - self.remark_ns <= REMARK_SHOWN_S * 1e9
+        if self.remark and is_recent:
             level = max(level, Level.WARN)
             message = "; ".join(filter(None, [problem, self.remark]))
         elif not problem and self.lost > 0.02 * max(self.received, 50):

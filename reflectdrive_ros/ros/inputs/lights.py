@@ -2,6 +2,7 @@
 
 Autoware publishes one group for each regulatory element of the map. A message lacks groups that no camera sees, and
 lamps may be unrecognised for some frames: the last known state counts until it is older than `inputs.lights_max_age_s`.
+Red counts longer where `lights.unknown_after_red` is stop, but not for ever: see `LightMemory.state`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ ARROWS = {"left": 2, "right": 3, "straight": 4}  # diagonal arrows and those for
 SOLID_OFF, FLASHING = 1, 3
 CAUTIOUS_FIRST = (LightState.RED, LightState.AMBER, LightState.UNKNOWN, LightState.GREEN)
 SAME_WAY_M = 0.05  # lanelets whose distances to the route differ by less follow it alike
+RED_STAYS_S = 60.0  # without any message of lights: then their sender has failed, and the light may have changed
+NO_MAP = "without a map their stop lines are unknown, and the car does not stop at them"
 REACH_M = 250.0  # stop lines further away than the route handed to the planner are left out
 
 
@@ -69,9 +72,12 @@ def states_by_group(message: Any) -> dict[int, dict[str, LightState]]:
 class LightMemory:
     """The last known state of each group and turn."""
 
+    max_age_s: float  # a state that is older is UNKNOWN
+    red_stays: bool  # except for RED, which then stays RED until `state` says otherwise
     last_known: dict[tuple[int, str], tuple[int, LightState]] = field(default_factory=dict)  # (stamp, state)
     newest: frozenset[int] = frozenset()  # groups of the newest message
     stamp_ns: int | None = None  # of the newest message; None: none has arrived
+    jump_ns: int | None = None  # of the odometry that showed the last jump of localisation; None: none has jumped
 
     def put(self, stamp_ns: int, states: Mapping[int, Mapping[str, LightState]]) -> None:
         """A state that is UNKNOWN does not replace the last known one."""
@@ -81,21 +87,36 @@ class LightMemory:
                 if state is not LightState.UNKNOWN:
                     self.last_known[group, turn] = stamp_ns, state
 
-    def state(self, group: int, turn: str, now_ns: int, max_age_s: float, red_stays: bool) -> LightState:
-        """The last known state; one older than `max_age_s` is UNKNOWN, or stays RED where it was and `red_stays`."""
-        stamp_ns, state = self.last_known.get((group, turn), (now_ns, LightState.UNKNOWN))
-        if -CLOCK_TOLERANCE_S <= (now_ns - stamp_ns) * 1e-9 <= max_age_s:
-            return state
-        return LightState.RED if red_stays and state is LightState.RED else LightState.UNKNOWN
+    def state(self, group: int, turn: str, now_ns: int) -> LightState:
+        """The last known state; UNKNOWN where it is older than `max_age_s`.
 
-    def by_lanelet(self, lights: MapLights, now_ns: int, max_age_s: float, red_stays: bool) -> dict[int, LightState]:
+        Where `red_stays`, RED stays RED: for RED_STAYS_S after the newest message and, seen before a jump of
+        localisation, which may have taken one light for another, for `max_age_s` after the jump.
+        """
+        stamp_ns, state = self.last_known.get((group, turn), (now_ns, LightState.UNKNOWN))
+        if -CLOCK_TOLERANCE_S <= (now_ns - stamp_ns) * 1e-9 <= self.max_age_s:
+            return state
+        if not self.red_stays or state is not LightState.RED or self.red_left_s(now_ns) <= 0.0:
+            return LightState.UNKNOWN
+        jumped_since = self.jump_ns is not None and stamp_ns <= self.jump_ns < now_ns - self.max_age_s * 1e9
+        return LightState.UNKNOWN if jumped_since else LightState.RED
+
+    def red_left_s(self, now_ns: int) -> float:
+        """How much longer RED stays RED if no message comes, s; 0 or less: it does not any more."""
+        return RED_STAYS_S if self.stamp_ns is None else RED_STAYS_S - (now_ns - self.stamp_ns) * 1e-9
+
+    def by_lanelet(self, lights: MapLights, now_ns: int) -> dict[int, LightState]:
         """The state by lanelet id of every lanelet with a light; of several lights the most restrictive."""
         found: dict[int, list[LightState]] = {}
         for lanelet, group, turn in zip(
             lights.lanelet_ids.tolist(), lights.group_ids.tolist(), lights.turns, strict=True
         ):
-            found.setdefault(lanelet, []).append(self.state(group, turn, now_ns, max_age_s, red_stays))
+            found.setdefault(lanelet, []).append(self.state(group, turn, now_ns))
         return {lanelet: most_restrictive(states) for lanelet, states in found.items()}
+
+    def red_groups(self, now_ns: int) -> frozenset[int]:
+        """The groups that are RED for some turn."""
+        return frozenset(group for group, turn in self.last_known if self.state(group, turn, now_ns) is LightState.RED)
 
     def unmatched(self, lights: MapLights) -> int:
         """How many groups of the newest message belong to no lanelet of the map."""
@@ -138,21 +159,44 @@ def lights_of_route(
     )
 
 
-def lights_status(status: InputStatus, memory: LightMemory, lights: MapLights | None) -> InputStatus:
+def lines_near(stop_lines: Array, odometry: tuple[int, Any] | None) -> int:
+    """How many of the stop lines (K, 2, 2), map frame, are within REACH_M of the car; all where it is unknown."""
+    if odometry is None:
+        return len(stop_lines)
+    here = odometry[1].pose.pose.position
+    away_m = np.hypot(*(stop_lines.mean(axis=1) - (here.x, here.y)).T)
+    return int(np.count_nonzero(~(away_m >= REACH_M)))  # NaN counts as near
+
+
+def lights_status(
+    status: InputStatus, memory: LightMemory, lights: MapLights | None, lost_stop_lines: int, now_ns: int
+) -> InputStatus:
     """The status of the channel with what the lights and the map have to do with each other. `lights`: None without a
-    map. A map without lights needs no messages."""
+    map. `lost_stop_lines`: how many an earlier map had near the car that this one does not have. A map without lights
+    needs no messages."""
     if lights is None:
-        return status
+        return status.with_remark(NO_MAP)
     unmatched = memory.unmatched(lights)
     values = status.values | {
         "groups": str(len(memory.newest)),
         "groups_not_in_map": str(unmatched),
         "lights_in_map": str(len(lights.lanelet_ids)),
         "lights_without_stop_line": str(lights.without_stop_line),
+        "lost_stop_lines": str(lost_stop_lines),
     }
-    if memory.stamp_ns is None and not len(lights.lanelet_ids):
+    if memory.stamp_ns is None and not len(lights.lanelet_ids) and not lost_stop_lines:
         return replace(status, level=Level.OK, message="the map has no traffic lights", values=values)
     remarks = []
+    if lost_stop_lines:
+        remarks.append(
+            f"{lost_stop_lines} stop lines within {REACH_M:g} m are in an earlier map but not in the newest, and the "
+            "car does not stop at them: publish a map that has them, or start the node again if they are gone"
+        )
+    red = memory.red_groups(now_ns)
+    if red and memory.stamp_ns is not None and (now_ns - memory.stamp_ns) * 1e-9 > memory.max_age_s:
+        remarks.append(
+            f"{len(red)} groups that were red count as red for {memory.red_left_s(now_ns):.0f} s more without messages"
+        )
     if unmatched:
         remarks.append(
             f"{unmatched} of {len(memory.newest)} groups belong to no lanelet of the map: use the map of the sender"
@@ -162,5 +206,5 @@ def lights_status(status: InputStatus, memory: LightMemory, lights: MapLights | 
             f"{lights.without_stop_line} lights of the map have no stop line, the start of their lanelet is used: add "
             "ref_line"
         )
-    level = max(status.level, Level.WARN if remarks else Level.OK)
-    return replace(status, level=level, message="; ".join([status.message, *remarks]), values=values)
+    status = replace(status, values=values)
+    return status.with_remark("; ".join(remarks)) if remarks else status

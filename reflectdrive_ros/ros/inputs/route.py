@@ -27,6 +27,7 @@ class MapRoute:
 
     poses: Array  # (N, 3)
     limits_mps: Array  # (N,) limit of the map from each point on; NaN: none
+    lanelet_ids: frozenset[int] | None = None  # of a LaneletRoute, those beside the preferred ones included
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ from .camera_pairs import CameraPairs
 from .camera_rig import RigInput
 from .channel import InputStatus, Level
 from .control import UNKNOWN_CONTROL, VehicleControl
-from .lights import REACH_M, lights_of_route, lights_status, of_own_turn
+from .lights import REACH_M, lights_of_route, lights_status, lines_near, of_own_turn
 from .off_map import off_map_reason
 from .route import (
     PAST_END_MAX_M,
@@ -265,8 +265,7 @@ class Inputs(CameraPairs):
         with self._lock:
             if lanelets is None or not self._config.uses_lights or self._light_memory.stamp_ns is None:
                 return None
-            max_age_s, red_stays = self._config.inputs.lights_max_age_s, self._config.lights.unknown_after_red == "stop"
-            return self._light_memory.by_lanelet(lanelets.lights, ego.stamp_ns, max_age_s, red_stays)
+            return self._light_memory.by_lanelet(lanelets.lights, ego.stamp_ns)
 
     def _lights_ahead(self, ego: EgoState, states: Mapping[int, LightState], route: Array) -> dict[str, Any]:
         """Lights and stop lines of the lanelets of the route."""
@@ -281,9 +280,7 @@ class Inputs(CameraPairs):
 
     def _lanelets_of_route(self) -> frozenset[int] | None:
         """Ids of the lanelets of a LaneletRoute; None where the route is a Path."""
-        if self._config.inputs.route_type != "lanelet" or self._cache.route is None:
-            return None
-        return frozenset(lanelets_of_route(self._cache.route[0]))
+        return None if self._cache.route is None else self._cache.route[2].lanelet_ids
 
     def _vectors(
         self,
@@ -419,7 +416,7 @@ class Inputs(CameraPairs):
         if lanelets is None:
             poses = convert.path_route(message, frame, points_max)
             return MapRoute(poses, np.full(len(poses), np.nan))
-        return MapRoute(*lanelets.route(message, frame, points_max))
+        return MapRoute(*lanelets.route(message, frame, points_max), frozenset(lanelets_of_route(message)))
 
     def _route_ahead(self, route: MapRoute, ego: EgoState, problems: list[str]) -> RouteAhead | None:
         """The route around the ego; None, with a sentence, where the ego is past its end."""
@@ -445,11 +442,7 @@ class Inputs(CameraPairs):
 
     def statuses(self, now_ns: int) -> list[InputStatus]:
         with self._lock:
-            if self._vector_map is not None:
-                self._map.blocked = self._vector_map.problem()
-                self._map.refused += self._vector_map.refused - self._maps_refused
-                self._maps_refused = self._vector_map.refused
-            statuses = [channel.status(now_ns) for channel in self.channels()]
+            statuses = self._channel_statuses(now_ns)
             odometry, limit = self._odometry.newest(), self._max_velocity.newest()
         if odometry is not None and (unsteady := self._localisation_fault(odometry[0])):
             statuses = [
@@ -463,9 +456,11 @@ class Inputs(CameraPairs):
         if self._config.uses_lights:
             lanelets = self._newest_lanelets()
             lights = None if lanelets is None else lanelets.lights
+            lost = 0 if self._vector_map is None else lines_near(self._vector_map.lost_stop_lines(), odometry)
             with self._lock:
                 statuses = [
-                    lights_status(s, self._light_memory, lights) if s.name == self._lights.name else s for s in statuses
+                    lights_status(s, self._light_memory, lights, lost, now_ns) if s.name == self._lights.name else s
+                    for s in statuses
                 ]
         if self._config.inputs.drivable_type == "map":
             level = Level.WARN if self._cache.map_fault else Level.OK
@@ -478,7 +473,7 @@ def _with_ignored(status: InputStatus, ignored: dict[str, int]) -> InputStatus:
     if not ignored:
         return status
     listed = ", ".join(f"{count} {reason}" for reason, count in sorted(ignored.items()))
-    return replace(status, level=max(status.level, Level.WARN), message=f"{status.message}; ignored: {listed}")
+    return status.with_remark(f"ignored: {listed}")
 
 
 def _age_s(item: tuple[int, Any] | None, ego: EgoState) -> float:

@@ -24,7 +24,7 @@ from ..lanelet_file import import_lanelet2, load_map
 from ..lanelet_map import LaneletMap
 from ..vector_map import VectorMap
 from .camera_rig import RigInput
-from .channel import Channel
+from .channel import Channel, InputStatus
 from .control import VehicleControl, is_autonomous, shown_signal
 from .lights import LightMemory, states_by_group
 from .route import MapRoute
@@ -32,8 +32,8 @@ from .route import MapRoute
 SMALL_BYTES = 64_000  # size limit of messages that hold a few numbers or one sentence
 ITEMS_MAX = {
     "objects": 20_000,
-    "lights": 4000,  # groups and lamps, which are counted three times: while walking and while reading
-    "route": 20_000,
+    "lights": 2000,  # groups and lamps
+    "route": 20_000,  # points of a Path; segments and lanelets of a LaneletRoute
     "tf_static": 1000,
 }  # limits per message: reading more takes over 30 ms
 OTHER_ITEMS_MAX = 1000
@@ -146,7 +146,8 @@ class MessageStore:
         self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
         self._waiting_ns: int | None = None  # stamp of the oldest anchor image that no snapshot has used
         self._cache = ConversionCache()
-        self._light_memory = LightMemory()
+        red_stays = self._config.lights.unknown_after_red == "stop"
+        self._light_memory = LightMemory(self._config.inputs.lights_max_age_s, red_stays)
 
     def channels(self) -> list[Channel]:
         latched = [*self._infos.values(), self._tf_static] if self._config.needs_cameras else []
@@ -162,6 +163,16 @@ class MessageStore:
         shown = [*moving, *lanelets, self._route, *(channel for channel in optional if channel.received)]
         silent = [*self._infos.values(), self._tf_static, self._instruction_channel]
         return shown + [channel for channel in silent if channel.refused and channel not in shown]
+
+    def _channel_statuses(self, now_ns: int) -> list[InputStatus]:
+        """One for each channel; the caller holds the lock."""
+        if self._vector_map is None:
+            return [channel.status(now_ns) for channel in self.channels()]
+        self._map.blocked, remark = self._vector_map.problem(), self._vector_map.remark()
+        self._map.refused += self._vector_map.refused - self._maps_refused
+        self._maps_refused = self._vector_map.refused
+        statuses = [channel.status(now_ns) for channel in self.channels()]
+        return [s.with_remark(remark) if remark and s.name == self._map.name else s for s in statuses]
 
     # --- storing -----------------------------------------------------------------------------------------------------
 
@@ -193,6 +204,7 @@ class MessageStore:
         with self._lock:
             if kind == "instruction":
                 self._instruction = str(message.data)
+                self._instruction_channel.put(self._instruction_channel.received + 1, None)
                 return now_ns
             if kind == "tf_static":
                 transforms = self._transforms | convert.static_transforms(message)
@@ -231,20 +243,24 @@ class MessageStore:
 
     def refuse(self, key: str, fault: BadMessage, now_ns: int) -> None:
         """Counts and reports a refused message. The message before it stays in use within its age limit, because any
-        process on the network may send malformed bytes. Objects and routes that are only too large invalidate the ones
-        before them.
+        process on the network may send malformed bytes. Objects that are only too many invalidate the ones before
+        them; a route that is only too long is the reason to stop where there is none before it.
         """
         kind, _, camera = key.partition(":")
         with self._lock:
             channel = self._channel(kind, camera)
             channel.received += 1
             channel.refused += 1
-            channel.add_remark(f"{channel.name}: {channel.refused} messages refused, the last one: {fault}", now_ns)
-            if kind in ("objects", "route") and isinstance(fault, cdr.TooLarge):
+            latest = f"{channel.name}: {channel.refused} messages refused, the last one: {fault}"
+            in_use = channel.max_age_s is None and channel.newest() is not None
+            channel.add_remark(f"{latest}; the one before it stays in use" if in_use else latest, now_ns)
+            is_blocked = kind == "objects" or (kind == "route" and not in_use)
+            if is_blocked and isinstance(fault, cdr.TooLarge):
                 channel.blocked = f"{channel.name}: {fault}"
 
     def _check_for_jump(self, before: tuple[int, Any], after: tuple[int, Any], now_ns: int) -> None:
-        """Detect a localisation jump between two odometry messages, and drop cached data in the map frame after one."""
+        """Detect a localisation jump between two odometry messages, and drop cached data in the map frame after one.
+        Red lights that were seen before it are forgotten if they are not seen again."""
         dt_s = (after[0] - before[0]) * 1e-9
         (x0, y0, v0), (x1, y1, v1) = (
             (message.pose.pose.position.x, message.pose.pose.position.y, abs(message.twist.twist.linear.x))
@@ -260,6 +276,14 @@ class MessageStore:
         self._objects.messages.clear()
         self._cache.boxes = self._cache.route_position_m = None
         self.restarts += 1
+        memory = self._light_memory
+        memory.jump_ns = after[0]
+        if memory.red_stays and (red := memory.red_groups(after[0])):
+            self._lights.add_remark(
+                f"traffic_lights: localisation jumped: {len(red)} groups that were red count as red for "
+                f"{memory.max_age_s:g} s more, unless they are seen again",
+                now_ns,
+            )
 
     def _localisation_fault(self, stamp_ns: int) -> str:
         """Why localisation is not usable at this odometry stamp; empty if it is."""
