@@ -56,18 +56,18 @@ class LimitedServicer(EgodriverServicer):
         super().__init__(driver, mode)
         self._clock = clock
         self._called_s: dict[str, float] = {}  # by session id: time of its last call
+        self._start_lock = threading.Lock()
 
     def start_session(self, request: Any, context: grpc.ServicerContext) -> Any:
-        self._end_idle_sessions()
-        with self._sessions_lock:
-            is_full = len(self._sessions) >= SESSIONS_MAX
-            if not is_full:
-                self._called_s.setdefault(request.session_uuid, self._clock())
-        if is_full:
-            sentence = f"{SESSIONS_MAX} sessions are open, which is the limit: close one, or start another server"
-            log.warning("session %s is refused: %s", printable_name(request.session_uuid), sentence)
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence)
-        return super().start_session(request, context)
+        with self._start_lock:  # one after the other, so that none slips past the limit
+            self._end_idle_sessions()
+            with self._sessions_lock:
+                is_full = len(self._sessions) >= SESSIONS_MAX
+            if is_full:
+                sentence = f"{SESSIONS_MAX} sessions are open, which is the limit: close one, or start another server"
+                log.warning("session %s is refused: %s", printable_name(request.session_uuid), sentence)
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence)
+            return super().start_session(request, context)
 
     def _require_session(self, uuid: str, context: grpc.ServicerContext) -> SessionState:
         self._end_idle_sessions()
@@ -82,10 +82,10 @@ class LimitedServicer(EgodriverServicer):
         raise AssertionError("abort raises")
 
     def _end_idle_sessions(self) -> None:
-        oldest_s = self._clock() - IDLE_MAX_S
+        now_s = self._clock()
         with self._sessions_lock:
-            self._called_s = {uuid: at_s for uuid, at_s in self._called_s.items() if uuid in self._sessions}
-            idle = [self._sessions.pop(uuid) for uuid, at_s in self._called_s.items() if at_s < oldest_s]
+            self._called_s = {uuid: self._called_s.get(uuid, now_s) for uuid in self._sessions}
+            idle = [self._sessions.pop(uuid) for uuid, at_s in self._called_s.items() if now_s - at_s > IDLE_MAX_S]
         for session in idle:
             log.warning("session %s is ended: no call for %.0f s", printable_name(session.uuid), IDLE_MAX_S)
             self._driver.on_session_close(session)
