@@ -31,7 +31,8 @@ def import_advice(fault: ImportError) -> str | None:
     if library == "reflectdrive_ros":
         return None
     if not isinstance(fault, ModuleNotFoundError):  # it is there and cannot be loaded
-        return f"cannot run: {str(fault) if library == KERNELS else f'{library} cannot be imported ({fault})'}"
+        reason = str(fault) if library == KERNELS else f"{library or 'a library'} cannot be imported ({fault})"
+        return f"cannot run: {reason}"
     if library == KERNELS:
         return f"needs {KERNELS}, which is not compiled: pip install . or `make setup` in a clone, or colcon build"
     if library in ROS or library.endswith("_msgs"):

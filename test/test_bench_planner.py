@@ -3,6 +3,7 @@
 import itertools
 import json
 import subprocess
+from argparse import Namespace
 from io import StringIO
 
 import numpy as np
@@ -13,7 +14,9 @@ from tiny_net import ONE_LAYER, tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import gpu, planner
+from reflectdrive_ros.bench.graphs import token_graphs
 from reflectdrive_ros.bench.parity import full_rounds, lite_rounds, run_step
+from reflectdrive_ros.command import error_console
 from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.model.token import torch_bench
 from reflectdrive_ros.model.token.cuda_graphs import MODES
@@ -125,6 +128,12 @@ def test_the_table_of_tensorrt_is_that_of_the_other_backends(tmp_path, capsys, m
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+def test_graphs_that_a_bench_exports_pass_their_self_check_in_a_new_process(tmp_path):
+    net, args = tiny_net(words=WORDS, transformer=ONE_LAYER), Namespace(graphs=None, backend="onnxruntime")
+    card = token_graphs(args, net, "", 6, "cpu", tmp_path, error_console())
+    assert planner.cold_start_s(card, "onnxruntime", "cpu", 1) > 0.0
 
 
 def test_each_way_has_its_turn_and_is_held_against_the_plain_one():

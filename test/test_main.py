@@ -16,6 +16,7 @@ import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.command import Output, make_list, make_table
+from reflectdrive_ros.installing import import_advice
 from reflectdrive_ros.replay.plan_measures import MEASURES, PlanMeasures, write_measures
 
 WITHOUT = (
@@ -64,6 +65,28 @@ sys.exit(main(["score", "a", "b"]))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert done.stderr.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        (
+            ModuleNotFoundError("", name="torch.nn"),
+            "needs torch, which is not installed: pip install '.[train]' in a clone",
+        ),
+        (ModuleNotFoundError("", name="scipy"), "needs scipy, which is not installed: pip install scipy"),
+        (
+            ModuleNotFoundError("", name="nav_msgs.msg"),
+            "needs ROS 2, but there is no nav_msgs: source the setup.bash of",
+        ),
+        (ImportError("libGL.so.1: cannot open"), "cannot run: a library cannot be imported (libGL.so.1: cannot open)"),
+        (ImportError("no 2.0", name="cv2.abi"), "cannot run: cv2 cannot be imported (no 2.0)"),
+        (ModuleNotFoundError("", name="reflectdrive_ros.nothing"), ""),  # a fault of ours keeps its traceback
+    ],
+)
+def test_advice_names_the_library_and_what_to_do(fault, advice):
+    assert (import_advice(fault) or "").startswith(advice)
+    assert bool(import_advice(fault)) == bool(advice)
 
 
 EVERY_COMMAND = [[name] for name in COMMANDS] + [["bench", name] for name in BENCHES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ..config import Config
 from ..model.card import CARD, LARGEST_BATCH, RENDERED, GraphCard, GraphError
 from ..model.curve.net import CurveNet
 from ..model.token.net import TokenNet
-from ..runtime.network import torch_decoding
+from ..runtime.network import golden, torch_decoding
 
 
 def token_graphs(
@@ -21,10 +22,12 @@ def token_graphs(
     """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
     if args.graphs is None:
         from ..deploy.export import export
+        from ..runtime.torch_backend import TorchNetwork
 
-        sequences = max_goals if args.backend == "tensorrt" else None
+        sequences, decoding = max_goals if args.backend == "tensorrt" else None, torch_decoding(Config().decoding)
         with errors.status("exporting"):
-            export(net, sha256, folder, {}, torch_decoding(Config().decoding), sequences)
+            answer = golden(TorchNetwork(copy.deepcopy(net), decoding=decoding))  # `net` may be on a GPU
+            export(net, sha256, folder, {}, decoding, sequences, answer)
     return built_card(args, sha256, device, folder, errors)
 
 
@@ -40,10 +43,12 @@ def denoiser_graphs(
     """The card of --graphs, or of graphs and engines made now. Raises GraphError, CudaError, EngineError."""
     if args.graphs is None:
         from ..deploy.export_denoiser import export_denoiser
+        from ..runtime.torch_denoiser import TorchDenoiser
 
         batch = LARGEST_BATCH if args.backend == "tensorrt" else None
         with errors.status("exporting"):
-            export_denoiser(net, sha256, folder, {}, capabilities, RENDERED, batch)
+            answer = golden(TorchDenoiser(copy.deepcopy(net), capabilities=capabilities))
+            export_denoiser(net, sha256, folder, {}, capabilities, RENDERED, batch, answer)
     return built_card(args, sha256, device, folder, errors)
 
 
