@@ -42,7 +42,7 @@ def generate_launch_description() -> LaunchDescription:
     planner = GroupAction([IncludeLaunchDescription(source, launch_arguments=handed.items())])
     return LaunchDescription(
         [
-            argument("seed", "0", "of the town, its traffic and its appearance"),
+            argument("seed", "6", "of the town, its traffic and its appearance"),
             argument("map", "", "drive in this Lanelet2 map (.osm) instead of a generated town"),
             argument(
                 "config_file",

@@ -54,7 +54,7 @@ from .replay import planner_rows
 if TYPE_CHECKING:
     from ..sim.world import World
 
-SECONDS = 60.0
+SECONDS = 40.0
 LIVE_SECONDS = 600.0  # its bag grows by 1 MB/s
 BASELINE = "route_follower"  # drives on a real recording
 SCORE_STRIDE = 10  # steps; a score takes as long as an image

@@ -26,7 +26,7 @@ TICK_S = 0.1
 
 
 def add_world_arguments(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--seed", type=arguments.SEED, default=0, help="of the town, its traffic and its appearance")
+    parser.add_argument("--seed", type=arguments.SEED, default=6, help="of the town, its traffic and its appearance")
     parser.add_argument("--town", default="", help="name of a generated town (default: from the seed)")
     parser.add_argument(
         "--map",

@@ -149,6 +149,8 @@ class PlannerOutputs(Node):
         statuses = {convert.stamp_ns(m.header): m for _, m in self.kept["status"]}
         debugs = {convert.stamp_ns(_decode("debug", data).header): data for _, data in self.kept["debug"]}
         said = [(at, diagnostics_of(m)) for at, m in self.kept["diagnostics"]]
+        # those from before the first step explain no plan: their line of the planner has no values yet
+        said = [(at, lines) for at, lines in said if any(line.values for line in lines if line.name == "planner")]
         times = [at for at, _ in said]
         found: dict[int, PublishedPlan] = {}
         for at, data in self.kept["trajectory"]:
@@ -159,7 +161,7 @@ class PlannerOutputs(Node):
                 stages = (
                     {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
                 )
-                # a later message belongs to this plan; an earlier one may be from before the first image
+                # a later message belongs to this plan
                 lines = said[min(bisect_left(times, at), len(said) - 1)][1] if said else ()
                 points = outputs.points_from_message(trajectory)
                 trace = None if debug is None else outputs.token_trace(debug)
