@@ -179,7 +179,7 @@ class FittedTable(Table):
         if self.title:
             yield Text(str(self.title), "table.title", no_wrap=False, overflow="fold")
         if sum(natural) + 3 * len(natural) + 1 <= limit:
-            yield self._part(range(len(natural)), natural, padding=(0, 1))
+            yield self._part(range(len(natural)), natural, close=False)
         else:
             yield from self._with_group_rows()._narrow(console, wide, limit)
         if self.caption:
@@ -230,10 +230,10 @@ class FittedTable(Table):
             grouped.add_row(f"  {name}", *values, end_section=row.end_section)
         return grouped
 
-    def _part(self, columns: Sequence[int], widths: Sequence[int], padding: tuple[int, ...] = (0, 1, 0, 0)) -> Table:
-        """Some columns, each of a width in characters."""
-        loose = padding == (0, 1)
-        part = Table(box=SIMPLE_HEAD, show_edge=loose, pad_edge=loose, padding=padding)
+    def _part(self, columns: Sequence[int], widths: Sequence[int], close: bool = True) -> Table:
+        """Some columns, each of a width in characters; `close`: without an edge, and two spaces apart."""
+        padding = (0, 1, 0, 0) if close else (0, 1, 0, 1)
+        part = Table(box=SIMPLE_HEAD, show_edge=not close, pad_edge=not close, padding=padding)
         for index, width in zip(columns, widths, strict=True):
             column = self.columns[index]
             part.add_column(column.header, justify=column.justify, width=width, overflow="fold")

@@ -165,7 +165,7 @@ def main() -> int:
         if len(found) == PANELS:
             break
     if not found:
-        errors.print(f"The {what} moved no plan of the first {args.limit} scenes by more than {MOVED_M} m")
+        errors.print(f"The {what} moved no plan of {args.limit} scenes by more than {MOVED_M} m")
         return 1
     weights = cli_args.weights_of(config, [config.planner])[:12]
     title = f"{what[:1].upper()}{what[1:]}: set {shards.index_of(folder).set}, weights {weights}"

@@ -2,7 +2,7 @@
 
     python docs/planners/reflexdiffusion_figure.py --scenes val
 
-The scene is the one of the set's bends whose plan reflection moves most, among the first --limit scenes of the families
+The scene is the one of the set's bends whose plan reflection moves most, among --limit scenes of the families
 curve, turn_left, turn_right, roundabout, u_turn and high_lateral_acceleration. Both plans are sampled with the set
 guidance, with the privilege `objects` and without repair.
 """
@@ -200,7 +200,7 @@ def main() -> int:
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
     found = list(bends(folder, config, network, args.limit, errors))
     if not found:
-        errors.print(f"no reflection was kept in the bends among the first {args.limit} scenes")
+        errors.print(f"no reflection was kept in the bends among {args.limit} scenes")
         return 1
     weights = cli_args.weights_of(config, [config.planner])[:12]
     FIGURE.write_text(figure(max(found, key=lambda bend: bend.moved_m), weights), encoding="utf-8")
