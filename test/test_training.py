@@ -327,13 +327,14 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
         validation_set,
         data={**SMALL, "flip_prob": 0.0, "color_jitter": 0.0},
         optimizer={"learning_rate": 6e-3, "ema_decay": 0.9},
-        checkpointing={**NEVER, "validations": 2, "log_steps": 50},
+        checkpointing={**NEVER, "validations": 2, "log_steps": 25},
     )
     reporter = Silent()
     train(job, reporter)
     assert [step for step, _ in reporter.exams] == [75, 150]
     found = reporter.exams[-1][1]
-    assert reporter.rows[-1]["dlm"] < 0.35 * reporter.rows[0]["dlm"]
+    dlm = [row["dlm"] for row in reporter.rows if np.isfinite(row["dlm"])]
+    assert dlm[-1] < 0.35 * dlm[0]
     assert found["goal_error_m"] < 1.5, found
     assert found["pdms"] > 60, found
     assert found["pdms_best"] >= found["pdms"]
