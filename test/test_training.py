@@ -274,7 +274,8 @@ def test_what_is_left_is_a_network_with_its_card(finished):
 
 
 def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
-    validation_set = validation.load_validation_set(sets[0], SHAPE, 4, pytest.fail)
+    whole = validation.load_validation_set(sets[0], SHAPE, len(scenes), pytest.fail)
+    validation_set = validation.ValidationSet(whole.scenes[:4], whole.inputs[:4])
     few = replace(
         scenes,
         **{name: getattr(scenes, name)[:4] for name in ("text", "text_mirrored", "ego", "route", "expert", "location")},
@@ -286,13 +287,14 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
         validation_set,
         data={**SMALL, "flip_prob": 0.0, "color_jitter": 0.0},
         optimizer={"learning_rate": 6e-3, "ema_decay": 0.9},
-        checkpointing={**NEVER, "validations": 2, "log_steps": 50},
+        checkpointing={**NEVER, "validations": 2, "log_steps": 25},
     )
     reporter = Silent()
     train(job, reporter)
     assert [step for step, _ in reporter.exams] == [75, 150]
     found = reporter.exams[-1][1]
-    assert reporter.rows[-1]["dlm"] < 0.35 * reporter.rows[0]["dlm"]
+    dlm = [row["dlm"] for row in reporter.rows if np.isfinite(row["dlm"])]
+    assert dlm[-1] < 0.35 * dlm[0]
     assert found["goal_error_m"] < 1.5, found
     assert found["pdms"] > 60, found
     assert found["pdms_best"] >= found["pdms"]

@@ -128,7 +128,7 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[AnyNetwork,
 
 
 def read_scenes(folder: Path, limit: int, console: Console, images: bool = True) -> Iterator[DrivingScene]:
-    """The first scenes of a set, with a bar. Raises SetError."""
+    """`limit` scenes of a set, with a bar. Raises SetError."""
     read = shards.read(folder, images=images, limit=limit, on_damage=console.print)
     yield from track_progress(read, "comparing", console, limit)
 
