@@ -247,7 +247,8 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.diagnostic_sentences docs/diagnostics.md
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
+FUZZ_INPUTS ?= 1000000
 fuzz: setup
 	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && \
-		REFLECTDRIVE_FUZZ_INPUTS=1000000 REFLECTDRIVE_FUZZ_JSON=$(LONG_RUNS)/fuzz.json \
+		REFLECTDRIVE_FUZZ_INPUTS=$(FUZZ_INPUTS) REFLECTDRIVE_FUZZ_JSON=$(LONG_RUNS)/fuzz.json \
 		$(BIN)/python -m pytest test/test_fuzz*.py --timeout 14400 $(ARGS); code=$$?; $(FAULT_TABLE) --page; exit $$code

@@ -93,5 +93,5 @@ def pytest_terminal_summary(terminalreporter):
         "passed": len(terminalreporter.stats.get("passed", ())),
         "seconds": round(sum(report.duration for report in ended), 1),
     }
-    content = {**numbers, **provenance(["make", "fuzz"])}
+    content = {**numbers, **provenance(["make", "fuzz", f"FUZZ_INPUTS={INPUTS}"])}
     Path(os.environ["REFLECTDRIVE_FUZZ_JSON"]).write_text(json.dumps(content, indent=2) + "\n")
