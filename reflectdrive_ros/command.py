@@ -177,13 +177,13 @@ class FittedTable(Table):
         wide, limit = options.update(width=ANY_WIDTH, no_wrap=False), options.max_width
         natural = [high for _, high in self._widths(console, wide)]
         if self.title:
-            yield Text(str(self.title), "table.title", no_wrap=False, overflow="fold")
+            yield Text(printable(str(self.title)), "table.title", no_wrap=False, overflow="fold")
         if sum(natural) + 3 * len(natural) + 1 <= limit:
             yield self._part(range(len(natural)), natural, close=False)
         else:
             yield from self._with_group_rows()._narrow(console, wide, limit)
         if self.caption:
-            yield Text(str(self.caption), "table.caption", no_wrap=False, overflow="fold")
+            yield Text(printable(str(self.caption)), "table.caption", no_wrap=False, overflow="fold")
 
     def _narrow(self, console: Console, wide: ConsoleOptions, limit: int) -> RenderResult:
         """Drawn closer, in parts, or stacked."""
@@ -247,7 +247,7 @@ class FittedTable(Table):
         headings = [str(column.header) for column in self.columns]
         indent = max(map(len, headings[names:]))
         for line in self._lines():
-            texts = [cell if isinstance(cell, Text) else Text(str(cell)) for cell in line]
+            texts = [cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in line]
             filled = [
                 (heading, text) for heading, text in zip(headings[names:], texts[names:], strict=True) if text.plain
             ]

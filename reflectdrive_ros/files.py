@@ -240,12 +240,14 @@ def _remove_part(part: Path) -> bool:
         return True
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        if not os.path.samestat(os.fstat(handle), os.lstat(part)):  # renamed meanwhile: the name is another writer's
+            return False
+        shutil.rmtree(part) if stat.S_ISDIR(os.fstat(handle).st_mode) else part.unlink()
+    except FileNotFoundError:
+        return True
     except OSError:
         return False
     else:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(part) if is_folder else part.unlink()
         return True
     finally:
         os.close(handle)

@@ -43,7 +43,7 @@ PYTHON = {
 # extras of setup.cfg: training, export, the proving ground; the node itself needs none of them
 OPTIONAL = {"torch", "torchvision", "onnx", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
 OPTIONAL |= {"libsumo", "sumolib", "traci", "ml_dtypes", "onnx_ir", "onnxscript", "triton"}
-OPTIONAL |= {"carla_driver_interface", "grpc", "navsim", "nuplan", "pyarrow", "ray", "upath", "fsspec"}
+OPTIONAL |= {"carla_driver_interface", "grpc", "google", "navsim", "nuplan", "pyarrow", "ray", "upath", "fsspec"}
 
 
 def imported():

@@ -339,8 +339,8 @@ def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, 
         raise UserError(f"--only-random-weights is for learned planners: name some of {', '.join(LEARNED)} only")
     random_weights = args.random_weights or only_random
     weights = cli_args.weights_of(config, args.planner)
-    pictured = args.worst is not None
-    with _finished_drives(args, config, where) if args.json and not pictured else nullcontext() as finished:
+    with_incidents = args.worst is not None
+    with _finished_drives(args, config, where) if args.json and not with_incidents else nullcontext() as finished:
         driven = run_drives(
             args.planner,
             seeds,
@@ -352,7 +352,7 @@ def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, 
             args.workers,
             not only_random,
             finished,
-            pictured,
+            with_incidents,
         )
         content = {"random_weights": random_weights, **where.numbers(), **table_metrics(driven)}
         write_numbers(args.json, content, weights_sha256=weights)
