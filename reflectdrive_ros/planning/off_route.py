@@ -13,15 +13,14 @@ from ..domain import Array
 
 FACING_MAX_DEG = 120.0  # a car further from the direction of its route faces against it ..
 FACING_AGAIN_DEG = 90.0  # .. until it is within this of it: then planners that only drive forward get on
-NEARBY_M = 30.0  # the route's directions count this far ahead and behind: a tight turn also has one that fits
 
 
 def off_route_reason(route: Array, limits: RouteConfig, was_off: bool = False) -> str:
     """Why the car is not on its route (L, 3), ego frame: one sentence; empty if it is, and for a route without length.
 
     The distance is that of the rear axle to the line, which ends at its ends. The direction is that of the part of the
-    line within that distance which fits the car best. `was_off`: whether the car was not on its route one step before;
-    then the limits are tighter, so that a car at a limit does not stop and start in turn.
+    whole line within `max_distance_m` which fits the car best. `was_off`: whether the car was not on its route one
+    step before; then the limits are tighter, so that a car at a limit does not stop and start in turn.
     """
     line = geometry.distinct_points(route)
     if len(line) < 2:
@@ -37,8 +36,9 @@ def off_route_reason(route: Array, limits: RouteConfig, was_off: bool = False) -
         return (
             f"route: the car is {distance_m:.1f} m from its route, which it had left: drive it back within {back_m:g} m"
         )
-    nearby_m = np.clip(at_m + np.arange(-NEARBY_M, NEARBY_M + 1.0), 0.0, geometry.arc_lengths(line)[-1])
-    poses = geometry.sample(line, nearby_m)
+    # the whole line: a route that comes back beside the car, or turns tightly, also has a part that fits
+    length_m = geometry.arc_lengths(line)[-1]
+    poses = geometry.sample(line, np.append(np.arange(0.0, length_m), (at_m, length_m)))
     near = np.hypot(poses[:, 0], poses[:, 1]) <= limits.max_distance_m + 0.01  # rounding
     facing_deg = float(np.rad2deg(np.abs(poses[near, 2]).min()))
     if facing_deg > (FACING_AGAIN_DEG if was_off else FACING_MAX_DEG):
