@@ -1,7 +1,6 @@
 """Traffic lights, speed limits and the goal as inputs: which light holds for which lanelet, how long a state is
 believed, where its stop line is, and what limit and end the route has."""
 
-import time
 from itertools import permutations
 
 import numpy as np
@@ -12,6 +11,7 @@ from autoware_planning_msgs.msg import LaneletPrimitive
 from light_maps import APPROACH, EXIT, JUNCTION, STOP_X_M, TURNING, crossing
 from map_archives import archive, map_message
 from messages import LIGHT_GROUP, acceleration, ns, odometry, route, traffic_lights
+from processor_time import in_loops
 from rclpy.serialization import serialize_message
 from test_inputs import small
 from test_lanelet_map import route_message, settings
@@ -351,20 +351,17 @@ def test_bytes_that_are_no_lights_are_refused_with_a_sentence(drawn):
     assert "1 messages refused" in status.message
 
 
-def test_a_thousand_lamps_hold_the_node_for_less_than_50_ms_and_many_more_are_refused(drawn):
+def test_a_thousand_lamps_do_not_hold_the_node_and_many_more_are_refused(drawn):
     def of(count):
         message = groups(1.0)
         for key in range(count):
             message.traffic_light_groups += groups(1.0, *[lamp(RED)] * 5, group=key).traffic_light_groups
         return bytes(serialize_message(message))
 
-    whole, took = of(200), []
-    for _ in range(5):
-        made = car(drawn())
-        begun = time.thread_time()
-        assert made.receive("lights", whole, ns(1.0)) is not None
-        took.append(time.thread_time() - begun)
-    assert min(took) < 0.05
+    whole = of(200)
+    assert in_loops(lambda made: made.receive("lights", whole, ns(1.0)), lambda: (car(drawn()),)) < 8.0
+    made = car(drawn())
+    assert made.receive("lights", whole, ns(1.0)) is not None
     assert made.receive("lights", of(900), ns(1.1)) is None
     status = {line.name: line for line in made.statuses(ns(1.1))}["traffic_lights"]
     assert "a message of at least 2005 items is not read, at most 2000 are: send fewer" in status.message
