@@ -81,7 +81,7 @@ def pytest_terminal_summary(terminalreporter):
         return
     from test_fuzz import INPUTS, TRIED
 
-    from reflectdrive_ros.provenance import provenance
+    from reflectdrive_ros.infra.provenance import provenance
 
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
     ended = reports + terminalreporter.stats.get("passed", [])

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.domain import Agents, EgoState, Observation, TrafficLights
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import Agents, EgoState, Observation, TrafficLights
 
 SECOND_NS = 1_000_000_000
 
@@ -37,7 +37,7 @@ def turning_route(radius=12.0, before=30.0, turn=np.pi / 2, after=60.0):
     bend = np.stack([before + radius * np.sin(angles), radius * (1 - np.cos(angles))], axis=1)
     away = np.arange(1.0, after)[:, None] * np.array([np.cos(turn), np.sin(turn)]) + bend[-1]
     points = np.concatenate([straight, bend, away])
-    from reflectdrive_ros.geometry import headings_along
+    from reflectdrive_ros.core.geometry import headings_along
 
     return np.concatenate([points, headings_along(points)[:, None]], axis=1)
 
@@ -74,6 +74,6 @@ def later(scene, seconds, forward=None):
 
 def config(**changes):
     """The default configuration with dotted settings: config(planner=.., guard__max_speed_mps=..)."""
-    from reflectdrive_ros.config import override_dotted
+    from reflectdrive_ros.core.config import override_dotted
 
     return override_dotted(Config(), {name.replace("__", "."): value for name, value in changes.items()})

@@ -8,7 +8,7 @@ from rich.console import Console
 from test_eval_scenes import store
 
 from reflectdrive_ros.bench import cluster
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 
 
 def run(wall_s, cpu_s):

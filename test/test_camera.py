@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import shapely
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.lanes import Lane
-from reflectdrive_ros.sim.network.roads import RoadLane, RoadMap, RoadType, Signal, Turn
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.lanes import Lane
+from reflectdrive_ros.maps.roads import RoadLane, RoadMap, RoadType, Signal, Turn
 from reflectdrive_ros.sim.render import appearance, camera, scenery, visible_scene
 from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
 

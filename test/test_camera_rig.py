@@ -10,8 +10,8 @@ from messages import acceleration, camera_info, ns, odometry, raw, route
 from scenes import config
 from test_camera import ALL_GREEN, EGO, PLAIN, actors, crossroads
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.demo.sensor_messages import camera_mounts
 from reflectdrive_ros.features import reprojection
 from reflectdrive_ros.features.cameras import Camera, rig

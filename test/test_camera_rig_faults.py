@@ -20,7 +20,7 @@ from test_camera_rig import (  # noqa: F401 (render is a fixture)
     turned_rig,
 )
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.features import reprojection
 from reflectdrive_ros.features.cameras import rig
 from reflectdrive_ros.ros.inputs.camera_rig import RigInput, calibration

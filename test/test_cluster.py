@@ -22,11 +22,11 @@ import hand_scenes
 import numpy as np
 import pytest
 
-from reflectdrive_ros import arguments, cluster
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.cluster import Cluster, ClusterError
 from reflectdrive_ros.data import sets
-from reflectdrive_ros.parallel import ATTEMPTS, RestartablePool, map_restartable
+from reflectdrive_ros.infra import arguments, cluster
+from reflectdrive_ros.infra.cluster import Cluster, ClusterError
+from reflectdrive_ros.infra.parallel import ATTEMPTS, RestartablePool, map_restartable
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**cluster.DEFAULTS, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
@@ -70,7 +70,7 @@ def outcomes_of(tasks, work, workers, **options):
 
 def surroundings(task, report):
     """What the bits of a result depend on, as the process of a task sees it."""
-    from reflectdrive_ros import parallel
+    from reflectdrive_ros.infra import parallel
 
     names = (*parallel.ONE_THREAD, *parallel.portable_simd_environment())
     matrix = np.random.default_rng(task).normal(size=(300, 300)).astype(np.float32)
@@ -391,8 +391,8 @@ LOCAL = """
 import sys
 from test_cluster import waits_and_is_quick
 from functools import partial
-from reflectdrive_ros.cluster import Cluster
-from reflectdrive_ros.parallel import map_restartable
+from reflectdrive_ros.infra.cluster import Cluster
+from reflectdrive_ros.infra.parallel import map_restartable
 for outcome in map_restartable(["slow"], partial(waits_and_is_quick, sys.argv[1]), Cluster("local")): pass
 """
 

@@ -10,7 +10,7 @@ from scenes import Clock, config
 from test_inputs import instant, latched, small
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros.domain import Plan, PlanSource, StepKind, Trajectory, Verdict
+from reflectdrive_ros.core.domain import Plan, PlanSource, StepKind, Trajectory, Verdict
 from reflectdrive_ros.planning.planner import PlannerState
 from reflectdrive_ros.ros import outputs, topics
 from reflectdrive_ros.ros.inputs.channel import Level

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.deploy import published_case
-from reflectdrive_ros.model.curve import net, published
-from reflectdrive_ros.model.curve.net import Context, CurveNet, CurveNetConfig, VectorTensors
-from reflectdrive_ros.vector_spec import VectorSpec
+from reflectdrive_ros.model.denoiser import net, published
+from reflectdrive_ros.model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig, VectorTensors
 
 PARITY = Path(__file__).parent / "data" / "diffusion_planner_parity"
 WEIGHTS = "ema_state_dict.safetensors"
 SPEC = VectorSpec(agents=6, static_objects=3, lanes=8, route_lanes=4, predicted_agents=3, future_steps=12)
-CONFIG = CurveNetConfig(
+CONFIG = DenoiserNetConfig(
     SPEC, hidden=32, heads=2, encoder_layers=2, decoder_layers=1, mixer_tokens=16, mixer_channels=24
 )
 
@@ -29,7 +29,7 @@ def no_gradients():
 
 def random_net(config=CONFIG, seed=0):
     """A network whose parameters are all random, also those that are initialised with zeros."""
-    made, generator = CurveNet(config), torch.Generator().manual_seed(seed)
+    made, generator = DenoiserNet(config), torch.Generator().manual_seed(seed)
     made.initialise(generator)
     for name, parameter in made.named_parameters():
         if not parameter.any() or "norm" in name:
@@ -321,7 +321,7 @@ def test_only_the_line_of_route_lanes_is_read():
 
 @pytest.mark.parametrize("ego_inputs", [False, True])
 def test_speed_and_steering_of_the_ego_are_read_by_our_networks_only(ego_inputs):
-    config = CurveNetConfig(SPEC, 32, 2, 2, 1, 16, 24, ego_inputs=ego_inputs)
+    config = DenoiserNetConfig(SPEC, 32, 2, 2, 1, 16, 24, ego_inputs=ego_inputs)
     made, inputs, futures = random_net(config), random_inputs(), random_futures()
     ego = inputs.ego.clone()
     ego[:, 4:] += 1.0
@@ -364,6 +364,6 @@ def test_the_decoupled_condition_has_the_route_and_the_present_pose_only():
 
 def test_the_small_network_has_at_most_3_million_parameters_and_the_base_one_the_published_measures():
     with torch.device("meta"):
-        sizes = [sum(p.numel() for p in CurveNet(c).parameters()) for c in (net.small_config(), net.base_config())]
+        sizes = [sum(p.numel() for p in DenoiserNet(c).parameters()) for c in (net.small_config(), net.base_config())]
     assert sizes[0] <= 3_000_000
     assert 6_000_000 <= sizes[1] <= 6_100_000

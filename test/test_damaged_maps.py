@@ -11,8 +11,8 @@ from messages import acceleration, ns, odometry, route
 from scenes import Clock
 from test_traffic_lights import RED, groups, lamp
 
-from reflectdrive_ros.config import Config, override_dotted
-from reflectdrive_ros.domain import PlanSource, Verdict
+from reflectdrive_ros.core.config import Config, override_dotted
+from reflectdrive_ros.core.domain import PlanSource, Verdict
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.planning_core import PlanningCore
 

@@ -19,11 +19,11 @@ import pytest
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import parity
 from reflectdrive_ros.cli.eval import Console
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.evaluation import driving_scores, privilege
 from reflectdrive_ros.evaluation.closed_loop import CameraHistory
 from reflectdrive_ros.features.images import model_inputs
-from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.model.card import MAX_PDMS_DROP
 from reflectdrive_ros.planning import get_planner
 from reflectdrive_ros.planning.planner import PlannerContext

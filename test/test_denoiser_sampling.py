@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.planning import denoiser
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SHAPE = (3, 9, 4)  # futures of three agents, eight steps and the present
 times = st.floats(denoiser.END_TIME, 1.0)

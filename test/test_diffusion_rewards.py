@@ -10,9 +10,9 @@ from lightning_fabric import Fabric
 from tiny_training import Silent, make_set
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.config import ScoringConfig
+from reflectdrive_ros.core.config import ScoringConfig
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.model.curve.net import CurveNet
+from reflectdrive_ros.model.denoiser.net import DenoiserNet
 from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, score
 from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, vector_data
 from reflectdrive_ros.training.diffusion import DiffusionJob
@@ -130,7 +130,7 @@ def test_a_standing_ego_keeps_its_steering_and_imitates_nobody(scenes):
     assert (batch.ego[:, [4, 5, 6, 7, 9]] == 0.0).all()
     np.testing.assert_array_equal(batch.ego[:, [0, 1, 2, 3, 8]], arrays["ego"][:, [0, 1, 2, 3, 8]])
     assert arrays["ego"][:, 4].all()
-    net = CurveNet(TINY)
+    net = DenoiserNet(TINY)
     net.initialise(torch.Generator().manual_seed(0))
     assert DiffusionLosses(net, DiffusionLossConfig())(batch)["ego"] == 0.0
 
@@ -148,7 +148,7 @@ def test_the_loss_moves_plans_the_way_they_should_change(scenes):
     arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
     asked = settings.DiffusionDataConfig(condition_dropout=0.0, samples=1)
     batch = training.VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
-    net = CurveNet(TINY)
+    net = DenoiserNet(TINY)
     net.initialise(torch.Generator().manual_seed(0))
     present = net.present_states(batch.inputs)
     with torch.no_grad():

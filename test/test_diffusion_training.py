@@ -14,10 +14,11 @@ from lightning_fabric import Fabric
 from tiny_training import Silent, make_set
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import SetError
-from reflectdrive_ros.model.curve import checkpoint
-from reflectdrive_ros.model.curve.net import CurveNetConfig
+from reflectdrive_ros.model.denoiser import checkpoint
+from reflectdrive_ros.model.denoiser.net import DenoiserNetConfig
 from reflectdrive_ros.planning.postprocess.waypoints import interpolate
 from reflectdrive_ros.training import diffusion, settings, train_state, vector_data
 from reflectdrive_ros.training.diffusion import DiffusionJob, waypoint_places
@@ -32,10 +33,9 @@ from reflectdrive_ros.training.settings import (
     ScheduleConfig,
 )
 from reflectdrive_ros.training.vector_data import build_vector_set, flat_row, sample_shapes, scene_sample
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = VectorSpec(agents=6, lanes=8, route_lanes=4, predicted_agents=3, future_steps=40)
-TINY = CurveNetConfig(
+TINY = DenoiserNetConfig(
     SPEC, hidden=16, heads=2, encoder_layers=1, decoder_layers=1, mixer_tokens=4, mixer_channels=8, route_tokens=4,
     route_channels=8, ego_inputs=True, dropout=0.0,
 )  # fmt: skip
@@ -173,7 +173,7 @@ def batch_of(scenes, dropout, samples=2):
 
 
 def losses(seed=0):
-    net = diffusion.CurveNet(TINY)
+    net = diffusion.DenoiserNet(TINY)
     net.initialise(torch.Generator().manual_seed(seed))
     with torch.no_grad():  # modulations and output start at 0: make every input count
         for parameter in net.parameters():

@@ -13,16 +13,16 @@ from scenes import Clock, ego
 from test_inputs import instant, ready, small
 from test_report import frame
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import InputsConfig, VehicleConfig
-from reflectdrive_ros.domain import Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import InputsConfig, VehicleConfig
+from reflectdrive_ros.core.domain import Verdict
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps.drivable_area import MapDrivableArea, build_grid
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.replay import recorded_world
 from reflectdrive_ros.ros import convert, outputs, topics
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.map_drivable import MapDrivableArea, build_grid
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.rotations import quaternion_from_yaw
 from reflectdrive_ros.scoring import drivable

@@ -14,15 +14,15 @@ import pytest
 from scenes import config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros import arguments
-from reflectdrive_ros import command as wrapper
-from reflectdrive_ros.config import CamerasConfig, Config, VehicleConfig
-from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.errors import UserError
+from reflectdrive_ros.core.config import CamerasConfig, Config, VehicleConfig
+from reflectdrive_ros.core.domain import Trajectory
 from reflectdrive_ros.evaluation import closed_loop, drive_results, driving_scores
+from reflectdrive_ros.infra import arguments
+from reflectdrive_ros.infra import command as wrapper
+from reflectdrive_ros.infra.errors import UserError
+from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, VX
-from reflectdrive_ros.sim import sumo
 from reflectdrive_ros.sim.drive_log import Collision, DriveLog, Event
 from reflectdrive_ros.sim.traffic.actors import Shape
 from reflectdrive_ros.sim.world import World, WorldOptions

@@ -15,19 +15,20 @@ import pytest
 from scenes import config as scenes_config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros import parallel, planning
+from reflectdrive_ros import planning
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.cli import scenes as scenes_run
-from reflectdrive_ros.config import Config, ConfigError
+from reflectdrive_ros.core.config import Config, ConfigError
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.data import sets, shards
 from reflectdrive_ros.data.scene import Tracks
-from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.evaluation import closed_loop, driving_scores, open_loop, scene_sets
+from reflectdrive_ros.infra import parallel
+from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime import network
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.sim import sumo
 
 KEYS = {"scenes", "pdms", "nc", "dac", "ttc", "comfort", "ep"}
 ROOT = Path(__file__).resolve().parents[1]

@@ -29,6 +29,7 @@ from tiny_graphs import (
 )
 from tiny_net import ONE_LAYER, random_actions, tiny_net
 
+from reflectdrive_ros.core.tokens import X
 from reflectdrive_ros.deploy.export import describe_model, example_inputs, export
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError, required_graphs, sha256_of
 from reflectdrive_ros.runtime.engine import Engine
@@ -36,7 +37,6 @@ from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
-from reflectdrive_ros.tokens import X
 
 GRAPHS = required_graphs("token", ("edit", "goals"))
 
@@ -286,8 +286,8 @@ def test_graphs_that_answer_otherwise_than_the_network_did_are_refused(copy):
 def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sentence(folder):
     program = (
         "import sys; sys.modules[{0!r}] = None\n"
-        "from reflectdrive_ros.config import ModelConfig\n"
-        "from reflectdrive_ros.recipe_config import DecodingConfig\n"
+        "from reflectdrive_ros.core.config import ModelConfig\n"
+        "from reflectdrive_ros.core.recipe_config import DecodingConfig\n"
         "from reflectdrive_ros.runtime.network import load_network\n"
         "print(load_network(ModelConfig(*sys.argv[1:]), DecodingConfig(4)).backend_description)"
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scenes import ego, observation
 
-from reflectdrive_ros.domain import CameraFrame, Command
+from reflectdrive_ros.core.domain import CameraFrame, Command
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.features.images import (
     MAX_CHARACTERS,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scenes import SECOND_NS, cars, config, observation, straight_route, turning_route
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import Agents, ForecastSource, Plan, Trajectory, Verdict
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import Agents, ForecastSource, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.scoring import prediction
 from reflectdrive_ros.scoring.frenet import FrenetFrame

@@ -56,11 +56,11 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2, Poi
 from std_msgs.msg import Header, String
 from tf2_msgs.msg import TFMessage
 
-from reflectdrive_ros.config import Config, ConfigError, InputsConfig, load, override, override_dotted
-from reflectdrive_ros.config import settings as leaves
+from reflectdrive_ros.core.config import Config, ConfigError, InputsConfig, load, override, override_dotted
+from reflectdrive_ros.core.config import settings as leaves
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.ros import convert, image_decoding, obstacles, outputs, raw_images
-from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
 # numpy may grumble where numbers overflow; what comes out is what counts

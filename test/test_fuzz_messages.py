@@ -27,9 +27,9 @@ from scenes import Clock, config
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
-from reflectdrive_ros.domain import PlanSource
+from reflectdrive_ros.core.domain import PlanSource
+from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.ros import cdr, convert, image_decoding, topics
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.store import ITEMS_MAX
 from reflectdrive_ros.ros.planning_core import PlanningCore

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from test_fuzz import fuzzed
 
 from reflectdrive_ros.data import codec, real_tracks, shards
-from reflectdrive_ros.documents import parse_arrays, parse_json
 from reflectdrive_ros.evaluation import golden
+from reflectdrive_ros.infra.documents import parse_arrays, parse_json
 from reflectdrive_ros.ros import bag
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

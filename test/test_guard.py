@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import SECOND_NS, cars, config, ego, observation
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import DrivableGrid, Plan, Trajectory, Verdict
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import DrivableGrid, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.scoring import safety

@@ -16,7 +16,7 @@ from messages import (
 )
 from scenes import Clock, config
 
-from reflectdrive_ros.domain import Command, PlanSource, Verdict
+from reflectdrive_ros.core.domain import Command, PlanSource, Verdict
 from reflectdrive_ros.ros.inputs.channel import NO_CLOCK, Level
 from reflectdrive_ros.ros.inputs.route import command_along
 from reflectdrive_ros.ros.inputs.snapshot import Inputs

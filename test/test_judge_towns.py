@@ -9,11 +9,11 @@ import pytest
 from small_xodr import figure_of_eight
 
 from reflectdrive_ros import __main__
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.errors import UserError
+from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.evaluation import closed_loop, worlds, worst_page
 from reflectdrive_ros.evaluation.incidents import Incident, Moment
-from reflectdrive_ros.sim import sumo
+from reflectdrive_ros.infra.errors import UserError
+from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.sim.world import World
 
 try:

@@ -12,17 +12,18 @@ from autoware_planning_msgs.msg import LaneletPrimitive, LaneletRoute, LaneletSe
 from geometry_msgs.msg import Pose
 from rich.console import Console
 
-from reflectdrive_ros import geometry
 from reflectdrive_ros.cli import replay
-from reflectdrive_ros.config import Config, ConfigError, InputsConfig
-from reflectdrive_ros.domain import Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config, ConfigError, InputsConfig
+from reflectdrive_ros.core.domain import Verdict
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps import drivable_area
+from reflectdrive_ros.maps.lanelet_elements import speed_mps
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.replay import engine
-from reflectdrive_ros.ros import convert, map_drivable
+from reflectdrive_ros.ros import convert
 from reflectdrive_ros.ros.bag import BagReader, BagWriter
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelets import speed_mps
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime import cli_args
 
@@ -177,7 +178,7 @@ def test_the_drivable_space_of_the_map_refuses_no_plan_along_its_route():
 
 def test_lanelets_narrower_than_a_bend_refuse_plans_before_one_corner_only(monkeypatch):
     """docs/on_a_car.md tells this number, of a drivable space that is not widened along the route."""
-    monkeypatch.setattr(map_drivable, "beside_road", lambda *_: [])
+    monkeypatch.setattr(drivable_area, "beside_road", lambda *_: [])
     refused = [k for k, reason in enumerate(reasons_along_the_drive(drivable_type="map")) if reason]
     assert 7 <= len(refused) <= 9  # 8; rounding may decide on the first and the last
     assert refused == [*range(refused[0], refused[0] + len(refused))]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.ros.bag import BagWriter
 from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from test_launch import AUTOWARE, DEMO, FILE, REPLAY, ROOT, called, declared, table, xml_arguments
 
-from reflectdrive_ros.config import Config, InputsConfig, load
+from reflectdrive_ros.core.config import Config, InputsConfig, load
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.planning import LEARNED
 from reflectdrive_ros.ros import topics

@@ -7,7 +7,7 @@ import pytest
 from scenes import SECOND_NS, Clock, config, later, observation, straight_route, turning_route
 from test_guard import straight_plan
 
-from reflectdrive_ros.domain import FactorKind, LightState, PlanSource, StopLines, TrafficLights, Verdict
+from reflectdrive_ros.core.domain import FactorKind, LightState, PlanSource, StopLines, TrafficLights, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.assessment import score_candidates
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess

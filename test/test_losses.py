@@ -10,11 +10,11 @@ import torch
 from hand_scenes import scene
 from tiny_net import goal_logits, tiny_inputs, tiny_net, uniform_goal_values
 
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.data import distance_map, occupancy
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.sim.render.camera import rig
-from reflectdrive_ros.tokens import TokenLayout
 from reflectdrive_ros.training import augment, bev_head, ground_head
 from reflectdrive_ros.training.losses import Batch, Losses, expected_goal_loss, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.signal import savgol_filter
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.domain import AgentKind
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import AgentKind
 from reflectdrive_ros.scoring import metrics
 from reflectdrive_ros.scoring.areas import AreaIndex, MapAreas
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks

@@ -6,8 +6,8 @@ from hand_scenes import scene
 from rich.console import Console
 from test_eval_scenes import folder  # noqa: F401 (a fixture)
 
-from reflectdrive_ros import kinematics
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core import kinematics
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.data.scene import NOW
 from reflectdrive_ros.evaluation import open_loop
 from reflectdrive_ros.evaluation.privilege import PRIVILEGES, observe

@@ -11,7 +11,7 @@ from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.core.config import Config, override_dotted
 from reflectdrive_ros.replay.bag_topics import ambiguous_choices, map_topics
 from reflectdrive_ros.replay.counters import ReplayCounters
 from reflectdrive_ros.ros.bag import BagError, BagReader

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectdrive_ros.tokens import TokenLayout, draft_schedule
+from reflectdrive_ros.core.tokens import TokenLayout, draft_schedule
 from reflectdrive_ros.training import augment
 
 LAYOUT = TokenLayout()

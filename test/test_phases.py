@@ -4,11 +4,11 @@ import pytest
 import torch
 from tiny_net import goal_logits, lite_frame, random_actions, tiny_inputs, tiny_net, uniform_goal_values
 
+from reflectdrive_ros.core.tokens import TokenLayout, decoding_rounds
 from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.net import TokenNet, base_config
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
-from reflectdrive_ros.tokens import TokenLayout, decoding_rounds
 
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0))
 LAYOUT = TokenLayout()

@@ -18,6 +18,7 @@ from tiny_net import random_actions
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import accuracy_gate
+from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.deploy import engines as trt_build
 from reflectdrive_ros.deploy import quantise
 from reflectdrive_ros.deploy.export import export
@@ -30,7 +31,6 @@ from reflectdrive_ros.deploy.quantise import (
 from reflectdrive_ros.evaluation import driving_scores
 from reflectdrive_ros.model.card import CALIBRATION_PREFIX, CARD, GraphCard, required_graphs
 from reflectdrive_ros.planning.planner import PlanningError
-from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network
 from reflectdrive_ros.runtime.ort_backend import DISABLED_FOR_INT8, CalibrationNetwork, OrtNetwork

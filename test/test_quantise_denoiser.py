@@ -10,9 +10,9 @@ from tiny_graphs import as_set, unknown_to_tensorrt
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import accuracy_gate
+from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.model.card import CARD, GraphCard
-from reflectdrive_ros.model.curve import checkpoint
-from reflectdrive_ros.recipe_config import DecodingConfig
+from reflectdrive_ros.model.denoiser import checkpoint
 from reflectdrive_ros.runtime.network import load_network, synthetic_vectors
 from reflectdrive_ros.runtime.ort_backend import OrtDenoiser
 

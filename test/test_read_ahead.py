@@ -9,7 +9,7 @@ import pytest
 from scenes import Clock, config, later
 from test_reflectdrive2 import KnownWays, arc_way, frames, seen
 
-from reflectdrive_ros.domain import StepKind, Verdict
+from reflectdrive_ros.core.domain import StepKind, Verdict
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.prefetch import Prefetcher

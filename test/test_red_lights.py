@@ -3,7 +3,7 @@
 from messages import ns
 from test_traffic_lights import JUNCTION, RED, UNKNOWN, car, drawn, groups, lamp, seen_at, state_seen  # noqa: F401
 
-from reflectdrive_ros.domain import LightState
+from reflectdrive_ros.core.domain import LightState
 from reflectdrive_ros.ros.inputs.channel import Level
 
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from scenes import SECOND_NS, Clock, cars, config, ego, later, observation
 from test_features import SPEC, camera_images
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import Command, StepKind, Trajectory, Verdict
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import Command, StepKind, Trajectory, Verdict
+from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.planning import available_planners, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, Prefilled, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories
 from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
-from reflectdrive_ros.recipe_config import ReflectDrive2Config as Settings
 from reflectdrive_ros.runtime.engine import Engine
-from reflectdrive_ros.tokens import TokenLayout
 
 LAYOUT = TokenLayout()
 BOOK = LAYOUT.codebook

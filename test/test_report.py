@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 import pytest
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import AgentKind, PlanSource, StepKind, Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import AgentKind, PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning.corrections import Correction
 from reflectdrive_ros.replay.record import (
     Diagnostic,

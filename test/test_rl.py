@@ -20,7 +20,8 @@ from tiny_training import (  # noqa: F401 (two_sets is a fixture)
     two_sets,
 )
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.tokens import decoding_rounds
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.evaluation import driving_scores, privilege
 from reflectdrive_ros.model.token import ops, rollout
@@ -29,7 +30,6 @@ from reflectdrive_ros.model.token.rollout import Sampling
 from reflectdrive_ros.planning import reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
-from reflectdrive_ros.tokens import decoding_rounds
 from reflectdrive_ros.training import rewards, rl_losses, rollouts, settings
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.rl_losses import RlLosses, make_policy_batch

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import EgoState
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import EgoState
+from reflectdrive_ros.core.tokens import Codebook
 from reflectdrive_ros.planning.postprocess.smoothing import smooth_points
 from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
-from reflectdrive_ros.tokens import Codebook
 
 BOOK = Codebook()
 NOWHERE = np.zeros((0, 3))

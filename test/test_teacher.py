@@ -12,9 +12,9 @@ from tiny_net import POSES, tiny_net
 from tiny_training import command, network, two_sets  # noqa: F401 (two_sets is a fixture)
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.core.config import ConfigError
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.tokens import TokenLayout
 from reflectdrive_ros.training import teacher, train_state
 from reflectdrive_ros.training.token_job import TokenJob
 from reflectdrive_ros.training.train_state import StateError

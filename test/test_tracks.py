@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import shapely
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.lanes import ROUTE_BEHIND_M
 from reflectdrive_ros.data import real_tracks
-from reflectdrive_ros.lanes import ROUTE_BEHIND_M
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.scorer import score
 

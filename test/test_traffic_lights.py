@@ -16,16 +16,16 @@ from rclpy.serialization import serialize_message
 from test_inputs import small
 from test_lanelet_map import route_message, settings
 
-from reflectdrive_ros.config import Config, ConfigError, override_dotted
-from reflectdrive_ros.domain import LightState
+from reflectdrive_ros.core.config import Config, ConfigError, override_dotted
+from reflectdrive_ros.core.domain import LightState
+from reflectdrive_ros.maps.lanelet_elements import TURNS, MapElements, pack, unpack
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.lanelet_map import MapLights
+from reflectdrive_ros.maps.vector_map import read_elements
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.lights import of_own_turn, state_for_turn
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelet_map import MapLights
-from reflectdrive_ros.ros.lanelets import TURNS, MapElements, pack, unpack
-from reflectdrive_ros.ros.vector_map import read_elements
 
 UNKNOWN, GREEN, AMBER, RED = LightState
 COLOURS = {

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scenes import cars, ego, observation, straight_route
 
-from reflectdrive_ros.domain import AgentHistory, AgentKind, Agents, LanePolylines, LightState
+from reflectdrive_ros.core.domain import AgentHistory, AgentKind, Agents, LanePolylines, LightState
+from reflectdrive_ros.core.lanes import LANE_POINTS
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.features.vectors import OFF_ROUTE_M, agent_order, ego_row, vector_inputs
-from reflectdrive_ros.lanes import LANE_POINTS
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = VectorSpec(agents=6, static_objects=3, lanes=8, route_lanes=4, predicted_agents=2, future_steps=40)
 GREEN, AMBER, RED, UNKNOWN = 8, 9, 10, 11  # columns of a lane point

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import shapely
 
-from reflectdrive_ros import geometry
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config, override_dotted
+from reflectdrive_ros.core.domain import LightState
+from reflectdrive_ros.core.lanes import LaneSegments
 from reflectdrive_ros.demo import world_messages
-from reflectdrive_ros.domain import LightState
-from reflectdrive_ros.lanes import LaneSegments
+from reflectdrive_ros.maps.lanelet_archive import lanelet_id, light_id, write_archive
+from reflectdrive_ros.maps.lanelet_elements import MapElements
+from reflectdrive_ros.maps.lanelet_map import LaneletMap
+from reflectdrive_ros.maps.roads import Turn
+from reflectdrive_ros.maps.vector_map import SOURCE, read_elements
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_map import LaneletMap
-from reflectdrive_ros.ros.lanelets import MapElements
-from reflectdrive_ros.ros.vector_map import SOURCE, read_elements
-from reflectdrive_ros.sim.network.lanelet_archive import lanelet_id, light_id, write_archive
-from reflectdrive_ros.sim.network.roads import Turn
 from reflectdrive_ros.sim.traffic.actors import Lamp
 from reflectdrive_ros.sim.world import World, WorldOptions
 

@@ -10,12 +10,12 @@ import shared_traces  # noqa: F401 (each graph is traced once)
 import torch
 from tiny_net import tiny_inputs, tiny_net
 
-from reflectdrive_ros.config import ModelConfig
+from reflectdrive_ros.core.config import ModelConfig
+from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.features.images import WORDS, ModelInputs
 from reflectdrive_ros.model.card import sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
-from reflectdrive_ros.recipe_config import DecodingConfig
 
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
 SEQUENCES = 6  # of a step whose number of action sequences is fixed
