@@ -30,7 +30,7 @@ from reflectdrive_ros.ros.system_checks import run_checks
 HERE = Path(__file__).parent
 MEASURED = HERE.parents[0] / "docs" / "bench"
 DRIVERS = driving_scores.make_drivers(["route_follower", "reflectdrive2"], ["words", "objects"], random_weights=True)
-PACKAGE = Path(command.__file__).parent
+PACKAGE = Path(command.__file__).parents[1]
 
 
 def drawn(table, width=80):
@@ -102,7 +102,7 @@ def test_a_list_wraps_its_values_between_words():
 
 def test_tables_are_made_in_one_module():
     others = [file for file in PACKAGE.rglob("*.py") if re.search(r"(?<!\w)Table\(", file.read_text())]
-    assert others == [PACKAGE / "infra/command.py"]
+    assert others == [PACKAGE / "infra" / "command.py"]
 
 
 # --- the tables of the commands --------------------------------------------------------------------------------------

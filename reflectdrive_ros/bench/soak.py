@@ -31,10 +31,10 @@ from ..infra import arguments
 from ..infra.command import command, make_list, run_program
 from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
+from ..infra.signals import defer_signals
 from ..replay.node import PlannerOutputs
 from ..ros.processes import isolated_environment, running_node
 from ..runtime import cli_args
-from ..stopping import defer_signals
 from .node import growth_percent, resident_mb
 
 MINUTES = 60.0
