@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenes import config
-from test_reflectdrive2 import seen
+from scripted_network import seen
 from tiny_graphs import RULES, network
 from tiny_net import ONE_LAYER, POSES, tiny_inputs
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
+from flop_counter import counted
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from scenes import Clock, config
-from test_default_planner import SCENES
-from test_roofline import counted
+from shipped_planner import SCENES
 from tiny_denoiser import SPEC, tiny_denoiser
 from tiny_graphs import as_set, rewrite, unknown_to_tensorrt
 

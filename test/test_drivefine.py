@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rubber_band import strip_grid
 from scenes import Clock, cars, config
-from test_reflectdrive2 import seen
+from scripted_network import seen
 from tiny_net import tiny_net
 
 from reflectdrive_ros.core import kinematics

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import CandidateTrajectories
+from lanelet_maps import MAP, settings
 from messages import acceleration, ns, odometry, route
 from rclpy.serialization import deserialize_message
 from scenes import config, ego
-from test_lanelet_map import MAP, settings
 from transforms3d.euler import euler2quat
 
 from reflectdrive_ros.core.domain import Plan, PlanSource, StepReport, Trajectory, Verdict

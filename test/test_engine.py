@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from network_inputs import camera_images
 from scenes import Clock, cars, config, ego, later, observation
-from test_features import camera_images
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.core import kinematics

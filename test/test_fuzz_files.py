@@ -14,9 +14,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from changed_documents import as_bytes, changed, documents, npz, outcome, told, torn, values
+from fuzzing import fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
-from test_fuzz import fuzzed
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.bench import results

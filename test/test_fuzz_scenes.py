@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import yaml
 from changed_documents import as_bytes, changed, documents, npz, outcome, told, torn
+from fuzzing import fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
-from test_fuzz import fuzzed
 
 from reflectdrive_ros.data import codec, real_tracks, shards
 from reflectdrive_ros.evaluation import golden

@@ -6,7 +6,7 @@ import reflectdrive_kernels as kernels
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
-from test_metrics import CAR, SIZE
+from scenes import CAR, SIZE
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import AgentKind

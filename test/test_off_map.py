@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from autoware_adapi_v1_msgs.msg import OperationModeState
+from diagnostic_tree import BY_PATH, TOP, level, levels_of
+from lanelet_maps import MAP, drive
 from map_archives import map_message
 from messages import ns, odometry, predicted_objects, route
 from scenes import Clock, config
-from test_diagnostic_graph import BY_PATH, TOP, level, levels_of
-from test_lanelet_map import MAP, drive
 
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.domain import PlanSource

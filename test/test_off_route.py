@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenes import Clock, config, later, observation, straight_route, turning_route
-from test_reflectdrive2 import seen
+from scripted_network import seen
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.config import DENOISER_PLANNERS, SHIPPED_MODELS, ConfigError, RouteConfig

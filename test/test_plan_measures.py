@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_report import EIGHT_S, driven, frame, record
+from replay_records import EIGHT_S, driven, frame, record
 
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.domain import PlanSource, Verdict

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 import torch
+from denoiser_cases import PARITY, SPEC, WEIGHTS, no_gradients, own_case, random_net  # noqa: F401 (a fixture)
 from safetensors.torch import load_file, save_file
-from test_curve_net import PARITY, SPEC, WEIGHTS, no_gradients, own_case, random_net  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.deploy import published_case

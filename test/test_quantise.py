@@ -11,8 +11,20 @@ import onnxruntime as ort
 import pytest
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
-from test_eval_scenes import store
-from tiny_graphs import BUILT_IN, MOVES, RULES, SEQUENCES, as_set, decoded, network, rewrite, scene, unknown_to_tensorrt
+from stored_scenes import store
+from tiny_graphs import (
+    BUILT_IN,
+    MOVES,
+    RULES,
+    SEQUENCES,
+    as_set,
+    decoded,
+    network,
+    products_of_tiny_networks_are_worth_it,  # noqa: F401 (fixtures)
+    rewrite,
+    scene,
+    unknown_to_tensorrt,
+)
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import random_actions
 
@@ -40,13 +52,6 @@ GRAPHS = required_graphs("token", ("edit", "goals"))
 HEADS = [high - low + 1 for low, high in network().config.layout.id_ranges]  # columns of their weights
 DEFAULTS = DecodingConfig()
 PASSED = {"pdms_fp32": 80.0, "pdms": 79.8, "passed": True}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def products_of_tiny_networks_are_worth_it():
-    before, quantise.MIN_SIDE = quantise.MIN_SIDE, 16
-    yield
-    quantise.MIN_SIDE = before
 
 
 @pytest.fixture(scope="module")

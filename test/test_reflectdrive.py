@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rubber_band import strip_grid
 from scenes import Clock, cars, config
-from test_reflectdrive2 import KnownWays, arc_frames, arc_way, seen
+from scripted_network import KnownWays, arc_frames, arc_way, seen
 from tiny_net import tiny_net
 
 from reflectdrive_ros.core.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message
 from map_archives import map_message
 from messages import ns, odometry, predicted_objects, route
 from scenes import Clock, cars, config, ego, observation
-from test_lanelet_map import MAP, TWO_LANES, drive, driven_ids, osm, route_message
 from tiny_denoiser import normalized, tiny_denoiser
 
 from reflectdrive_ros.cli import eval

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_report import BEGIN_NS, EIGHT_S, driven, frame, record
+from replay_records import BEGIN_NS, EIGHT_S, driven, frame, record
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from scenes import cars, observation, straight_route, turning_route
-from test_vector_inputs import lanes
+from scenes import cars, lanes, observation, straight_route, turning_route
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import LightState

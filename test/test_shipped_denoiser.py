@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scenes import Clock, cars, config, observation, straight_route
-from test_vector_inputs import lanes
+from scenes import Clock, cars, config, lanes, observation, straight_route
 
 from reflectdrive_ros.core.config import SHIPPED_MODELS, Config
 from reflectdrive_ros.core.domain import PlanSource

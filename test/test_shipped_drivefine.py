@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from scenes import Clock, cars, config
-from test_reflectdrive2 import seen
+from scripted_network import seen
 
 from reflectdrive_ros.core.config import SHIPPED_MODELS, Config
 from reflectdrive_ros.core.domain import StepKind, Verdict

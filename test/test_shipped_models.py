@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenes import Clock, cars, config, later, turning_route
-from test_reflectdrive2 import seen
+from scripted_network import seen
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core import geometry

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drive_logs import log
 from rich.console import Console
 from rich.table import Table
-from test_drive import log
-from test_eval_scenes import store
+from stored_scenes import store
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import node, parity, repair, scoring, step

@@ -27,8 +27,8 @@ from engine_graphs import (  # noqa: F401 (fixtures)
     scene,
 )
 from fake_gpu import USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
+from network_inputs import camera_images
 from scenes import Clock, observation
-from test_features import camera_images
 from tiny_graphs import unknown_to_tensorrt
 from tiny_net import assert_same_answer
 

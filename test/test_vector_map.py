@@ -13,8 +13,8 @@ import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
+from lanelet_maps import TWO_LANES, drive, ends_of_the_site, ids_along_the_site, osm, route_message, settings
 from map_archives import archive, cut, scrambled
-from test_lanelet_map import TWO_LANES, drive, ends_of_the_site, ids_along_the_site, osm, route_message, settings
 
 from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.maps import vector_map, vector_map_reader

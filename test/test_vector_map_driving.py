@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from input_stream import small
+from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message, settings
 from map_archives import archive, cut, map_message, scrambled
 from messages import acceleration, ns, odometry, route
 from rclpy.serialization import serialize_message
 from rich.console import Console
 from scenes import Clock
-from test_inputs import small
-from test_lanelet_map import MAP, TWO_LANES, drive, driven_ids, osm, route_message, settings
 
 from reflectdrive_ros.cli import replay
 from reflectdrive_ros.core import geometry

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import shapely
+from lanelet_maps import drive, driven_ids, line_of, route_message, settings
 from messages import ns, odometry, predicted_objects
 from scenes import cars, ego
-from test_default_planner import GRAPHS, SCENES
-from test_lanelet_map import drive, driven_ids, line_of, route_message, settings
-from test_tracks import MAPPED
+from shipped_planner import GRAPHS, SCENES
+from track_files import MAPPED
 
 from reflectdrive_ros import planning
 from reflectdrive_ros.bench import parity

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scenes import Clock, config, later
-from test_reflectdrive2 import KnownWays, arc_way, frames, seen
+from scripted_network import KnownWays, arc_way, frames, seen
 
 from reflectdrive_ros.core.domain import StepKind, Verdict
 from reflectdrive_ros.planning.planner import PlanningError

@@ -4,8 +4,8 @@ import csv
 import json
 
 import pytest
-from test_replay import followed, replayed  # noqa: F401 (a fixture)
-from test_report import embedded
+from followed_replay import followed_recording, replayed  # noqa: F401 (a fixture)
+from replay_records import embedded
 
 from reflectdrive_ros.replay import chunks
 from reflectdrive_ros.replay.chunks import DecimatingBuffer
@@ -33,7 +33,7 @@ def settled(numbers):
     return {name: value for name, value in numbers.items() if name not in changing}
 
 
-def test_legs_tell_what_one_piece_does(pandaset, followed, tmp_path, monkeypatch):  # noqa: F811
+def test_legs_tell_what_one_piece_does(pandaset, followed, tmp_path, monkeypatch):
     whole, folder = followed
     monkeypatch.setattr(chunks, "CHUNK_PLANS", 40)
     monkeypatch.setattr(chunks, "MARGIN_NS", 6_000_000_000)

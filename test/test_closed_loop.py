@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drive_logs import log
 from scenes import config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros.core.config import CamerasConfig, Config, VehicleConfig
+from reflectdrive_ros.core.config import CamerasConfig, Config
 from reflectdrive_ros.core.domain import Trajectory
 from reflectdrive_ros.evaluation import closed_loop, drive_results, driving_scores
 from reflectdrive_ros.infra import arguments
@@ -22,8 +23,8 @@ from reflectdrive_ros.infra import command as wrapper
 from reflectdrive_ros.infra.errors import UserError
 from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.runtime import cli_args
-from reflectdrive_ros.scoring.simulate import STATE_SIZE, VX
-from reflectdrive_ros.sim.drive_log import Collision, DriveLog, Event
+from reflectdrive_ros.scoring.simulate import VX
+from reflectdrive_ros.sim.drive_log import Collision, Event
 from reflectdrive_ros.sim.traffic.actors import Shape
 from reflectdrive_ros.sim.world import World, WorldOptions
 
@@ -123,26 +124,6 @@ def test_a_plan_that_was_carried_is_scored_as_if_it_went_on(left, speed):
 def test_a_carried_plan_of_any_interval_reaches_the_end_of_the_score(dt_s):
     whole = driving_scores.extend(Trajectory(np.zeros((3, 3)), dt_s))
     assert 4.0 - 1e-9 <= whole.horizon_s < 4.0 + dt_s
-
-
-def log(seconds, speed_mps, collisions=(), events=(), off_steps=0):
-    count = round(10 * seconds) + 1
-    states = np.zeros((count, STATE_SIZE))
-    states[:, 0] = 0.1 * speed_mps * np.arange(count)
-    states[:, VX] = speed_mps
-    off_road = np.arange(count) > count - 1 - off_steps
-    limit_distance_m = 10.0 * seconds
-    return DriveLog(
-        np.arange(count),
-        states,
-        np.full(count, 20.0),
-        off_road,
-        tuple(events),
-        tuple(collisions),
-        speed_mps * seconds,
-        limit_distance_m,
-        VehicleConfig(),
-    )
 
 
 def result(one, scores=(1.0,), parts=None):

@@ -10,35 +10,22 @@ import hand_scenes
 import numpy as np
 import pytest
 import torch
+from denoiser_training import SPEC, TINY, config, weights
 from lightning_fabric import Fabric
 from tiny_training import Silent, make_set
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import SetError
 from reflectdrive_ros.model.denoiser import checkpoint
-from reflectdrive_ros.model.denoiser.net import DenoiserNetConfig
 from reflectdrive_ros.planning.postprocess.waypoints import interpolate
 from reflectdrive_ros.training import diffusion, settings, train_state, vector_data
 from reflectdrive_ros.training.diffusion import DiffusionJob, waypoint_places
 from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, VectorBatch
 from reflectdrive_ros.training.run_log import LOG
-from reflectdrive_ros.training.settings import (
-    CheckpointingConfig,
-    DiffusionDataConfig,
-    DiffusionLossConfig,
-    DiffusionTrainConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-)
+from reflectdrive_ros.training.settings import DiffusionDataConfig, DiffusionLossConfig, OptimizerConfig
 from reflectdrive_ros.training.vector_data import build_vector_set, flat_row, sample_shapes, scene_sample
 
-SPEC = VectorSpec(agents=6, lanes=8, route_lanes=4, predicted_agents=3, future_steps=40)
-TINY = DenoiserNetConfig(
-    SPEC, hidden=16, heads=2, encoder_layers=1, decoder_layers=1, mixer_tokens=4, mixer_channels=8, route_tokens=4,
-    route_channels=8, ego_inputs=True, dropout=0.0,
-)  # fmt: skip
 SCENES = 12
 
 
@@ -60,15 +47,6 @@ def with_lanes(arrays):
     return {**arrays, "lanes": lanes}
 
 
-def config(steps=6, **data):
-    return DiffusionTrainConfig(
-        data=DiffusionDataConfig(**{"batch": 4, "samples": 2, **data}),
-        schedule=ScheduleConfig(steps=steps),
-        optimizer=OptimizerConfig(vision_pretrain_fraction=0.0, learning_rate=1e-3),
-        checkpointing=CheckpointingConfig(log_steps=2, checkpoint_minutes=1e6, validations=0),
-    )
-
-
 def job(scenes, out, asked=None, validation=None):
     return DiffusionJob(asked or config(), TINY, scenes, validation, Path(out), {"train": [{"folder": "train"}]})
 
@@ -76,11 +54,6 @@ def job(scenes, out, asked=None, validation=None):
 def train(of, stop=lambda: False):
     of.out.mkdir(exist_ok=True)
     return diffusion.train(of, Fabric(accelerator="cpu", devices=1), Silent(), stop)
-
-
-def weights(out):
-    with train_state.checkpoint.open_safetensors(out / train_state.FILE) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 # --- samples ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hand_scenes import scene
 from rich.console import Console
-from test_eval_scenes import folder  # noqa: F401 (a fixture)
+from stored_scenes import scenes_folder  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import Config
@@ -58,7 +58,7 @@ def test_an_unknown_oracle_is_refused():
         observe(scene(), "magic")
 
 
-def test_each_oracle_has_rows_of_its_own(folder):  # noqa: F811
+def test_each_oracle_has_rows_of_its_own(folder):
     quiet = Console(quiet=True)
     result = open_loop.evaluate(folder, ("constant_velocity",), Config(), None, 4, 1, quiet, PRIVILEGES)
     drivers = [f"constant_velocity ({privilege})" for privilege in PRIVILEGES]

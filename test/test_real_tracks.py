@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import shapely
+from track_files import HERE, MAPPED, MOTORWAY, STREET
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.lanes import ROUTE_BEHIND_M
@@ -15,12 +16,7 @@ from reflectdrive_ros.data import real_tracks
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.scorer import score
 
-HERE = Path(__file__).parent / "data/real_tracks"
 WHOLE_SET = Path(__file__).parents[2] / "shared/data/real_tracks"
-MOTORWAY = HERE / "ngsim_USA_US101-4_3_T-1_ego400.npz"
-TURN = HERE / "ngsim_USA_Lanker-2_18_T-1_ego21001_smoothed.npz"
-STREET = HERE / "ngsim_USA_Peach-3_1_T-1_ego407.npz"
-MAPPED = [MOTORWAY, TURN, STREET]
 
 
 @pytest.fixture(scope="module", params=MAPPED, ids=lambda path: path.stem)

@@ -7,13 +7,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from test_export import copy, folder, of_whatever_is_there  # noqa: F401 (fixtures)
-from tiny_graphs import (
-    BUILT_IN,
-    as_set,
-    rewrite,
-    scene,
-)
+from exported_graphs import copied_graphs, graphs_folder, of_whatever_is_there  # noqa: F401 (fixtures)
+from tiny_graphs import BUILT_IN, as_set, rewrite, scene
 
 from reflectdrive_ros.model.card import sha256_of
 from reflectdrive_ros.model.external_data import external_files
@@ -24,7 +19,7 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 
 
 @pytest.fixture
-def beside(copy):  # noqa: F811
+def beside(copy):
     """The same graphs, the weights of `step` in a file of their own, with a row in the card."""
     ir.save(ir.load(copy / "step.onnx"), copy / "step.onnx", external_data="step.weights")
     weights = copy / "step.weights"
@@ -114,7 +109,7 @@ def test_a_graph_or_weights_that_are_a_device_or_a_pipe_are_refused(beside):
         load_network(as_set(beside), BUILT_IN)
 
 
-def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):  # noqa: F811
+def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
     graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
     good = scene(0)
     for changed, complaint in (
