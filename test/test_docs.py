@@ -122,8 +122,8 @@ def test_the_scores_of_the_readme_are_those_of_the_files():
         [f"{drives[planner]['pdms']:.1f}" for planner in planners],
         [f"{drives[planner]['off_road_time']:.1f}" for planner in planners],
     ]
-    random = scenes[0]["reflectdrive2 random weights (objects)"]["pdms"]
-    assert f"with random weights they alone reach {random:.1f}" in " ".join(text.split())
+    untrained = scenes[0]["reflectdrive2 random weights (objects)"]["pdms"]
+    assert f"with random weights they alone reach {untrained:.1f}" in " ".join(text.split())
 
 
 def test_the_index_has_every_page_under_one_kind():
@@ -145,8 +145,8 @@ def test_the_index_has_every_page_under_one_kind():
 def test_a_page_tells_the_present(page):
     """The story of a measurement is in docs/lab."""
     text = " ".join(page.read_text().split())
-    told = [(hit[0], advice) for pattern, advice in HISTORY.items() for hit in re.finditer(pattern, text)]
-    assert not told, told
+    hits = [(hit[0], advice) for pattern, advice in HISTORY.items() for hit in re.finditer(pattern, text)]
+    assert not hits, hits
 
 
 @pytest.mark.parametrize(
