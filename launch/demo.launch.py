@@ -64,18 +64,18 @@ def argument(name: str, default: str, description: str, choices: list[str] | Non
 
 
 def world(context: LaunchContext) -> list[LaunchDescriptionEntity]:
-    def given(name: str) -> str:
+    def value_of(name: str) -> str:
         return str(LaunchConfiguration(name).perform(context))
 
-    words = ["--seed", given("seed"), "--lock-step"]
-    words += ["--trajectory", f"{given('namespace')}/reflectdrive/output/trajectory"]
-    words += ["--map", given("map")] if given("map") else []
+    words = ["--seed", value_of("seed"), "--lock-step"]
+    words += ["--trajectory", f"{value_of('namespace')}/reflectdrive/output/trajectory"]
+    words += ["--map", value_of("map")] if value_of("map") else []
     return [
         Node(
             package="reflectdrive",
             executable="world",
             arguments=words,
-            ros_arguments=["--log-level", given("log_level")],
+            ros_arguments=["--log-level", value_of("log_level")],
             output="screen",
         )
     ]

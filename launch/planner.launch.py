@@ -70,38 +70,38 @@ def argument(name: str, default: str, description: str, choices: list[str] | Non
 
 
 def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
-    def given(name: str) -> str:
+    def value_of(name: str) -> str:
         return str(LaunchConfiguration(name).perform(context))
 
     # left out if false, because it would override Autoware's setting for its whole tree
-    time_source: dict[str, object] = {"use_sim_time": True} if given("use_sim_time") == "true" else {}
-    parameters = {"strict_start": given("strict_start") == "true", **time_source}
+    time_source: dict[str, object] = {"use_sim_time": True} if value_of("use_sim_time") == "true" else {}
+    parameters = {"strict_start": value_of("strict_start") == "true", **time_source}
     for name in ("config_file", "planner"):
-        if given(name):
-            parameters[name] = given(name)
-    if given("lanelet_map"):
-        parameters["inputs.lanelet_map"] = given("lanelet_map")
-    if given("route_type") or given("lanelet_map"):
-        parameters["inputs.route_type"] = given("route_type") or "lanelet"
-    inputs = [(own, given(name)) for own, (name, _, _) in INPUTS.items()]
-    outputs = [(own, given(name)) for own, (name, _, _) in OUTPUTS.items()]
+        if value_of(name):
+            parameters[name] = value_of(name)
+    if value_of("lanelet_map"):
+        parameters["inputs.lanelet_map"] = value_of("lanelet_map")
+    if value_of("route_type") or value_of("lanelet_map"):
+        parameters["inputs.route_type"] = value_of("route_type") or "lanelet"
+    inputs = [(own, value_of(name)) for own, (name, _, _) in INPUTS.items()]
+    outputs = [(own, value_of(name)) for own, (name, _, _) in OUTPUTS.items()]
     node = Node(
         package="reflectdrive",
         executable="planner",
         name="reflectdrive",
-        namespace=given("namespace"),
+        namespace=value_of("namespace"),
         parameters=[parameters],
         remappings=[(own, topic) for own, topic in (*inputs, *outputs) if topic != own],
-        ros_arguments=["--log-level", given("log_level")],
+        ros_arguments=["--log-level", value_of("log_level")],
         additional_env=dds_profile(context.environment),
-        respawn=given("respawn") == "true",
+        respawn=value_of("respawn") == "true",
         respawn_delay=2.0,
         output="screen",
     )
     for own, topic in outputs:
         if topic != own and own not in SHOWN_ONLY:
             warn_loudly(own, topic)
-    return [node, *([rviz(given("namespace"), time_source)] if given("rviz") == "true" else [])]
+    return [node, *([rviz(value_of("namespace"), time_source)] if value_of("rviz") == "true" else [])]
 
 
 def rviz(namespace: str, time_source: dict[str, object]) -> Node:

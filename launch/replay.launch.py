@@ -81,21 +81,21 @@ def topic_argument(name: str, default: str, what: str) -> DeclareLaunchArgument:
 def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     try:
         with BagReader(str(LaunchConfiguration("bag").perform(context))) as bag:
-            held = {topic.name for topic in bag.topics}
+            recorded = {topic.name for topic in bag.topics}
     except BagError:
-        held = set()  # `ros2 bag play` reports errors
+        recorded = set()  # `ros2 bag play` reports errors
 
-    def given(name: str) -> str:
+    def value_of(name: str) -> str:
         return str(LaunchConfiguration(name).perform(context))
 
-    found = {name: topic for name, topic in MADE_TOPICS.items() if topic in held}
+    recorded_inputs = {name: topic for name, topic in MADE_TOPICS.items() if topic in recorded}
     # every argument, since those left out would be a parent's of the same name; in a group, which keeps them from it
     handed = {
-        **{name: given(name) for name in HANDED_ON},
+        **{name: value_of(name) for name in HANDED_ON},
         "use_sim_time": "true",
         "strict_start": "true",
         "respawn": "false",
-        **{name: given(name) or found.get(name) or default for name, default, _ in INPUTS.values()},
+        **{name: value_of(name) or recorded_inputs.get(name) or default for name, default, _ in INPUTS.values()},
         **{name: own for name, own, _ in OUTPUTS.values()},
     }
     source = PythonLaunchDescriptionSource(str(HERE / "planner.launch.py"))
@@ -103,20 +103,20 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
 
 def player(context: LaunchContext) -> list[LaunchDescriptionEntity]:
-    def given(name: str) -> str:
+    def value_of(name: str) -> str:
         return str(LaunchConfiguration(name).perform(context))
 
     profile = str(HERE.parent / "config" / "fastdds.xml")
     lossless = {"FASTRTPS_DEFAULT_PROFILES_FILE": context.environment.get("FASTRTPS_DEFAULT_PROFILES_FILE", profile)}
-    words = ["ros2", "bag", "play", given("bag"), "--clock", CLOCK_HZ, "--rate", given("rate")]
+    words = ["ros2", "bag", "play", value_of("bag"), "--clock", CLOCK_HZ, "--rate", value_of("rate")]
     play = ExecuteProcess(cmd=words, additional_env=lossless, output="screen")
     end = TimerAction(period=LAST_PLAN_S, actions=[EmitEvent(event=Shutdown(reason="the bag has been played"))])
     actions: list[LaunchDescriptionEntity] = [
         play,
         RegisterEventHandler(OnProcessExit(target_action=play, on_exit=[end])),
     ]
-    if given("record"):
-        topics = [f"{given('namespace')}/reflectdrive/output/{name}" for name in RECORDED]
-        words = ["ros2", "bag", "record", "-o", given("record"), *topics, "/diagnostics"]
+    if value_of("record"):
+        topics = [f"{value_of('namespace')}/reflectdrive/output/{name}" for name in RECORDED]
+        words = ["ros2", "bag", "record", "-o", value_of("record"), *topics, "/diagnostics"]
         actions.insert(0, ExecuteProcess(cmd=words, additional_env=lossless, output="screen"))
     return actions

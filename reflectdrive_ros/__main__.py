@@ -114,9 +114,11 @@ def empty_argument(argv: list[str]) -> str:
     return ""
 
 
-def add_command(commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, wanted: bool) -> None:
+def add_command(
+    commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, is_selected: bool
+) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
-    if wanted:
+    if is_selected:
         from .infra.command import HelpFormatter  # with its libraries, which a list of commands does not need
 
         loaded = load_module(name, f"{__package__}.{module}")

@@ -13,7 +13,9 @@ def store(folder, shards_of=(8, 8, 4), name="test", images=False):
     for k, count in enumerate(shards_of):
         part = list(hand_scenes.Shard(name, k, count, images).scenes())
         load = shards.ShardContent.of(part)
-        notes.append(shards.write_shard(folder, f"{name}-{k:05d}", load, asked=count, made_by=hand_scenes.MADE_BY))
+        notes.append(
+            shards.write_shard(folder, f"{name}-{k:05d}", load, requested=count, generator=hand_scenes.MADE_BY)
+        )
         scenes += part
     shards.write_index(folder, shards.Index(name, sum(shards_of), tuple(notes), hand_scenes.MADE_BY))
     return scenes

@@ -31,7 +31,7 @@ def given(tmp_path_factory):
     scenes = folder / "val"
     scenes.mkdir()
     made = [hand_scenes.scene(f"val-00000-{k:03d}", size=(64, 36), agents=2) for k in range(SCENES)]
-    note = shards.write_shard(scenes, "val-00000", ShardContent.of(made), asked=SCENES, made_by={})
+    note = shards.write_shard(scenes, "val-00000", ShardContent.of(made), requested=SCENES, generator={})
     shards.write_index(scenes, Index("val", SCENES, (note,), {}))
     net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
     checkpoint.save(net, folder / "model/weights.safetensors", {})

@@ -22,7 +22,7 @@ def scenes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("repair") / "val"
     folder.mkdir()
     made = [hand_scenes.scene(f"val-00000-{k:03d}", size=(64, 36), agents=4, speed=8.0) for k in range(SCENES)]
-    note = shards.write_shard(folder, "val-00000", ShardContent.of(made), asked=SCENES, made_by={})
+    note = shards.write_shard(folder, "val-00000", ShardContent.of(made), requested=SCENES, generator={})
     shards.write_index(folder, Index("val", SCENES, (note,), {}))
     return folder
 

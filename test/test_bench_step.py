@@ -18,7 +18,7 @@ def test_full_and_lite_steps_are_timed_without_the_network(tiny_model, tmp_path,
     folder = tmp_path / "val"
     folder.mkdir()
     made = [hand_scenes.scene(f"val-00000-{k:03d}", size=(64, 36), agents=4, speed=8.0) for k in range(SCENES)]
-    note = shards.write_shard(folder, "val-00000", ShardContent.of(made), asked=SCENES, made_by={})
+    note = shards.write_shard(folder, "val-00000", ShardContent.of(made), requested=SCENES, generator={})
     shards.write_index(folder, Index("val", SCENES, (note,), {}))
     out = tmp_path / "step.json"
     call = ["bench", "step", "--scenes", str(folder), "--model", str(tiny_model.file), "--sha256", tiny_model.sha256]

@@ -63,7 +63,7 @@ def written(tmp_path_factory):
         notes = {"place": f"map/{k // 4}_0", "objects": k != 5}
         scenes.append(replace(scene, notes=notes, areas=MapAreas() if k in (0, 1) else scene.areas))
     load = shards.ShardContent.of(scenes)
-    note = shards.write_shard(folder, "a-00000", load, asked=6, made_by={})
+    note = shards.write_shard(folder, "a-00000", load, requested=6, generator={})
     shards.write_index(folder, shards.Index("recordings", 6, (note,), {}))
     words = [
         "eval",

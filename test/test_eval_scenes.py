@@ -171,7 +171,7 @@ def damage(folder, how):
         shards.write_index(folder, replace(index, shards=(first, second, third, copy)))
         return 20, 28, "lists the scenes of test-00007.tar more than once"
     if how == "without scenes":
-        empty = shards.write_shard(folder, "test-00009", shards.ShardContent((), {}, {}), asked=8, made_by={})
+        empty = shards.write_shard(folder, "test-00009", shards.ShardContent((), {}, {}), requested=8, generator={})
         shards.write_index(folder, replace(index, shards=(first, second, third, empty)))
         return 20, 20, "test-00009.tar holds no scene"
     count = {"counted too many": 11, "counted too few": 5}[how]
@@ -213,7 +213,7 @@ def test_check_decodes_every_scene_and_image(by_hand, tmp_path, capsys):
     load = shards.ShardContent.of(hand_scenes.Shard("test", 0, 2, True).scenes())
     image = next(name for name in load.samples[1] if name.endswith(".jpg"))
     load = replace(load, samples=(load.samples[0], {**load.samples[1], image: b"no image"}))
-    note = shards.write_shard(folder, "test-00000", load, asked=2, made_by=hand_scenes.MADE_BY)
+    note = shards.write_shard(folder, "test-00000", load, requested=2, generator=hand_scenes.MADE_BY)
     shards.write_index(folder, shards.Index("test", 2, (note,), hand_scenes.MADE_BY))
     assert command(scenes_run, "--check", folder) == 1
     assert f"{image} is no image" in capsys.readouterr().err

@@ -17,9 +17,9 @@ from reflectdrive_ros.infra.files import (
     atomic_folder,
     lock_folder,
     open_limited,
+    path_text,
     read_limited,
     sha256_of,
-    shown,
     write_atomic,
 )
 
@@ -113,9 +113,9 @@ def test_an_opened_file_is_read_in_pieces(tmp_path):
 
 
 def test_a_path_in_a_message_is_short_and_printable():
-    assert shown(Path("/a/ä b")) == "/a/ä b"
-    assert shown("a\n\x1b[31m\udc80") == r"a\n\x1b[31m\udc80"
-    assert len(shown("a" * 5000)) < 210
+    assert path_text(Path("/a/ä b")) == "/a/ä b"
+    assert path_text("a\n\x1b[31m\udc80") == r"a\n\x1b[31m\udc80"
+    assert len(path_text("a" * 5000)) < 210
 
 
 def test_a_folder_gets_all_its_files_when_the_block_ends_and_none_when_it_is_broken_off(tmp_path):

@@ -36,7 +36,7 @@ needs_whole_set = pytest.mark.skipif(
 
 def compare(folder, tmp_path):
     """Numbers of `reflectdrive score` on a folder's scenes against its official scores."""
-    known = score.known_scores(folder / "scores.jsonl.gz")
+    known = score.official_scores(folder / "scores.jsonl.gz")
     out = tmp_path / "out.jsonl.gz"
     numbers = score.score_file(folder / "scenes.jsonl.gz", out, known, states=True, console=score.Console())
     return numbers, {(row["scene_id"], row["traj"]): row for _, row in golden.read_lines(out)}, known
@@ -84,7 +84,7 @@ def test_the_slice_has_every_kind_of_scene_and_outcome():
     kinds, values = set(), {}
     for scene in golden.read_scenes(SLICE / "scenes.jsonl.gz"):
         kinds.add(scene.kind)
-    for row in score.known_scores(SLICE / "scores.jsonl.gz").values():
+    for row in score.official_scores(SLICE / "scores.jsonl.gz").values():
         for group in ("v1", "v2_raw"):
             for name in ("NC", "DAC", "DDC", "TTC", "C", "HC", "LK", "TLC"):
                 values.setdefault(name, set()).add(row[group].get(name))

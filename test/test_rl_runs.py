@@ -121,7 +121,7 @@ def test_a_set_without_roads_is_refused(init, tmp_path):
         scene = hand_scenes.scene(f"bare-00000-{k:03d}", size=(64, 36), agents=2)
         nothing = {field.name: () for field in dataclasses.fields(scene.areas)}
         made.append(replace(scene, areas=replace(scene.areas, **nothing)))
-    note = shards.write_shard(folder, "bare-00000", ShardContent.of(made), asked=4, made_by={})
+    note = shards.write_shard(folder, "bare-00000", ShardContent.of(made), requested=4, generator={})
     shards.write_index(folder, Index("train", 4, (note,), {}))
     with pytest.raises(shards.SetError, match=r"has no roads .*: plans cannot be scored"):
         rl_command((folder, folder), tmp_path / "run", init, "--steps", "1")

@@ -121,7 +121,7 @@ def test_a_set_made_in_parts_is_the_set(small, reference, tmp_path):
     for folder, want in ((tmp_path / "b", wanted(size=20)), (reference, later)):
         with pytest.raises(shards.SetError, match="first differ"):
             make(folder, want=want)
-    assert sets.default_folder("a", later.made_by) != sets.default_folder("a", wanted().made_by)
+    assert sets.default_folder("a", later.generator) != sets.default_folder("a", wanted().generator)
 
 
 def test_a_set_cannot_begin_in_the_middle_of_a_shard(small, tmp_path):
@@ -139,7 +139,9 @@ def test_a_folder_never_holds_scenes_of_two_programs(small, reference):
         with pytest.raises(shards.SetError, match=difference):
             make(reference, want=want)
         assert everything(reference) == before
-    places = {sets.default_folder(name, wanted(**more).made_by) for name in ("a", "b") for more in ({}, {"width": 640})}
+    places = {
+        sets.default_folder(name, wanted(**more).generator) for name in ("a", "b") for more in ({}, {"width": 640})
+    }
     assert len(places) == 4
 
 
@@ -256,7 +258,7 @@ def test_a_set_with_a_shard_without_scenes_is_not_complete(small, reference, tmp
     shutil.copytree(reference, tmp_path / "set")
     index = shards.index_of(reference)
     empty = shards.write_shard(
-        tmp_path / "set", "test-00001", shards.ShardContent((), {}, {}), asked=10, made_by=index.made_by
+        tmp_path / "set", "test-00001", shards.ShardContent((), {}, {}), requested=10, generator=index.generator
     )
     shards.write_index(tmp_path / "set", replace(index, shards=(index.shards[0], empty, index.shards[2])))
     assert not sets.is_complete(tmp_path / "set", wanted())
@@ -323,10 +325,10 @@ def test_the_hard_set_is_chosen_from_whole_shards(tmp_path):
 
 
 def test_another_scene_version_is_another_set(monkeypatch):
-    before = sets.made_by({})
+    before = sets.generator_of({})
     monkeypatch.setattr(sets, "SCENE_VERSION", sets.SCENE_VERSION + 1)
-    assert sets.made_by({}) != before
-    assert sets.default_folder("val", sets.made_by({})) != sets.default_folder("val", before)
+    assert sets.generator_of({}) != before
+    assert sets.default_folder("val", sets.generator_of({})) != sets.default_folder("val", before)
 
 
 def test_only_sets_with_displaced_egos_name_their_share():

@@ -187,7 +187,7 @@ def stored(folder, shards_of=(5, 5, 3), images=False):
         part = list(source.scenes())
         name = f"test-{k:05d}"
         load = replace(shards.ShardContent.of(part), counts=source.counts)
-        notes.append(shards.write_shard(folder, name, load, asked=count, made_by=MADE_BY))
+        notes.append(shards.write_shard(folder, name, load, requested=count, generator=MADE_BY))
         scenes += part
     shards.write_index(folder, shards.Index("test", sum(shards_of), tuple(notes), MADE_BY))
     return scenes
@@ -227,7 +227,7 @@ def test_a_limit_is_spread_over_the_families_of_a_shard_as_the_shard_is(tmp_path
     scenes = [
         hand_scenes.scene(f"test-00000-{k:03d}", family=family, images=False) for k, family in enumerate(families)
     ]
-    note = shards.write_shard(tmp_path, "test-00000", shards.ShardContent.of(scenes), asked=50, made_by=MADE_BY)
+    note = shards.write_shard(tmp_path, "test-00000", shards.ShardContent.of(scenes), requested=50, generator=MADE_BY)
     shards.write_index(tmp_path, shards.Index("test", 50, (note,), MADE_BY))
     names = read(tmp_path, limit=10)[0]
     assert names == [f"test-00000-{k:03d}" for k in (*range(8), 40, 48)]

@@ -100,7 +100,7 @@ def test_the_file_that_says_that_a_result_is_whole_comes_last_and_goes_first(mem
 
 def test_a_set_in_memory_is_read_and_checked_as_one_on_a_disk(memory):
     note = shards.write_shard(
-        memory, "test-00000", shards.ShardContent.of([hand_scenes.scene(size=(64, 36))]), asked=1, made_by={}
+        memory, "test-00000", shards.ShardContent.of([hand_scenes.scene(size=(64, 36))]), requested=1, generator={}
     )
     shards.write_index(memory, shards.Index("test", 1, (note,), {}))
     (scene,) = shards.read(memory, images=True, on_damage=pytest.fail)

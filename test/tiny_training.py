@@ -70,7 +70,7 @@ def make_set(folder, name="train", scenes=SCENES, per_shard=6):
     for first in range(0, scenes, per_shard):
         shard = f"{name}-{first // per_shard:05d}"
         made = [hand_scenes.scene(f"{shard}-{k:03d}", size=(64, 36), agents=3) for k in range(per_shard)]
-        notes.append(shards.write_shard(folder, shard, ShardContent.of(made), asked=per_shard, made_by={}))
+        notes.append(shards.write_shard(folder, shard, ShardContent.of(made), requested=per_shard, generator={}))
     shards.write_index(folder, Index(name, scenes, tuple(notes), {}))
     return folder
 

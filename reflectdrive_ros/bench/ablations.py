@@ -139,7 +139,7 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
     if base.schedule.minutes > 0.0:
         raise ConfigError(f"schedule.minutes is {base.schedule.minutes:g}, but steps are the budget here: set it to 0")
     index = shards.index_of(args.train)
-    learnt = {"scenes": index.scenes, "made_by": dict(index.made_by)}
+    learnt = {"scenes": index.scenes, "made_by": dict(index.generator)}
     shared = [str(args.config), "--train", str(args.train)]
 
     def training(name: str, init_from: int | None, more: Sequence[str], pairs: Sequence[str]) -> Run:

@@ -130,7 +130,7 @@ def _plan(
     index = shards.index_of(folder)
     content = {
         "set": index.set,
-        "first": int(index.made_by.get("first", 0)),
+        "first": int(index.generator.get("first", 0)),
         "privilege": args.privilege,
         "scenes": len(found),
         "scenes_of": {name: len(some) for name, some in groups.items()},

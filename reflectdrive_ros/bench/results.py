@@ -23,7 +23,7 @@ from ..evaluation.driving_scores import RANDOM_WEIGHTS
 from ..evaluation.open_loop import format_difference
 from ..infra.command import command
 from ..infra.documents import read_json
-from ..infra.files import shown
+from ..infra.files import path_text
 from .decoding import expert_sentence
 from .results_table import STALE, Numbers, ResultsError, cell, markdown, origin
 from .staleness import head_of, refusal, stale
@@ -86,7 +86,7 @@ def read(folder: Path) -> dict[str, Numbers]:
         except (ValueError, OSError) as fault:
             raise ResultsError(f"{path} cannot be read: {fault}") from None
     if not found:
-        raise ResultsError(f"{shown(folder)} holds no JSON file: give the folder of measured numbers with --bench")
+        raise ResultsError(f"{path_text(folder)} holds no JSON file: give the folder of measured numbers with --bench")
     return found
 
 

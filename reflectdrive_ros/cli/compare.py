@@ -85,10 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence when the folders cannot be compared or FILE cannot be written."""
     a, b = read_replays(args.a), read_replays(args.b)
-    found, bags = compare_replays(a, b, args.workers)
-    write_numbers(args.json, numbers(a, b, found, bags))
-    console.print(table(a, b, found, bags))
-    for note in notes(a, b, found, bags):
+    differences, bags = compare_replays(a, b, args.workers)
+    write_numbers(args.json, numbers(a, b, differences, bags))
+    console.print(table(a, b, differences, bags))
+    for note in notes(a, b, differences, bags):
         console.print(note)
 
 
@@ -106,7 +106,7 @@ def read_replays(out: Path) -> Replays:
         raise MeasuresError(
             f"{out} holds no finished replay: give the folder that `reflectdrive replay` wrote, or run that again"
         ) from None
-    return Replays(out, origin, {name: read_measures(place / PLANS_FILE) for name, place in names.items()})
+    return Replays(out, origin, {name: read_measures(folder / PLANS_FILE) for name, folder in names.items()})
 
 
 def compare_replays(a: Replays, b: Replays, workers: Workers = 1) -> tuple[dict[str, Difference], list[str]]:
@@ -131,23 +131,23 @@ def compare_replays(a: Replays, b: Replays, workers: Workers = 1) -> tuple[dict[
         for name in bags:
             mine, theirs, here, there = pairs[name]
             both = np.stack([measure.of(key, mine)[here], measure.of(key, theirs)[there]])
-            known = np.isfinite(both).all(axis=0)
-            values[name], stamps[name] = both[:, known], mine.stamp_ns[here][known]
+            is_finite = np.isfinite(both).all(axis=0)
+            values[name], stamps[name] = both[:, is_finite], mine.stamp_ns[here][is_finite]
         left, right = np.concatenate(list(values.values()), axis=1)
         if len(left):
             clusters = np.concatenate(list(assign_clusters(stamps).values()))
             both_sides[key] = left, right, clusters
     if workers == 1:
         return {key: _difference(values) for key, values in both_sides.items()}, bags
-    found = {}
+    differences = {}
     with closing(
         map_restartable(list(both_sides), partial(_difference_of, both_sides), workers, portable=False)
     ) as outcomes:
         for outcome in outcomes:
             if outcome.result is None:
                 raise MeasuresError(f"{outcome.task} cannot be compared: {outcome.reason}")
-            found[outcome.task] = outcome.result
-    return {key: found[key] for key in both_sides}, bags
+            differences[outcome.task] = outcome.result
+    return {key: differences[key] for key in both_sides}, bags
 
 
 def _difference(values: tuple[Array, Array, Array]) -> Difference:
@@ -160,16 +160,16 @@ def _difference_of(
     return _difference(both_sides[key])
 
 
-def verdict(name: str, found: Difference) -> str:
+def verdict(name: str, difference: Difference) -> str:
     """In words."""
-    if found.interval is None:
+    if difference.interval is None:
         return "too few clusters"
-    if not found.shown:
+    if not difference.is_significant:
         return NO_DIFFERENCE
-    return "B better" if (found.difference < 0) == MEASURES[name].less_is_better else "A better"
+    return "B better" if (difference.difference < 0) == MEASURES[name].less_is_better else "A better"
 
 
-def numbers(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> dict[str, Any]:
+def numbers(a: Replays, b: Replays, differences: Mapping[str, Difference], bags: list[str]) -> dict[str, Any]:
     """Ready for JSON; shares as they are, not in percent."""
     return {
         "a": {"out": str(a.out), **a.origin},
@@ -184,43 +184,45 @@ def numbers(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[
                 "difference": round(one.difference, 6),
                 "difference_95": None if one.interval is None else [round(end, 6) for end in one.interval],
                 "p": None if one.p is None else round(one.p, 6),
-                "shown": one.shown,
+                "shown": one.is_significant,
             }
-            for name, one in found.items()
+            for name, one in differences.items()
         },
     }
 
 
-def table(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> Table:
+def table(a: Replays, b: Replays, differences: Mapping[str, Difference], bags: list[str]) -> Table:
     def row(name: str, one: Difference) -> tuple[str, ...]:
         measure = MEASURES[name]
 
-        def shown(value: float, sign: str = "") -> str:
+        def formatted(value: float, sign: str = "") -> str:
             return f"{measure.times * value:{sign}.{measure.digits}f}"
 
-        ends = "-" if one.interval is None else f"{shown(one.interval[0], '+')} .. {shown(one.interval[1], '+')}"
-        counts = (measure.heading, str(one.pairs), str(one.clusters), shown(one.mean_a), shown(one.mean_b))
+        ends = (
+            "-" if one.interval is None else f"{formatted(one.interval[0], '+')} .. {formatted(one.interval[1], '+')}"
+        )
+        counts = (measure.heading, str(one.pairs), str(one.clusters), formatted(one.mean_a), formatted(one.mean_b))
         p = "-" if one.p is None else f"{one.p:.4f}"
-        return (*counts, shown(one.difference, "+"), ends, p, verdict(name, one))
+        return (*counts, formatted(one.difference, "+"), ends, p, verdict(name, one))
 
     title = f"A: {a.out} ({a.origin['planner']}) · B: {b.out} ({b.origin['planner']}) · {len(bags)} bags"
     headings = ("", "plans", "clusters", "A", "B", "B - A", "95 %", "p", "result")
-    return make_table(headings, (row(name, one) for name, one in found.items()), title)
+    return make_table(headings, (row(name, one) for name, one in differences.items()), title)
 
 
-def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[str]) -> list[str]:
+def notes(a: Replays, b: Replays, differences: Mapping[str, Difference], bags: list[str]) -> list[str]:
     """Remarks below the table."""
-    said = []
-    if any(one.interval is None for one in found.values()):
-        said.append(
+    remarks = []
+    if any(one.interval is None for one in differences.values()):
+        remarks.append(
             f"a difference can be shown from {CLUSTERS_MIN} clusters on: {CLUSTERS_MIN} stretches of {CLUSTER_S:.0f} s "
             f"that both replays planned, within one bag or several, or {BAGS_MIN} bags of any length"
         )
-    if not any(one.shown for one in found.values()):
-        said.append(f"{NO_DIFFERENCE} between A and B")
+    if not any(one.is_significant for one in differences.values()):
+        remarks.append(f"{NO_DIFFERENCE} between A and B")
     alone = sorted((a.bags.keys() | b.bags.keys()) - set(bags))
     if alone:
-        said.append(f"without a partner: {', '.join(alone)}")
+        remarks.append(f"without a partner: {', '.join(alone)}")
     if any(a.origin[key] != b.origin[key] for key in ("device", "jobs")):
-        said.append("latencies were measured on different machines, or with another number of bags at a time")
-    return said
+        remarks.append("latencies were measured on different machines, or with another number of bags at a time")
+    return remarks

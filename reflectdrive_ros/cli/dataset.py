@@ -33,7 +33,7 @@ from ..evaluation import navsim_sets
 from ..infra import arguments
 from ..infra.command import command, make_table
 from ..infra.errors import UserError
-from ..infra.files import lock_folder, read_limited, shown
+from ..infra.files import lock_folder, path_text, read_limited
 from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
 from ..planning import LEARNED
@@ -109,10 +109,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 if a bag is left out; 2 with one sentence on stderr if no set can be made."""
     config = cli_args.configuration(args)
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     if args.source == "navsim":
-        made = navsim_dataset(args, config, errors)
-        return finish(args, made, time.perf_counter() - begun, console, errors)
+        dataset = navsim_dataset(args, config, errors)
+        return finish(args, dataset, time.perf_counter() - start_s, console, errors)
     if args.map is not None:
         config = override_dotted(config, {"inputs.lanelet_map": str(args.map)})
     options = DatasetOptions(
@@ -124,24 +124,24 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         override_topic=args.override_topic,
     )
     with lock_folder(args.out):
-        made = make_dataset(
+        dataset = make_dataset(
             args.bags, args.out, options, config, network_image_size(config), args.val_share, args.jobs, errors
         )
-    return finish(args, made, time.perf_counter() - begun, console, errors)
+    return finish(args, dataset, time.perf_counter() - start_s, console, errors)
 
 
-def finish(args: argparse.Namespace, made: Dataset, wall_s: float, console: Console, errors: Console) -> int:
+def finish(args: argparse.Namespace, dataset: Dataset, wall_s: float, console: Console, errors: Console) -> int:
     """Writes and shows the result; the exit code."""
-    write_report(args.out, made)
-    counted = {**numbers(made), "wall_s": round(wall_s, 2)}
+    write_report(args.out, dataset)
+    counted = {**numbers(dataset), "wall_s": round(wall_s, 2)}
     write_numbers(args.json, counted)
     console.print(table(counted))
     console.print(f"report: {args.out / 'dataset.html'}")
-    for notice in made.notices.values():
+    for notice in dataset.notices.values():
         errors.print(notice)
-    for sentence in made.failures.values():
+    for sentence in dataset.failures.values():
         errors.print(f"left out: {sentence}")
-    return 1 if made.failures else 0
+    return 1 if dataset.failures else 0
 
 
 def navsim_dataset(args: argparse.Namespace, config: Config, errors: Console) -> Dataset:
@@ -173,12 +173,12 @@ def read_overrides(path: Path) -> dict[str, list[tuple[float, float]]]:
         lines = read_limited(path, INTERVAL_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else "it is no UTF-8 text"
-        raise UserError(f"--overrides {shown(path)} cannot be read: {reason}") from None
-    found: dict[str, list[tuple[float, float]]] = {}
+        raise UserError(f"--overrides {path_text(path)} cannot be read: {reason}") from None
+    overrides: dict[str, list[tuple[float, float]]] = {}
     try:
         rows = list(csv.reader(io.StringIO(lines)))
     except csv.Error as fault:
-        raise UserError(f"--overrides {shown(path)} is no table of drive,start,end: {fault}") from None
+        raise UserError(f"--overrides {path_text(path)} is no table of drive,start,end: {fault}") from None
     for number, cells in enumerate(rows, 1):
         if not cells or cells[0].startswith("#") or (number == 1 and cells[0].strip() == "drive"):
             continue
@@ -188,28 +188,29 @@ def read_overrides(path: Path) -> dict[str, list[tuple[float, float]]]:
                 raise ValueError
         except (ValueError, IndexError):
             raise UserError(
-                f"--overrides {shown(path)}, line {number}: expected drive,start,end with seconds from the bag's start"
+                f"--overrides {path_text(path)}, line {number}: expected drive,start,end with seconds from the bag's "
+                "start"
             ) from None
-        found.setdefault(drive, []).append((start_s, end_s))
-    return found
+        overrides.setdefault(drive, []).append((start_s, end_s))
+    return overrides
 
 
-def numbers(made: Dataset) -> dict[str, Any]:
+def numbers(dataset: Dataset) -> dict[str, Any]:
     """The numbers of the table, for JSON."""
     families: dict[str, int] = {}
-    for index in made.indices.values():
+    for index in dataset.indices.values():
         for name, count in index.families.items():
             families[name] = families.get(name, 0) + count
     return {
-        "drives": len({row.drive for row in made.rows}),
-        "ticks": len(made.rows),
-        "scenes": sum(index.scenes for index in made.indices.values()),
-        "bytes": sum(index.bytes for index in made.indices.values()),
-        "sets": {name or ".": index.scenes for name, index in made.indices.items()},
+        "drives": len({row.drive for row in dataset.rows}),
+        "ticks": len(dataset.rows),
+        "scenes": sum(index.scenes for index in dataset.indices.values()),
+        "bytes": sum(index.bytes for index in dataset.indices.values()),
+        "sets": {name or ".": index.scenes for name, index in dataset.indices.items()},
         "families": families,
-        "skipped": frame_index.reason_counts(made.rows),
-        "hindsight": sum(row.valid and row.hindsight for row in made.rows),
-        "failures": dict(made.failures),
+        "skipped": frame_index.reason_counts(dataset.rows),
+        "hindsight": sum(row.valid and row.hindsight for row in dataset.rows),
+        "failures": dict(dataset.failures),
         "memory_mb_max": round(
             max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024.0
         ),

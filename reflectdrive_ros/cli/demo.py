@@ -149,12 +149,12 @@ def run_drive(
             node.wait_for_planner(process, log)
             began = time.perf_counter()
             with (
-                ShownProgress(errors, hidden=page is not None) as shown,
+                ShownProgress(errors, hidden=page is not None) as progress,
                 nullcontext(Request()) if page is None else defer_signals() as request,
             ):
                 if page is not None:
                     console.print(f"{page.url} shows the drive; Ctrl-C ends it")
-                task = shown.add_task("driving", total=seconds)
+                task = progress.add_task("driving", total=seconds)
                 for moment in node.drive(seconds, Pacing(lock_step=True, real_time=page is not None)):
                     require_running(process, log)
                     moments += 1
@@ -165,7 +165,7 @@ def run_drive(
                         progress_m += float(card.progress_m[0]), reference.progress_m
                     for event in moment.events if page is not None else ():
                         console.print(f"{event.time_s:.1f} s: {event.text}")
-                    shown.update(task, completed=(moment.stamp_ns - begin_ns) * 1e-9)
+                    progress.update(task, completed=(moment.stamp_ns - begin_ns) * 1e-9)
                     if request.number is not None:
                         break
             wall_s = time.perf_counter() - began
@@ -225,9 +225,9 @@ def write_results(
     record: ReplayRecord, sent: list[PublishedPlan], config: Config, args: argparse.Namespace
 ) -> dict[str, Any]:
     """plans, summary.json and report.html; returns the summary."""
-    with PlansBag(args.out / "plans", config.output.map_frame) as kept:
+    with PlansBag(args.out / "plans", config.output.map_frame) as bag:
         for plan in sent:
-            kept.write(plan)
+            bag.write(plan)
     numbers = summary(record)
     text = json.dumps(numbers, indent=2) + "\n"
     for target in [args.out / "summary.json", *([args.json] if args.json else [])]:

@@ -67,8 +67,8 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 def build_and_check(card: str, device: str, folder: Path | None, build_them: bool, errors: Console) -> dict[str, Any]:
     """The command's numbers, once the engines are there and have answered. Raises UserError, OSError."""
-    found = model_config(card, None)
-    model = ModelConfig(found.file, found.sha256, "tensorrt", device, str(folder or ""))
+    config = model_config(card, None)
+    model = ModelConfig(config.file, config.sha256, "tensorrt", device, str(folder or ""))
     graphs = GraphCard.read(model.file)
     graphs.check_gate()  # fails before minutes are spent on engines that would be refused
     rows = []

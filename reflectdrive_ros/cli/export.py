@@ -125,26 +125,26 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     with ExitStack() as stack:
         quantise = args.precision in QUANTISED
         out = stack.enter_context(atomic_folder(args.out))
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
         with errors.status("tracing the graphs; this takes half a minute for the small network"):
             about = origin(source)
-            known = golden(_taking(args.camera, net, decoding)) if net.config.words else None
+            golden_scene = golden(_taking(args.camera, net, decoding)) if net.config.words else None
             sequences = args.batch or (config.decoding.goals if args.tensorrt else None)
             card_sha256 = export(
                 net,
                 weights_sha256.lower(),
-                place,
+                folder,
                 about,
                 decoding,
                 sequences,
-                known,
+                golden_scene,
                 gate,
                 args.camera,
                 args.guidance,
             )
         if quantise:
             sets = args.calibrate, args.gate
-            exact_card = GraphCard.read(place / CARD)
+            exact_card = GraphCard.read(folder / CARD)
             card_sha256 = quantise_and_check(exact_card, out, args.precision, sets, args.gate_scenes, config, errors)
     report(args, card_sha256, weights_sha256, console, errors)
 
@@ -157,13 +157,13 @@ def write_denoiser(
     Raises CheckpointError, ConfigError, GraphError, SetError.
     """
     quantise = args.precision == "int8"
-    asked = {
+    options = {
         f"--precision {args.precision}": args.precision not in ("fp32", "int8"),
         "--camera": args.camera is not None,
         "--guidance": args.guidance,
         "--setting": bool(args.settings) and not quantise,
     }
-    if option := next((name for name, given in asked.items() if given), ""):
+    if option := next((name for name, is_set in options.items() if is_set), ""):
         raise ConfigError(f"{option} is for token networks, but {args.checkpoint} is a denoiser: leave it out")
     if args.batch is not None and args.batch > LARGEST_BATCH:
         raise ConfigError(f"--batch is {args.batch}, but a denoiser takes at most {LARGEST_BATCH} scenes per call")
@@ -172,17 +172,19 @@ def write_denoiser(
     batch = args.batch or (LARGEST_BATCH if args.tensorrt else None)
     with ExitStack() as stack:
         out = stack.enter_context(atomic_folder(args.out))
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
         with errors.status("tracing the graphs; this takes half a minute"):
-            known = golden(TorchDenoiser(net, capabilities=capabilities))
+            golden_scene = golden(TorchDenoiser(net, capabilities=capabilities))
             domain = str(source.get("training_domain") or RENDERED)
             digest = weights_sha256.lower()
-            card_sha256 = export_denoiser(net, digest, place, origin(source), capabilities, domain, batch, known)
+            card_sha256 = export_denoiser(
+                net, digest, folder, origin(source), capabilities, domain, batch, golden_scene
+            )
         if quantise:
             if config.planner not in DENOISER_PLANNERS:
                 config = replace(config, planner=min(DENOISER_PLANNERS))
             sets = args.calibrate, args.gate
-            exact = GraphCard.read(place / CARD)
+            exact = GraphCard.read(folder / CARD)
             card_sha256 = quantise_and_check(exact, out, args.precision, sets, args.gate_scenes, config, errors)
         return card_sha256
 
@@ -190,8 +192,8 @@ def write_denoiser(
 def origin(source: Mapping[str, Any]) -> dict[str, Any]:
     """Origin of the weights and of the graphs, for their card; `source` is the card of the weights."""
     weights = {key: value for key, value in source.items() if key not in ("config", "format")}
-    made = {key: value for key, value in provenance().items() if key in ("version", "commit")}
-    return {"weights": weights, "made": made}
+    exporter = {key: value for key, value in provenance().items() if key in ("version", "commit")}
+    return {"weights": weights, "made": exporter}
 
 
 def report(args: argparse.Namespace, card_sha256: str, weights_sha256: str, console: Console, errors: Console) -> None:

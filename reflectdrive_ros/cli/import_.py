@@ -85,8 +85,8 @@ def measures_table(numbers: dict[str, Any]) -> Table:
 
 def case_table(rows: list[Difference]) -> Table:
     heads = ("quantity", "largest difference", "tolerance", "stated", "rounding of float32", "")
-    shown = []
+    cells = []
     for row in rows:
         numbers = (row.difference, row.tolerance, row.stated, row.rounding)
-        shown.append((row.name, *(f"{number:.1e}" for number in numbers), "" if row.within else "above"))
-    return make_table(heads, shown, caption="prediction in m, all others normalised")
+        cells.append((row.name, *(f"{number:.1e}" for number in numbers), "" if row.within else "above"))
+    return make_table(heads, cells, caption="prediction in m, all others normalised")

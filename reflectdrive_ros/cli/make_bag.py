@@ -67,8 +67,8 @@ def _opened(args: argparse.Namespace) -> Iterator[Recording]:
             raise ConfigError(f"--setting has no effect on the messages of the recording {args.source}: leave it out")
         yield open_recording(args.source)
         return
-    given = {} if args.planner is None else {"planner": args.planner}
-    config = override_dotted(Config(), {"planner": PLANNER, **arguments.settings_of(args.settings), **given})
+    overrides = {} if args.planner is None else {"planner": args.planner}
+    config = override_dotted(Config(), {"planner": PLANNER, **arguments.settings_of(args.settings), **overrides})
     get_planner(config)
     with world_bag.open_world(args, config) as world:
         yield world_bag.world_recording(world, config, args.seconds)

@@ -107,8 +107,8 @@ def run_one(args: argparse.Namespace, config: Config, console: Console, errors: 
     numbers = write_results(record, args.out, options, args.json)
     different = golden_differences(record, args)
     console.print(table(numbers))
-    shown = args.out / ("summary.json" if args.no_report else "report.html")
-    console.print(f"{shown.stem}: {shown}")
+    page = args.out / ("summary.json" if args.no_report else "report.html")
+    console.print(f"{page.stem}: {page}")
     for line in [*no_plan_lines(numbers), *(f"differs from the golden: {line}" for line in different)]:
         errors.print(line)
     return 1 if different or not has_own_plan(numbers) else 0
@@ -130,8 +130,8 @@ def run_many(args: argparse.Namespace, config: Config, console: Console, errors:
     if args.node and args.jobs != 1:
         raise ConfigError("--node plays in recorded time: replay one bag after the other, with --jobs 1")
     summary = replay_many(args.bags, args.out, options_of(args), config, errors, args.json)
-    shown = args.out / ("summary.json" if args.no_report else "index.html")
-    print_summary(summary, shown, console, errors)
+    page = args.out / ("summary.json" if args.no_report else "index.html")
+    print_summary(summary, page, console, errors)
     return 0 if not summary["failures"] and all(has_own_plan(one) for one in summary["bags"]) else 1
 
 
@@ -147,13 +147,13 @@ def no_plan_lines(numbers: Mapping[str, Any]) -> list[str]:
     """If no plan of the planner was published: one line that says so, and one per error of the diagnostics."""
     if has_own_plan(numbers):
         return []
-    said = numbers["diagnostics"]
-    said = [line for line in said if line["level"] == "ERROR"] or said
+    diagnostics = numbers["diagnostics"]
+    diagnostics = [line for line in diagnostics if line["level"] == "ERROR"] or diagnostics
     stops = f"{numbers['plans']} stops were sent" if numbers["plans"] else "nothing was published"
     lines = [
         f"bag {numbers['bag']}: no plan of {numbers['planner']} was published, {stops}; the diagnostics, with counts:"
     ]
-    return lines + [f"  {line['count']} x {line['name']}: {line['message']}" for line in said]
+    return lines + [f"  {line['count']} x {line['name']}: {line['message']}" for line in diagnostics]
 
 
 def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
@@ -217,7 +217,7 @@ def table(numbers: dict[str, Any]) -> Table:
     return make_list(f"{numbers['bag']} · {numbers['planner']} · {numbers['mode']}", rows)
 
 
-def print_summary(summary: Mapping[str, Any], shown: Path, console: Console, errors: Console) -> None:
+def print_summary(summary: Mapping[str, Any], page: Path, console: Console, errors: Console) -> None:
     """Prints the table, failures and the path of the report."""
     rows = [(one["name"], one["state"], *cells(one)) for one in summary["bags"]]
     total = ("total", f"{summary['kept']} kept" if summary["kept"] else "", *cells(summary))
@@ -226,7 +226,7 @@ def print_summary(summary: Mapping[str, Any], shown: Path, console: Console, err
         console.print(f"{name}: {text}")
     for topics, bags in topic_groups(summary["bags"]).items():
         console.print(f"topics of {', '.join(bags)}: {topics}")
-    console.print(f"{shown.stem}: {shown}")
+    console.print(f"{page.stem}: {page}")
     for one in summary["bags"]:
         notice = [one["notice"]] if one["notice"] else []
         choices = [f"{one['name']}: {line}" for line in ambiguous_choices(one["topics"])]

@@ -79,17 +79,17 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     if args.check is not None:
         return _check(args.check, console, errors)
     try:
-        shown = None if args.show is None else arguments.positive_int(MAX_SHOWN)(args.show[0])
+        sheet_scenes = None if args.show is None else arguments.positive_int(MAX_SHOWN)(args.show[0])
     except argparse.ArgumentTypeError as fault:
         raise UserError(f"--show: {fault}") from None
-    make_shard, made_by = scene_sets.make_sampler(
+    make_shard, generator = scene_sets.make_sampler(
         args.width, args.height, images=not args.no_images, first=args.first, displaced_share=args.displaced
     )
-    wanted = SceneSetSpec(args.scenes, args.count or sets.SIZES[args.scenes], made_by)
-    folder = args.out or sets.default_folder(args.scenes, made_by)
-    index, rate = scene_sets.ensure_scene_set(folder, wanted, make_shard, args.workers, errors)
-    if shown is not None:
-        show(folder, shown, Path(args.show[1]), errors)
+    spec = SceneSetSpec(args.scenes, args.count or sets.SIZES[args.scenes], generator)
+    folder = args.out or sets.default_folder(args.scenes, generator)
+    index, rate = scene_sets.ensure_scene_set(folder, spec, make_shard, args.workers, errors)
+    if sheet_scenes is not None:
+        show(folder, sheet_scenes, Path(args.show[1]), errors)
     write_numbers(args.json, numbers(folder, index, rate))
     console.print(_table(index, rate))
     counts = ", ".join(f"{name} {count}" for name, count in index.counts.items())

@@ -65,15 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a file cannot be used."""
     scoring = override_dotted(Config(), arguments.settings_of(args.settings, WEIGHTS)).scoring
-    known = None if args.against is None else known_scores(args.against)
-    numbers = score_file(args.scenes, args.out, known, states=args.states, console=errors, scoring=scoring)
+    official = None if args.against is None else official_scores(args.against)
+    numbers = score_file(args.scenes, args.out, official, states=args.states, console=errors, scoring=scoring)
     if args.codebook:
         numbers["codebook"] = golden.codebook_ceiling(golden.read_scenes(args.scenes), Codebook(), scoring)
     write_numbers(args.json, numbers)
     console.print(table(numbers))
 
 
-def known_scores(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
+def official_scores(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
     """Rows of a file of scores by scene and trajectory. Raises GoldenError."""
     rows: dict[tuple[str, int], Mapping[str, Any]] = {}
     for line, row in golden.read_lines(path):
@@ -88,7 +88,7 @@ def known_scores(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
 def score_file(
     scenes: Path,
     out: Path,
-    known: Mapping[tuple[str, int], Mapping[str, Any]] | None,
+    official_rows: Mapping[tuple[str, int], Mapping[str, Any]] | None,
     *,
     states: bool,
     console: Console,
@@ -118,9 +118,9 @@ def score_file(
                     for name in names:
                         if name in row[group]:
                             values[f"{group}.{name}"].append(row[group][name])
-                if known is not None and (row["scene_id"], row["traj"]) in known:
+                if official_rows is not None and (row["scene_id"], row["traj"]) in official_rows:
                     compared += 1
-                    official = known[row["scene_id"], row["traj"]]
+                    official = official_rows[row["scene_id"], row["traj"]]
                     differing.update(differences(row, official))
                     if "sim" in official:
                         mine = golden.simulated_states(scene, scores.raw.states[row["traj"]])
@@ -130,21 +130,21 @@ def score_file(
         "trajectories": rows,
         "means_percent": {name: 100 * float(np.mean(series)) for name, series in values.items() if series},
     }
-    if known is not None:
+    if official_rows is not None:
         numbers["compared"] = {"rows": compared, "differing": dict(differing), "worst_state_error": worst_state}
     return numbers
 
 
 def differences(row: Mapping[str, Any], official: Mapping[str, Any]) -> list[str]:
     """Names, as "v1.NC", of the scores in which a row differs from the official one by more than TOLERANCE."""
-    found = [
+    names = [
         f"{group}.{name}"
         for group in COMPARED
         for name in row[group].keys() | official[group].keys()
         if abs(row[group].get(name, np.inf) - official[group].get(name, np.inf)) > TOLERANCE
         or (name in row[group]) != (name in official[group])
     ]
-    return found + (["EC"] if row["EC"] != official["EC"] else [])
+    return names + (["EC"] if row["EC"] != official["EC"] else [])
 
 
 def table(numbers: Mapping[str, Any]) -> Table:

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sft_parser, {"begin-with": "--init-from", "language": "--language-weights", "eyes": "--vision-weights"}
     )
     sft_parser.set_defaults(defaults=TrainConfig())
-    for name, title, description, begun_from, defaults in (
+    for name, title, description, init_from_help, defaults in (
         (
             "rl",
             "by reward: the goal decision, drafts and edits of sampled rollouts",
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         run_parser = kinds.add_parser(name, help=title, description=description)
         add_run_arguments(run_parser)
-        run_parser.add_argument("--init-from", type=Path, metavar="DIR", required=True, help=begun_from)
+        run_parser.add_argument("--init-from", type=Path, metavar="DIR", required=True, help=init_from_help)
         add_teacher_argument(run_parser)
         run_parser.set_defaults(defaults=defaults, language_weights=None, vision_weights=None)
     diffusion_parser = kinds.add_parser(
@@ -115,8 +115,8 @@ def run_diffusion(args: argparse.Namespace, console: Console, errors: Console) -
 
 
 def _sources(args: argparse.Namespace) -> RunSources:
-    given = args.train, set_weights(args), args.val, args.out, args.init_from, args.workers, args.json
-    return RunSources(*given, teacher=args.teacher)
+    sources = args.train, set_weights(args), args.val, args.out, args.init_from, args.workers, args.json
+    return RunSources(*sources, teacher=args.teacher)
 
 
 def _config(args: argparse.Namespace) -> Any:

@@ -64,13 +64,13 @@ def set_weights(args: argparse.Namespace) -> list[float]:
 
 def tag_weights(args: argparse.Namespace) -> dict[str, float]:
     """The weight of each scenario tag of --tag. Raises ConfigError."""
-    found = {}
+    weights = {}
     for pair in args.tag:
         name, _, weight = pair.partition("=")
         try:
-            found[name] = arguments.Range(0.0, 1e6)(weight)
+            weights[name] = arguments.Range(0.0, 1e6)(weight)
         except argparse.ArgumentTypeError as fault:
             raise ConfigError(f"--tag {pair}: {fault}") from None
         if name not in FAMILIES:
             raise ConfigError(f"--tag names {name}, expected one of {', '.join(FAMILIES)}")
-    return found
+    return weights

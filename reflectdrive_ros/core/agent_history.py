@@ -55,20 +55,20 @@ class AgentHistoryBuffer:
 
         Interpolated linearly between observations, the last of which is that of `agents`.
         """
-        seen = [sighting for sighting in self._sightings if sighting.stamp_ns < stamp_ns]
-        seen_s = np.append([(sighting.stamp_ns - stamp_ns) * 1e-9 for sighting in seen], 0.0)  # (S,)
-        table = np.full((len(seen_s), len(agents), 5), np.nan)  # x, y, heading, velocity x, y
+        earlier = [sighting for sighting in self._sightings if sighting.stamp_ns < stamp_ns]
+        instants_s = np.append([(sighting.stamp_ns - stamp_ns) * 1e-9 for sighting in earlier], 0.0)  # (S,)
+        table = np.full((len(instants_s), len(agents), 5), np.nan)  # x, y, heading, velocity x, y
         ego_from_map = geometry.invert(map_from_ego)
-        for place, sighting in enumerate(seen):
+        for index, sighting in enumerate(earlier):
             rows = np.array([sighting.rows.get(name, -1) for name in ids], int)
-            known, rows = rows >= 0, rows[rows >= 0]
-            table[place, known, :3] = geometry.compose(ego_from_map, sighting.poses[rows])
-            table[place, known, 3:] = geometry.rotate(sighting.velocities_mps[rows], ego_from_map[2])
+            is_tracked, rows = rows >= 0, rows[rows >= 0]
+            table[index, is_tracked, :3] = geometry.compose(ego_from_map, sighting.poses[rows])
+            table[index, is_tracked, 3:] = geometry.rotate(sighting.velocities_mps[rows], ego_from_map[2])
         table[-1, :, :3], table[-1, :, 3:] = agents.poses, agents.velocities_mps
 
-        before, after = _brackets(np.isfinite(table[..., 0]), seen_s)  # (21, A)
-        gap_s, agent = seen_s[after] - seen_s[before], np.arange(len(agents))
-        share = (BACK_S[:, None] - seen_s[before]) / np.where(gap_s > 0.0, gap_s, 1.0)
+        before, after = _brackets(np.isfinite(table[..., 0]), instants_s)  # (21, A)
+        gap_s, agent = instants_s[after] - instants_s[before], np.arange(len(agents))
+        share = (BACK_S[:, None] - instants_s[before]) / np.where(gap_s > 0.0, gap_s, 1.0)
         first, change = table[before, agent], table[after, agent] - table[before, agent]
         change[..., 2] = geometry.wrap(change[..., 2])
         states = first + np.where(gap_s > 0.0, share, 0.0)[..., None] * change
@@ -88,13 +88,13 @@ class AgentHistoryBuffer:
         return np.array([self._numbers[name] for name in ids], np.int64)
 
 
-def _brackets(known: Array, seen_s: Array) -> tuple[Array, Array]:
-    """(21, A) observations before and after each instant of a history, among those that contain the agent: `known` (S,
-    A) at times (S,), of which the last contains all. -1 if there is none before.
+def _brackets(is_observed: Array, instants_s: Array) -> tuple[Array, Array]:
+    """(21, A) observations before and after each instant of a history, among those that contain the agent:
+    `is_observed` (S, A) at times (S,), of which the last contains all. -1 if there is none before.
     """
-    places = np.arange(len(seen_s))[:, None]
-    last = np.maximum.accumulate(np.where(known, places, -1))
-    following = np.minimum.accumulate(np.where(known, places, len(seen_s) - 1)[::-1])[::-1]
-    until = np.searchsorted(seen_s, BACK_S + SAME_INSTANT_S, side="right") - 1
+    indices = np.arange(len(instants_s))[:, None]
+    last = np.maximum.accumulate(np.where(is_observed, indices, -1))
+    following = np.minimum.accumulate(np.where(is_observed, indices, len(instants_s) - 1)[::-1])[::-1]
+    until = np.searchsorted(instants_s, BACK_S + SAME_INSTANT_S, side="right") - 1
     before = np.where(until[:, None] >= 0, last[until], -1)
-    return before, following[np.searchsorted(seen_s, BACK_S - SAME_INSTANT_S)]
+    return before, following[np.searchsorted(instants_s, BACK_S - SAME_INSTANT_S)]

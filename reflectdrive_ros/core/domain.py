@@ -397,27 +397,27 @@ class SafetyCheck:
 
     def __str__(self) -> str:
         """One sentence."""
-        known, unknown = [], []
+        inputs, unknown = [], []
         gap = "" if self.clearance_m is None else f", {self.clearance_m:.1f} m clear"
         if self.objects is None:
             unknown.append("objects")
         else:
-            known.append(f"objects ({self.objects.value}, {self.objects_age_s:.2f} s old{gap})")
+            inputs.append(f"objects ({self.objects.value}, {self.objects_age_s:.2f} s old{gap})")
         if self.obstacles:
-            known.append("obstacles" if self.objects else f"unclassified obstacles (as they stand{gap})")
+            inputs.append("obstacles" if self.objects else f"unclassified obstacles (as they stand{gap})")
         if self.drivable:
             room = "" if self.road_clearance_m is None else f", {self.road_clearance_m:.1f} m of room"
-            known.append(f"drivable space ({self.drivable_age_s:.2f} s old{room})")
+            inputs.append(f"drivable space ({self.drivable_age_s:.2f} s old{room})")
         else:
             unknown.append("drivable space")
         if self.lights:
-            known.append(f"traffic lights ({self.lights_age_s:.2f} s old)")
-        if not known:
+            inputs.append(f"traffic lights ({self.lights_age_s:.2f} s old)")
+        if not inputs:
             return "unchecked: no objects, no drivable space"
-        found = "safe" if self.unsafe_after_s is None else f"unsafe after {self.unsafe_after_s:.1f} s"
+        verdict = "safe" if self.unsafe_after_s is None else f"unsafe after {self.unsafe_after_s:.1f} s"
         repaired = f", {self.repairs} repairs" if self.repairs else ""
         missing = f"; unchecked: no {unknown[0]}" if unknown else ""
-        return f"{found}{repaired} for {self.horizon_s:.1f} s against {_join_words(known)}{missing}"
+        return f"{verdict}{repaired} for {self.horizon_s:.1f} s against {_join_words(inputs)}{missing}"
 
 
 def _join_words(parts: list[str]) -> str:
@@ -448,7 +448,7 @@ class TokenTrace:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A trajectory with the moment and the place it starts from."""
+    """A trajectory with its start stamp and start pose."""
 
     stamp_ns: int
     map_from_ego: Array  # (3,) where the ego stood; the frame of the trajectory
@@ -471,12 +471,12 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class PlanningFactor:
-    """A place where the plan has to be slow or to stop, and why."""
+    """A position where the plan has to be slow or to stop, and why."""
 
     kind: FactorKind
     pose: Array  # (3,) of the rear axle there, ego frame
     distance_m: float  # along the route from the rear axle now
-    speed_mps: float  # at most, at that place; 0: the plan has to stop
+    speed_mps: float  # at most, at that position; 0: the plan has to stop
 
     def __post_init__(self) -> None:
         keep_array(self, "pose", (3,))
@@ -492,7 +492,7 @@ class StepReport:
     source: PlanSource  # of the plan given here
     reason: str = ""  # one sentence when the verdict is not OK
     timings_ms: Mapping[str, float] = field(default_factory=dict)  # by stage
-    step: StepKind | None = None  # of the planner's own plan; None where it made none
+    step: StepKind | None = None  # of the planner's own plan; None where it has none
     full_step_reason: str = ""  # why that step was a full one
     notes: tuple[str, ...] = ()  # sentences on inputs that the planner could not use unchanged
     factors: tuple[PlanningFactor, ...] = ()  # where the plan given here is slow or stops, the nearest first

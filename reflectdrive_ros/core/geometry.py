@@ -17,8 +17,8 @@ from .domain import Array
 def _side_by_side(*columns: Array) -> Array:
     """Arrays of one shape as the last axis of one: `np.stack`, at a third of its cost, which is felt in small ones."""
     together = np.empty((*columns[0].shape, len(columns)))
-    for place, column in enumerate(columns):
-        together[..., place] = column
+    for index, column in enumerate(columns):
+        together[..., index] = column
     return together
 
 
@@ -115,23 +115,23 @@ def distinct_points(points: Array, closer_than: float = 1e-6) -> Array:
 
 
 def drop_reversals(line: Array, closer_than: float) -> Array:
-    """The polyline without points that repeat the last kept one or lie behind it, as where lanes overlap at a joint."""
-    kept = list(distinct_points(line, closer_than)[:2])
+    """The polyline without points that repeat the one before or lie behind it, as where lanes overlap at a joint."""
+    remaining = list(distinct_points(line, closer_than)[:2])
     for point in line:
-        step = point - kept[-1]
-        if step @ step > closer_than**2 and step @ (kept[-1] - kept[-2]) > 0:
-            kept.append(point)
-    return np.array(kept)
+        step = point - remaining[-1]
+        if step @ step > closer_than**2 and step @ (remaining[-1] - remaining[-2]) > 0:
+            remaining.append(point)
+    return np.array(remaining)
 
 
 def project(polyline: Array, points: Array) -> tuple[Array, Array]:
-    """Nearest place on a polyline (L >= 2, 2+) for each of points (N, 2).
+    """Nearest position on a polyline (L >= 2, 2+) for each of points (N, 2).
 
     Returns arc length (N,) along the polyline, clamped to its ends, and signed lateral offset (N,), left positive.
     """
-    places = np.asarray(points, float)
-    along, offset = np.empty(len(places)), np.empty(len(places))
-    kernels.project(np.asarray(polyline, float), places, along, offset)
+    positions = np.asarray(points, float)
+    along, offset = np.empty(len(positions)), np.empty(len(positions))
+    kernels.project(np.asarray(polyline, float), positions, along, offset)
     return along, offset
 
 

@@ -9,7 +9,7 @@ from . import geometry
 from .config import VehicleConfig
 from .domain import Agents, Array, Forecast, ForecastSource, Plan, Trajectory
 
-SAME_PLACE_M = 1e-3  # knots closer than this are one place: the car stands
+SAME_PLACE_M = 1e-3  # knots closer than this are one position: the car stands
 
 
 def with_origin(poses: Array) -> Array:
@@ -60,9 +60,9 @@ def resample(trajectory: Trajectory, times_s: Array) -> Array:
         raise ValueError(f"times_s spans {times_s.min():.2f}..{times_s.max():.2f} s, the plan 0..{horizon:.2f} s")
     poses = with_origin(trajectory.poses)
     knots_s = np.concatenate([[0.0], trajectory.times_s])
-    found = np.empty((len(times_s), 3))
-    kernels.resample(poses, knots_s, times_s, SAME_PLACE_M, found)
-    return found
+    resampled = np.empty((len(times_s), 3))
+    kernels.resample(poses, knots_s, times_s, SAME_PLACE_M, resampled)
+    return resampled
 
 
 def carry_forward(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Trajectory | None:
@@ -150,8 +150,8 @@ def idm_acceleration(
     gap = np.maximum(np.asarray(gap_m, float), 0.1)
     closing = v - np.asarray(lead_mps, float)
     braking = 2.0 * np.sqrt(max_acceleration_mps2 * comfortable_braking_mps2)
-    wanted = min_gap_m + np.maximum(0.0, v * headway_s + v * closing / braking)
-    return np.asarray(max_acceleration_mps2 * (1.0 - (v / v0) ** 4 - (wanted / gap) ** 2))
+    desired_gap_m = min_gap_m + np.maximum(0.0, v * headway_s + v * closing / braking)
+    return np.asarray(max_acceleration_mps2 * (1.0 - (v / v0) ** 4 - (desired_gap_m / gap) ** 2))
 
 
 def steering_from_curvature(curvature: Array | float, wheel_base_m: float) -> Array:

@@ -1,7 +1,7 @@
 """Conversion between values and ids: the codebook of an axis, the layout of an action sequence, the decoding schedule.
 
 A codebook is a uniform grid: value a_k = bin_m * (k - half), k = 0 .. bins - 1, with an odd number of bins. There is a
-bin at exactly 0, so that a parked car decodes to its own place (a grid from -100 m in steps of 0.3 m has none: its
+bin at exactly 0, so that a parked car decodes to its own position (a grid from -100 m in steps of 0.3 m has none: its
 nearest value is -0.1 m). A layout assigns a coordinate of a waypoint to each token.
 
     layout = TokenLayout()                     # x1, y1, .. x8, y8 in bins of 0.3 m; the last pair is the goal
@@ -127,7 +127,7 @@ class TokenLayout:
     axes: tuple[Axis, ...] = (X, Y)
     goal: tuple[int, ...] = (14, 15)  # positions of x and y of one waypoint; empty: the layout has no goal
     order: str = "waypoints"  # all axes of the first waypoint, then of the second ..
-    edit_goal: bool = False  # whether AutoEdit may replace the goal too; in the paper it is kept
+    edit_goal: bool = False  # whether AutoEdit may replace the goal too; in the paper it stays
     last_waypoint_first: bool = False  # drafts begin with the tokens of the last waypoint, whatever their confidence
     interval_bins: int = 0  # half width of the interval whose probability counts where no token is drawn; 0: of the bin
 
@@ -183,7 +183,7 @@ class TokenLayout:
     @property
     def free(self) -> tuple[int, ...]:
         """Positions that are not part of the goal."""
-        return tuple(place for place in range(self.length) if place not in self.goal)
+        return tuple(position for position in range(self.length) if position not in self.goal)
 
     @property
     def written_first(self) -> tuple[int, ...]:
@@ -231,9 +231,9 @@ class TokenLayout:
         """(.., 2) x and y in metres of the goals of ids (.., T)."""
         return self.codebook.to_values(np.asarray(ids)[..., list(self.goal)])
 
-    def waypoint(self, place: int) -> slice:
+    def waypoint(self, index: int) -> slice:
         """Positions of x and y of a waypoint."""
-        first = len(self.axes) * place
+        first = len(self.axes) * index
         return slice(first, first + 2)
 
     def clip(self, ids: Array) -> Array:
@@ -281,8 +281,8 @@ def cosine_schedule(masked: int, rounds: int) -> tuple[int, ...]:
     rounds = len(draft_schedule(masked, rounds))
     left, counts = masked, list[int]()
     for turn in range(1, rounds + 1):
-        wanted = math.floor(masked * math.cos(0.5 * math.pi * turn / rounds) + 1e-9)
-        after = max(min(wanted, left - 1), rounds - turn)
+        remaining = math.floor(masked * math.cos(0.5 * math.pi * turn / rounds) + 1e-9)
+        after = max(min(remaining, left - 1), rounds - turn)
         counts.append(left - after)
         left = after
     return tuple(counts)
@@ -307,7 +307,7 @@ DIRECTION_M = 1.0  # length of a step whose direction is the car's heading
 
 
 def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE) -> Array:
-    """Poses (.., T, 3) with headings estimated from rounded points (.., T, 2) of the ego frame; the points are kept.
+    """Poses (.., T, 3) with headings estimated from rounded points (.., T, 2) of the ego frame; the points stay.
 
     The car starts at the origin with heading 0. The direction of each step is a measurement of the mean heading of its
     ends, with a variance that grows for shorter steps (rounding moves both ends). The prior is that curvature is small

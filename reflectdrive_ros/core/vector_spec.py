@@ -48,7 +48,7 @@ class VectorSpec:
     predicted_agents: int = 10  # neighbours whose futures are predicted: the first of `agents`
     future_steps: int = 80
     future_dt_s: float = 0.1
-    ego_frenet: bool = False  # the ego's future is along and beside the line of the route; published: in the ego frame
+    ego_frenet: bool = False  # the ego's future is longitudinal and lateral to the route; published: in the ego frame
     normalization: Normalization = field(default_factory=Normalization)
 
     def __post_init__(self) -> None:

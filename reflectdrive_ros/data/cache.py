@@ -114,7 +114,7 @@ class CachedSet:
 
 
 def merge(sets: Sequence[CachedSet], weights: Sequence[float], tags: Mapping[str, float] | None = None) -> CachedSet:
-    """Sets of one shape as one, each drawn with a share that is proportional to its weight.
+    """Sets of one shape as one, each sampled with a share that is proportional to its weight.
 
     `tags`: relative frequency of the scenes of a set by their scenario tag, 1 for others. Raises SetError for a set
     without tags, or where no scene is left.
@@ -141,11 +141,11 @@ def tag_shares(scenes: CachedSet, tags: Mapping[str, float]) -> Array:
     """(N,) probabilities of the scenes of a set by their scenario tags. Raises SetError as `merge`."""
     if tags and (scenes.tags == b"").any():
         raise SetError("the set was prepared by an earlier version, without scenario tags: remove its .prepared folder")
-    found = np.array([tags.get(tag.decode(), 1.0) for tag in scenes.tags.tolist()])
-    if not found.sum() > 0.0:
-        known = ", ".join(sorted({tag.decode() for tag in scenes.tags.tolist()}))
-        raise SetError(f"all scenes of a set have weight 0 by their tags: it has {known}")
-    return np.asarray(found / found.sum())
+    weights = np.array([tags.get(tag.decode(), 1.0) for tag in scenes.tags.tolist()])
+    if not weights.sum() > 0.0:
+        names = ", ".join(sorted({tag.decode() for tag in scenes.tags.tolist()}))
+        raise SetError(f"all scenes of a set have weight 0 by their tags: it has {names}")
+    return np.asarray(weights / weights.sum())
 
 
 def build_cache(
@@ -203,7 +203,7 @@ def cache_folder(folder: Path, shape: Shape) -> Path:
 
 
 def cached_shards(folder: Path, shape: Shape) -> list[ShardNote]:
-    """The shards of a set that were made ready, in their order."""
+    """The shards of a set that are prepared, in their order."""
     home = cache_folder(folder, shape)
     return [note for note in shards.index_of(folder).distinct if cache_file(home, note, "rest.npz").exists()]
 
@@ -247,7 +247,7 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
         except ValueError as fault:
             sentences.append(f"{folder / note.file}: scene {scene.name} is left out: {fault}")
             continue
-        made = {
+        arrays = {
             "images": inputs.images,
             "distances": distance_map.distance_map(scene.areas),
             "text": inputs.text,
@@ -260,7 +260,7 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
             "known": np.array([scene.has_map, scene.has_objects]),
             "tags": np.array(scene.family.encode(), NAME_DTYPE),
         }
-        for name, value in made.items():
+        for name, value in arrays.items():
             rows.setdefault(name, []).append(value)
     if not rows:
         return sentences

@@ -38,7 +38,7 @@ from ..infra.documents import (
     whole,
 )
 from ..infra.errors import UserError
-from ..infra.files import shown
+from ..infra.files import path_text
 from ..scoring.areas import MapAreas, RedLights, polygons_of
 from ..scoring.scorer import Reference
 from ..scoring.simulate import STEPS
@@ -142,7 +142,7 @@ def sample_of(scene: DrivingScene, *, lossless: bool = False) -> dict[str, Any]:
 
 def meta_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     """The `meta.json` of a sample, including `family`. Raises CodecError."""
-    key = shown(sample.get("__key__", "a sample"))
+    key = path_text(sample.get("__key__", "a sample"))
     if META not in sample:
         raise CodecError(f"{key} has no {META}")
     try:
@@ -219,10 +219,10 @@ def _make_simple(scene: DrivingScene, name: str, ring: Array) -> Array:
     """The ring as a simple polygon with its corners on the grid, where it folds over itself when they are rounded."""
     parts = shapely.get_parts(shapely.make_valid(shapely.set_precision(shapely.Polygon(ring), GRID)))
     largest = max(parts, key=lambda part: float(part.area), default=shapely.Polygon())
-    kept = np.rint(shapely.get_coordinates(shapely.get_exterior_ring(largest))[:-1] / GRID) * GRID
-    if len(kept) < 3 or not shapely.Polygon(kept).is_valid:
+    corners = np.rint(shapely.get_coordinates(shapely.get_exterior_ring(largest))[:-1] / GRID) * GRID
+    if len(corners) < 3 or not shapely.Polygon(corners).is_valid:
         raise CodecError(f"scene {scene.name}: a polygon of {name} is thinner than {1e3 * GRID:.2f} mm")
-    return np.asarray(kept)
+    return np.asarray(corners)
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -294,10 +294,10 @@ def _jpeg_options() -> tuple[int, ...]:
 
 def _image_bytes(suffix: str, frame: CameraFrame) -> bytes:
     """The file of an image, cached as long as the frame exists: it is the older image of a later scene."""
-    known = _ENCODED.setdefault(frame, {})
-    if suffix not in known:
-        known[suffix] = _encode_image(suffix, frame.pixels)
-    return known[suffix]
+    cached = _ENCODED.setdefault(frame, {})
+    if suffix not in cached:
+        cached[suffix] = _encode_image(suffix, frame.pixels)
+    return cached[suffix]
 
 
 def _encode_image(suffix: str, pixels: Array) -> bytes:

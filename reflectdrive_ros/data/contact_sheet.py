@@ -98,8 +98,8 @@ def _ground_pixels(image: Array, frame: CameraFrame, points: Array) -> Array:
     """(N, 2) int32 fixed-point pixels of those of the ground points (V, 2) that are ahead of the camera."""
     scale, width = image.shape[0] / frame.pixels.shape[0], frame.pixels.shape[1]
     ground = np.column_stack([points, np.zeros(len(points)), np.ones(len(points))])
-    seen = (ground @ frame.camera_from_ego.T)[:, :3]
-    pixels = seen[seen[:, 2] > NEAREST_M] @ frame.pixels_from_camera.T
+    in_camera = (ground @ frame.camera_from_ego.T)[:, :3]
+    pixels = in_camera[in_camera[:, 2] > NEAREST_M] @ frame.pixels_from_camera.T
     at = scale * pixels[:, :2] / pixels[:, 2:]
     return np.asarray(np.rint(np.clip(at, -10.0 * width, 10.0 * width) * (1 << SUBPIXEL_BITS)).astype(np.int32))
 
@@ -126,9 +126,9 @@ def draw_bev(scene: DrivingScene) -> Array:
     for agent in range(len(tracks)):
         colour = COLOURS[AgentKind(int(tracks.kinds[agent]))]
         later = slice(NOW, NOW + FUTURE_STEPS + 1)
-        way = tracks.poses[agent, later][tracks.present[agent, later], :2]
-        if len(way) > 1:
-            cv2.polylines(image, [_pixels(way)], False, colour, 1, cv2.LINE_AA, SUBPIXEL_BITS)
+        path = tracks.poses[agent, later][tracks.present[agent, later], :2]
+        if len(path) > 1:
+            cv2.polylines(image, [_pixels(path)], False, colour, 1, cv2.LINE_AA, SUBPIXEL_BITS)
         if tracks.present[agent, NOW]:
             corners = geometry.box_corners(tracks.poses[agent, NOW], tracks.sizes[agent])
             cv2.fillPoly(image, [_pixels(corners)], colour, cv2.LINE_AA, SUBPIXEL_BITS)

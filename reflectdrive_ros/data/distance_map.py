@@ -1,7 +1,7 @@
 """Distance of each cell of a grid of 0.3 m to the drivable space: the cost map of the field loss, per scene.
 
 A map holds the signed distance to the edge of the drivable space at the centres of the cells from -10 to 80 m ahead and
-35 m to either side, outside positive, in tenths of a metre as int8 (12.7 m at most). Places beyond the map have the
+35 m to either side, outside positive, in tenths of a metre as int8 (12.7 m at most). Cells beyond the map have the
 value of its border. The polygons are rasterised at half a cell and distances are computed by two distance transforms: 2
 ms a scene, exact to a pixel. The score uses the polygons; the map only gives the direction of improvement.
 """
@@ -57,8 +57,8 @@ def distance_map(areas: MapAreas) -> Array:
     )
     # OpenCV fills every pixel that an edge crosses: the edge runs through the outermost pixels
     signed = np.where(drivable, 1.0 - inside, outside) * pixel_m
-    kept = slice(margin, -margin, PIXELS_PER_BIN)
-    return np.asarray(np.rint(np.clip(signed[kept, kept] / STEP_M, -127, 127)), np.int8)
+    inner = slice(margin, -margin, PIXELS_PER_BIN)
+    return np.asarray(np.rint(np.clip(signed[inner, inner] / STEP_M, -127, 127)), np.int8)
 
 
 def mirror(distances: Array) -> Array:

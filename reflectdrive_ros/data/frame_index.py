@@ -20,7 +20,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ..infra.documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
-from ..infra.files import read_limited, shown, write_atomic
+from ..infra.files import path_text, read_limited, write_atomic
 from .shards import SetError
 
 FORMAT = 2  # of an index, and of a set made of recordings; in format 1 the index was JSON lines
@@ -114,7 +114,7 @@ def read_rows(path: Path) -> tuple[dict[str, Any], list[FrameRow]]:
         check_format(path, header["format"])
         return header, [_row(row) for row in table.to_pylist()]
     except DocumentError as fault:
-        raise SetError(f"{shown(path)} {fault}: remove it, and it is made again") from None
+        raise SetError(f"{path_text(path)} {fault}: remove it, and it is made again") from None
 
 
 def _table(content: bytes) -> Any:
@@ -125,12 +125,12 @@ def _table(content: bytes) -> Any:
         raise DocumentError(f"is no Parquet file that can be read ({str(fault).splitlines()[0][:200]})") from None
 
 
-def check_format(path: Path, found: Any) -> None:
+def check_format(path: Path, version: Any) -> None:
     """Raises SetError for an index of a newer version."""
-    if found != FORMAT:
+    if version != FORMAT:
         raise SetError(
-            f"{shown(path)} has format {found}, this version reads {FORMAT}: it was written by another version of "
-            "reflectdrive; use that one, or name another folder with --out"
+            f"{path_text(path)} has format {version}, this version reads {FORMAT}: it was written by another version "
+            "of reflectdrive; use that one, or name another folder with --out"
         )
 
 

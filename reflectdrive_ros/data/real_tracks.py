@@ -46,7 +46,7 @@ from ..infra.documents import (
     whole,
 )
 from ..infra.errors import UserError
-from ..infra.files import shown
+from ..infra.files import path_text
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import AgentTracks
@@ -152,17 +152,17 @@ class Recording:
 def default_folder() -> Path:
     """The folder of all recordings if it is beside the checkout, else the recordings in the source tree."""
     checkout = Path(__file__).resolve().parents[2]
-    places = (checkout.parent / "shared" / "data" / NAME, checkout / "test" / "data" / NAME)
-    for place in places:
-        if place.is_dir():
-            return place
+    folders = (checkout.parent / "shared" / "data" / NAME, checkout / "test" / "data" / NAME)
+    for folder in folders:
+        if folder.is_dir():
+            return folder
     raise TracksError("no recordings beside the package; give their folder with --scenes DIR or real_tracks:DIR")
 
 
 def recordings_in(folder: Path) -> list[Path]:
     """The files of a set, by name. Raises TracksError for a missing or empty folder."""
     if not os.path.isdir(folder):  # False also for names for which Path.is_dir raises
-        raise TracksError(f"{shown(folder)} is not a folder; expected one with recordings of real_tracks (*.npz)")
+        raise TracksError(f"{path_text(folder)} is not a folder; expected one with recordings of real_tracks (*.npz)")
     paths = sorted(folder.glob("*.npz"))
     if not paths:
         raise TracksError(f"{folder} holds no recordings; expected files of real_tracks (*.npz)")
@@ -174,7 +174,7 @@ def load(path: Path) -> Recording:
     try:
         arrays = read_arrays(path)
     except OSError as fault:
-        raise TracksError(f"{shown(path)} cannot be read as a recording of real_tracks: {fault.strerror}") from None
+        raise TracksError(f"{path_text(path)} cannot be read as a recording of real_tracks: {fault.strerror}") from None
     except DocumentError as fault:
         raise TracksError(f"{path} cannot be read as a recording of real_tracks: it {fault}") from None
     try:
@@ -229,11 +229,11 @@ def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) 
         raise ValueError(f"t does not advance by {STEP_S} s from step to step")
     if not ((arrays["ego_lwh"] > 0).all() and (arrays["ag_lwh"][:, :2] > 0).all()):
         raise ValueError("ego_lwh or ag_lwh holds a length or width that is not positive")
-    seen = arrays["ag_valid"].astype(bool)
+    is_observed = arrays["ag_valid"].astype(bool)
     agent_centers = np.concatenate([arrays["ag_xy"], arrays["ag_yaw"][..., None]], axis=-1).astype(float)
     agent_velocities = arrays["ag_vel"].astype(float)
     for field in ("ag_xy", "ag_yaw", "ag_vel"):
-        _check_numbers(f"{field} at steps marked valid", arrays[field][seen])
+        _check_numbers(f"{field} at steps marked valid", arrays[field][is_observed])
     return Recording(
         name=name,
         family=str(meta["site"]),
@@ -242,8 +242,8 @@ def _recording(name: str, meta: Mapping[str, Any], arrays: Mapping[str, Array]) 
         ego_centers=ego_centers,
         ego_speeds_mps=arrays["ego_speed"].astype(float),
         ego_size=arrays["ego_lwh"][:2].astype(float),
-        agent_centers=np.where(seen[..., None], agent_centers, np.nan),
-        agent_velocities_mps=np.where(seen[..., None], agent_velocities, np.nan),
+        agent_centers=np.where(is_observed[..., None], agent_centers, np.nan),
+        agent_velocities_mps=np.where(is_observed[..., None], agent_velocities, np.nan),
         agent_sizes=arrays["ag_lwh"][:, :2].astype(float),
         agent_kinds=arrays["ag_type"].astype(np.int64),  # the same numbers as AgentKind
         lanes=_lanes(meta, arrays),
@@ -257,28 +257,28 @@ def _check_numbers(name: str, values: Array, most: float = MAX_ABS) -> None:
 
 
 def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, Lane]:
-    drawn: dict[tuple[int, int], Array] = {}
+    lines: dict[tuple[int, int], Array] = {}
     for index, (kind, lane) in enumerate(zip(arrays["ml_type"], arrays["ml_lane"], strict=True)):
-        drawn[int(kind), int(lane)] = arrays["ml_xy"][arrays["ml_start"][index] : arrays["ml_start"][index + 1]]
-    known = {
+        lines[int(kind), int(lane)] = arrays["ml_xy"][arrays["ml_start"][index] : arrays["ml_start"][index + 1]]
+    entries = {
         entry["id"]: entry
         for entry in meta.get("lanes") or ()
-        if len(drawn.get((LANE_CENTERLINE, entry["id"]), ())) >= 2
-        and len(drawn.get((LANE_POLYGON, entry["id"]), ())) >= 3
+        if len(lines.get((LANE_CENTERLINE, entry["id"]), ())) >= 2
+        and len(lines.get((LANE_POLYGON, entry["id"]), ())) >= 3
     }
     lanes = {}
-    for key, entry in known.items():
+    for key, entry in entries.items():
         for kind, part in ((LANE_CENTERLINE, "centerline"), (LANE_POLYGON, "polygon")):
-            _check_numbers(f"ml_xy of the {part} of lane {key}", drawn[kind, key])
+            _check_numbers(f"ml_xy of the {part} of lane {key}", lines[kind, key])
         # Some rings of the source cross themselves where two lanes merge: they are split, nothing is dropped.
-        healed = shapely.make_valid(shapely.Polygon(drawn[LANE_POLYGON, key].astype(float)))
+        healed = shapely.make_valid(shapely.Polygon(lines[LANE_POLYGON, key].astype(float)))
         parts = (part for part in shapely.get_parts(healed) if isinstance(part, shapely.Polygon) and part.area > 0)
         lanes[key] = Lane(
-            centerline=geometry.distinct_points(drawn[LANE_CENTERLINE, key].astype(float), closer_than=1e-3),
+            centerline=geometry.distinct_points(lines[LANE_CENTERLINE, key].astype(float), closer_than=1e-3),
             polygons=tuple(parts),
-            successors=tuple(other for other in entry["succ"] if other in known),
-            predecessors=tuple(other for other in entry["pred"] if other in known),
-            beside=tuple(other for other in (entry.get("left"), entry.get("right")) if other in known),
+            successors=tuple(other for other in entry["succ"] if other in entries),
+            predecessors=tuple(other for other in entry["pred"] if other in entries),
+            beside=tuple(other for other in (entry.get("left"), entry.get("right")) if other in entries),
             speed_limit_mps=entry.get("speed_limit"),
         )
     return lanes
@@ -328,14 +328,14 @@ def start_at(recording: Recording, step: int, vectors: bool = False) -> Start:
     space = drivable.grid_around_ego(drivable.union_polygons(polygons, "Observation.drivable"))
     observation = replace(observation, drivable=space)
     on_route = same_road(recording.lanes, lanes)
-    drawn = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
+    parts = [(key, part) for key, lane in recording.lanes.items() for part in lane.polygons]
     predicted = Scene(
         motion=ego.motion,
         agents=AgentTracks.of_forecast(forecast(agents, STEP_S, FUTURE_STEPS), agents.kinds),
         centerline=centerline,
         areas=MapAreas(
-            lanes=tuple(_ring(_transform(ego_from_map, part)) for _, part in drawn),
-            lane_on_route=tuple(key in on_route for key, _ in drawn),
+            lanes=tuple(_ring(_transform(ego_from_map, part)) for _, part in parts),
+            lane_on_route=tuple(key in on_route for key, _ in parts),
             roadblocks=tuple(_ring(polygon) for polygon in polygons),
         ),
         vehicle=recording.vehicle,
@@ -362,14 +362,14 @@ def observation_at(recording: Recording, step: int, vectors: bool = False) -> tu
     limit = recording.lanes[lanes[0]].speed_limit_mps
     limit = limit or (MOTORWAY_LIMIT_MPS if recording.motorway else STREET_LIMIT_MPS)
     centerline = geometry.transform_points(ego_from_map, line)
-    seen = np.isfinite(recording.agent_centers[:, step, 0])
+    is_observed = np.isfinite(recording.agent_centers[:, step, 0])
     agents = Agents(
-        poses=geometry.compose(ego_from_map, recording.agent_centers[seen, step]),
-        velocities_mps=geometry.rotate(recording.agent_velocities_mps[seen, step], -map_from_ego[2]),
-        sizes=recording.agent_sizes[seen],
-        kinds=recording.agent_kinds[seen],
+        poses=geometry.compose(ego_from_map, recording.agent_centers[is_observed, step]),
+        velocities_mps=geometry.rotate(recording.agent_velocities_mps[is_observed, step], -map_from_ego[2]),
+        sizes=recording.agent_sizes[is_observed],
+        kinds=recording.agent_kinds[is_observed],
     )
-    history = _history(recording, step, seen, ego_from_map)
+    history = _history(recording, step, is_observed, ego_from_map)
     stamp_ns = step * round(STEP_S * 1e9)
     observation = Observation(
         stamp_ns=stamp_ns,
@@ -389,19 +389,19 @@ def observation_at(recording: Recording, step: int, vectors: bool = False) -> tu
     return observation, lanes
 
 
-def _history(recording: Recording, step: int, seen: Array, ego_from_map: Array) -> AgentHistory:
+def _history(recording: Recording, step: int, is_observed: Array, ego_from_map: Array) -> AgentHistory:
     """History of the agents (A,) bool that are seen at a step; an agent's id is its row in the recording."""
-    rows, first = np.flatnonzero(seen), step + 1 - AgentHistory.STEPS
+    rows, first = np.flatnonzero(is_observed), step + 1 - AgentHistory.STEPS
     before = max(-first, 0)  # instants before the recording began
     until = slice(max(first, 0), step + 1)
     poses = geometry.compose(ego_from_map, recording.agent_centers[rows, until])
     velocities = geometry.rotate(recording.agent_velocities_mps[rows, until], ego_from_map[2])
     valid = np.isfinite(np.concatenate([poses, velocities], axis=2)).all(axis=2)
-    pad, known = ((0, 0), (before, 0)), np.asarray(valid)[..., None]
+    pad, is_valid = ((0, 0), (before, 0)), np.asarray(valid)[..., None]
     return AgentHistory(
         rows,
-        np.pad(np.where(known, poses, 0.0), (*pad, (0, 0))),
-        np.pad(np.where(known, velocities, 0.0), (*pad, (0, 0))),
+        np.pad(np.where(is_valid, poses, 0.0), (*pad, (0, 0))),
+        np.pad(np.where(is_valid, velocities, 0.0), (*pad, (0, 0))),
         np.pad(valid, pad),
     )
 
@@ -434,7 +434,7 @@ def _ring(polygon: Any) -> Array:
 
 
 def route(recording: Recording, step: int) -> tuple[list[int], Array]:
-    """Lanes from the ego's place at `step`, and the line (L, 2) along them, both in the frame of the recording.
+    """Lanes from the ego's position at `step`, and the line (L, 2) along them, both in the frame of the recording.
 
     The line starts ROUTE_BEHIND_M behind the ego and is extended straight where the map ends. Raises TracksError when
     the ego is on no lane.
@@ -448,7 +448,7 @@ def route(recording: Recording, step: int) -> tuple[list[int], Array]:
     def strays(lanes: list[int]) -> float:  # how far the human drove from the line, m
         return float(np.abs(geometry.project(route_line(recording.lanes, lanes, driven[0]), driven)[1]).mean())
 
-    found = [path for path in (shortest_path(recording.lanes, start, ends) for start in starts) if path]
+    paths = [path for path in (shortest_path(recording.lanes, start, ends) for start in starts) if path]
     # Lanes overlap where roads cross or fork: among paths of equal cost, the human's is chosen.
-    lanes = min(found or [[start] for start in starts], key=strays)
+    lanes = min(paths or [[start] for start in starts], key=strays)
     return lanes, route_line(recording.lanes, lanes, driven[0])

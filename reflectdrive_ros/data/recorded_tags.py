@@ -36,7 +36,7 @@ def scenario_tag(path: Array, speed_mps: float, tracks: Tracks) -> str:
     lead = (kinds == AgentKind.VEHICLE) & _within(x, LEAD_M) & (np.abs(y) < LEAD_SIDE_M) & (turned < LEAD_TURNED_RAD)
     brakes = present[:, NOW + LEAD_STEPS] & (speeds[:, NOW] - speeds[:, NOW + LEAD_STEPS] > SPEED_LOSS_MPS)
     rides = (kinds == AgentKind.BICYCLE) & _within(x, BICYCLE_M) & (np.abs(y) < BICYCLE_SIDE_M)
-    found = {
+    conditions = {
         "crossing_pedestrian": moving and bool(crosses.any()),
         "lead_brakes": moving and bool((lead & brakes).any()),
         "u_turn": abs(bend) > BACK_RAD,
@@ -46,7 +46,7 @@ def scenario_tag(path: Array, speed_mps: float, tracks: Tracks) -> str:
         "bicycle": moving and bool(rides.any()),
         "curve": abs(bend) > CURVE_RAD,
     }
-    return next((name for name, is_so in found.items() if is_so), "straight")
+    return next((name for name, is_so in conditions.items() if is_so), "straight")
 
 
 def _within(values: Array, bounds: tuple[float, float]) -> Array:

@@ -39,7 +39,7 @@ HISTORY_STEPS = 20  # 2 s
 FUTURE_STEPS = SAMPLES - 1  # 5 s
 TRACK_STEPS = HISTORY_STEPS + 1 + FUTURE_STEPS
 NOW = HISTORY_STEPS  # index of t = 0 in a track
-INSTANTS_S = (-0.5, 0.0)  # when the images were taken
+INSTANTS_S = (-0.5, 0.0)  # of the images
 
 # Families and their shares of a set, in percent.
 FAMILIES: Mapping[str, int] = {
@@ -90,7 +90,7 @@ class Tracks:
 class DrivingScene:
     """One scene; the module docstring describes it."""
 
-    name: str  # as "test-00003-042": set, shard, place in it
+    name: str  # as "test-00003-042": set, shard, index in it
     family: str
     network: str  # name of the road map
     network_hash: str  # of its geometry: no two sets share one
@@ -107,7 +107,7 @@ class DrivingScene:
     expert: Array  # (8, 3) at 0.5 .. 4 s
     reference: Reference
     cameras: tuple[CameraFrame, ...] = ()  # INSTANTS_S, each left to right
-    # small JSON values that explain the scene; "objects" false: nothing is known of other agents
+    # small JSON values that explain the scene; "objects" false: no annotation of other agents
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,23 +129,25 @@ class DrivingScene:
     @cached_property
     def agents(self) -> Agents:
         """The agents at t = 0."""
-        seen = self.tracks.present[:, NOW]
-        poses = self.tracks.poses[seen, NOW]
+        is_present = self.tracks.present[:, NOW]
+        poses = self.tracks.poses[is_present, NOW]
         direction = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], axis=-1)
         return Agents(
             poses=poses,
-            velocities_mps=self.tracks.speeds_mps[seen, NOW, None] * direction,
-            sizes=self.tracks.sizes[seen],
-            kinds=self.tracks.kinds[seen],
+            velocities_mps=self.tracks.speeds_mps[is_present, NOW, None] * direction,
+            sizes=self.tracks.sizes[is_present],
+            kinds=self.tracks.kinds[is_present],
         )
 
     @cached_property
     def history(self) -> AgentHistory:
         """Of `agents`; an agent's id is its row in `tracks`."""
-        seen, until = self.tracks.present[:, NOW], slice(0, NOW + 1)
-        poses, speeds = self.tracks.poses[seen, until], self.tracks.speeds_mps[seen, until, None]
+        is_present, until = self.tracks.present[:, NOW], slice(0, NOW + 1)
+        poses, speeds = self.tracks.poses[is_present, until], self.tracks.speeds_mps[is_present, until, None]
         direction = np.stack([np.cos(poses[..., 2]), np.sin(poses[..., 2])], axis=-1)
-        return AgentHistory(np.flatnonzero(seen), poses, speeds * direction, self.tracks.present[seen, until])
+        return AgentHistory(
+            np.flatnonzero(is_present), poses, speeds * direction, self.tracks.present[is_present, until]
+        )
 
     @cached_property
     def vectors(self) -> Mapping[str, Any]:

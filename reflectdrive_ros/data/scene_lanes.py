@@ -33,7 +33,7 @@ def centerline_of(ring: Array) -> Array | None:
     width_m = float(np.hypot(*(start_left - start_right)))
     if width_m == 0.0:  # the lane starts in a point
         return None
-    found: list[tuple[float, Array]] = []
+    candidates: list[tuple[float, Array]] = []
     for end in np.flatnonzero(np.abs(np.hypot(*np.diff(sides, axis=0).T) - width_m) < SAME_WIDTH_M):
         left = np.concatenate([start_left[None], sides[: end + 1]])
         right = np.concatenate([start_right[None], sides[end + 1 :][::-1]])
@@ -41,10 +41,10 @@ def centerline_of(ring: Array) -> Array | None:
         if len(left) != len(right):  # a corner was cut on one side
             left, right = (_resample(side, SIDE_POINTS) for side in (left, right))
             least, most = UNEVEN_APART
-        apart = np.hypot(*(left - right).T) / width_m
-        if ((apart >= least) & (apart <= most)).all():
-            found.append((float(apart.mean()), 0.5 * (left + right)))
-    return min(found, key=lambda one: one[0])[1] if found else None
+        relative_widths = np.hypot(*(left - right).T) / width_m
+        if ((relative_widths >= least) & (relative_widths <= most)).all():
+            candidates.append((float(relative_widths.mean()), 0.5 * (left + right)))
+    return min(candidates, key=lambda one: one[0])[1] if candidates else None
 
 
 def _resample(line: Array, count: int) -> Array:
@@ -66,14 +66,14 @@ def red_now(areas: MapAreas, red_lights: RedLights) -> tuple[dict[int, int], Tra
 
     A lane across a junction starts at its stop line. Lanes with one stop line have one light.
     """
-    places = {_key(ring): place for place, ring in enumerate(areas.lanes)}
+    index_of_ring = {_key(ring): index for index, ring in enumerate(areas.lanes)}
     lights: dict[int, int] = {}
     lines: list[Array] = []
     for ring, red in zip(red_lights.connectors, red_lights.red, strict=True):
         if not red[0]:
             continue
-        if _key(ring) in places:
-            lights[places[_key(ring)]] = int(LightState.RED)
+        if _key(ring) in index_of_ring:
+            lights[index_of_ring[_key(ring)]] = int(LightState.RED)
         ends = np.stack([ring[-1], ring[-2]])
         if np.hypot(*ends.mean(axis=0)) < LANE_RADIUS_M and not any(np.abs(ends - line).max() < 0.5 for line in lines):
             lines.append(ends)

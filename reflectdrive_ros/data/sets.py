@@ -68,7 +68,7 @@ class SceneSetSpec:
 
     name: str  # of SIZES
     size: int
-    made_by: Mapping[str, Any]  # see `made_by`
+    generator: Mapping[str, Any]  # see `generator_of`
 
     def shards(self) -> dict[str, tuple[int, int]]:
         """Name of each shard -> its number and its number of scenes.
@@ -76,20 +76,20 @@ class SceneSetSpec:
         Raises SetError for a set that starts in the middle of a shard.
         """
         step = HARD_SHARD if self.name == "hard" else SHARD
-        first = int(self.made_by.get("first", 0))
+        first = int(self.generator.get("first", 0))
         if first % step:
             raise SetError(f"the set '{self.name}' is made {step} at a time: it can start at {first - first % step}")
         sizes = (min(step, self.size - done) for done in range(0, self.size, step))
         return {f"{self.name}-{k:05d}": (k, size) for k, size in enumerate(sizes, first // step)}
 
 
-def first_part(wanted: SceneSetSpec, scenes: int) -> SceneSetSpec:
+def first_part(spec: SceneSetSpec, scenes: int) -> SceneSetSpec:
     """The shards of a set that hold its first `scenes` scenes: a smaller set, which a later call completes."""
-    step = HARD_SHARD if wanted.name == "hard" else SHARD
-    return replace(wanted, size=min(wanted.size, -(-scenes // step) * step))
+    step = HARD_SHARD if spec.name == "hard" else SHARD
+    return replace(spec, size=min(spec.size, -(-scenes // step) * step))
 
 
-def made_by(options: Mapping[str, Any], first: int = 0) -> dict[str, Any]:
+def generator_of(options: Mapping[str, Any], first: int = 0) -> dict[str, Any]:
     """What determines the bytes of a set besides its name and size: version, libraries, arithmetic, sampler options.
 
     `first` is the number of scenes that are left out at the start of the set, because they were made elsewhere.
@@ -114,11 +114,11 @@ def _sumo_version() -> str:
         return "of the system"
 
 
-def default_folder(name: str, made_by: Mapping[str, Any]) -> Path:
+def default_folder(name: str, generator: Mapping[str, Any]) -> Path:
     """Default folder of a set: in $REFLECTDRIVE_SCENES, else in the user's cache."""
     home = os.environ.get(SETS_FOLDER_VARIABLE)
     root = Path(home) if home else Path.home() / ".cache" / "reflectdrive" / "scenes"
-    digest = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(generator, sort_keys=True).encode()).hexdigest()
     return root / f"{name}-{digest[:12]}"
 
 
@@ -127,7 +127,7 @@ def default_folder(name: str, made_by: Mapping[str, Any]) -> Path:
 
 def make(
     folder: Path,
-    wanted: SceneSetSpec,
+    spec: SceneSetSpec,
     make_shard: MakeShard,
     *,
     workers: parallel.Workers,
@@ -140,49 +140,49 @@ def make(
     makes it; OSError naming the file if one cannot be written. Complete shards are kept in any case.
     """
     with lock_folder(folder):
-        index = _existing_index(folder, wanted)
+        index = _existing_index(folder, spec)
         if index is None:
             index = shards.index_of(folder)
             on_progress(index.scenes)
             return index
         _remove_leftovers(folder)
         try:
-            return _complete(folder, wanted, index, make_shard, workers, on_progress)
+            return _complete(folder, spec, index, make_shard, workers, on_progress)
         except parallel.WorkerPoolError as fault:
             raise SetError(f"{folder} cannot be made: {fault}") from None
         finally:
             _remove_leftovers(folder)
 
 
-def is_complete(folder: Path, wanted: SceneSetSpec) -> bool:
+def is_complete(folder: Path, spec: SceneSetSpec) -> bool:
     """Whether the folder holds the set, as large as required or larger. Raises SetError if it holds another set."""
     if not (folder / shards.INDEX).exists():
         return False
     there = shards.index_of(folder)
-    if there.set != wanted.name:
-        raise SetError(f"{folder} holds the set '{there.set}', not '{wanted.name}': name another folder")
-    if there.made_by != wanted.made_by:
-        names = {**wanted.made_by, **there.made_by}
-        kinds = [name for name in names if there.made_by.get(name) != wanted.made_by.get(name)]
+    if there.set != spec.name:
+        raise SetError(f"{folder} holds the set '{there.set}', not '{spec.name}': name another folder")
+    if there.generator != spec.generator:
+        names = {**spec.generator, **there.generator}
+        kinds = [name for name in names if there.generator.get(name) != spec.generator.get(name)]
         raise SetError(
             f"{folder} holds a set with other options ({', '.join(kinds)} differ): name another folder or remove it"
         )
-    return not there.faults and there.size >= wanted.size
+    return not there.faults and there.size >= spec.size
 
 
-def _existing_index(folder: Path, wanted: SceneSetSpec) -> Index | None:
+def _existing_index(folder: Path, spec: SceneSetSpec) -> Index | None:
     """The index of the existing shards; None if the folder holds no other file."""
-    if is_complete(folder, wanted):
+    if is_complete(folder, spec):
         return None
-    kept, missing = [], {}
-    for name, (_, asked) in wanted.shards().items():
+    complete, missing = [], {}
+    for name, (_, requested) in spec.shards().items():
         note = shards.note_of(folder, name)
-        fits = note is not None and note.asked == asked and note.made_by == wanted.made_by and note.scenes > 0
+        fits = note is not None and note.requested == requested and note.generator == spec.generator and note.scenes > 0
         if note is not None and fits and _is_intact(folder, note):
-            kept.append(note)
+            complete.append(note)
         else:
             missing[name] = "the making was interrupted"
-    return Index(wanted.name, wanted.size, tuple(kept), wanted.made_by, missing)
+    return Index(spec.name, spec.size, tuple(complete), spec.generator, missing)
 
 
 def _is_intact(folder: Path, note: ShardNote) -> bool:
@@ -195,39 +195,39 @@ def _is_intact(folder: Path, note: ShardNote) -> bool:
 
 def _complete(
     folder: Path,
-    wanted: SceneSetSpec,
+    spec: SceneSetSpec,
     index: Index,
     make_shard: MakeShard,
     workers: parallel.Workers,
     on_progress: Callable[[int], None],
 ) -> Index:
-    numbers = wanted.shards()
+    numbers = spec.shards()
     tasks = [(name, *numbers[name]) for name in index.missing]
     underway = [0] * len(tasks)
-    place = {name: k for k, name in enumerate(index.missing)}
+    task_index = {name: k for k, name in enumerate(index.missing)}
 
     def progress(k: int, scenes: int) -> None:
         underway[k] = scenes
         on_progress(index.scenes + sum(underway))
 
-    work = partial(_make_shard, folder, make_shard, wanted.made_by)
+    work = partial(_make_shard, folder, make_shard, spec.generator)
     shards.write_index(folder, index)
     on_progress(index.scenes)
-    if not tasks:  # a larger set was begun here, and this much of it is whole
+    if not tasks:  # a larger set was started here, and this part of it is complete
         return index
     written_s = time.monotonic()
     with closing(parallel.map_restartable(tasks, work, workers, progress)) as outcomes:  # its workers end with it
         for outcome in outcomes:
-            name, _, asked = outcome.task
-            underway[place[name]] = 0
+            name, _, requested = outcome.task
+            underway[task_index[name]] = 0
             missing = {key: reason for key, reason in index.missing.items() if key != name}
             if outcome.result is None:
                 index = replace(index, missing={**missing, name: outcome.reason})
             else:
-                made = outcome.result
-                if isinstance(made, ShardContent):
-                    made = shards.write_shard(folder, name, made, asked=asked, made_by=wanted.made_by)
-                notes = sorted([*index.shards, made], key=lambda note: note.file)
+                result = outcome.result
+                if isinstance(result, ShardContent):
+                    result = shards.write_shard(folder, name, result, requested=requested, generator=spec.generator)
+                notes = sorted([*index.shards, result], key=lambda note: note.file)
                 index = replace(index, shards=tuple(notes), missing=missing)
             if not is_remote(folder) or time.monotonic() - written_s >= REMOTE_INDEX_S:
                 shards.write_index(folder, index)
@@ -240,7 +240,7 @@ def _complete(
 def _make_shard(
     folder: Path,
     make_shard: MakeShard,
-    made_by: Mapping[str, Any],
+    generator: Mapping[str, Any],
     task: tuple[str, int, int],
     report: Callable[[int], None],
 ) -> ShardContent | ShardNote:
@@ -248,14 +248,14 @@ def _make_shard(
 
     Raises SetError if no scene could be made, OSError naming the file or the working folder.
     """
-    name, number, asked = task
+    name, number, requested = task
     split = name.rsplit("-", 1)[0]
-    beside = folder if not is_remote(folder) and folder.is_dir() else None  # not on another node of a cluster
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=beside) as scratch:
+    scratch_parent = folder if not is_remote(folder) and folder.is_dir() else None  # not on another node of a cluster
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=scratch_parent) as scratch:
         if split == "hard":
-            source: ShardSource = HardSubset(make_shard(split, number, SHARD, Path(scratch)), asked)
+            source: ShardSource = HardSubset(make_shard(split, number, SHARD, Path(scratch)), requested)
         else:
-            source = make_shard(split, number, asked, Path(scratch))
+            source = make_shard(split, number, requested, Path(scratch))
 
         def counted() -> Iterator[DrivingScene]:
             for count, scene in enumerate(source.scenes(), 1):
@@ -272,7 +272,9 @@ def _make_shard(
         counts = ", ".join(f"{name} {count}" for name, count in sorted(source.counts.items()))
         raise SetError(f"no scene could be made ({counts or 'nothing was tried'})")
     load = replace(load, counts=dict(source.counts))
-    return shards.write_shard(folder, name, load, asked=asked, made_by=made_by) if is_remote(folder) else load
+    return (
+        shards.write_shard(folder, name, load, requested=requested, generator=generator) if is_remote(folder) else load
+    )
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -307,7 +309,7 @@ class HardSubset:
 
 
 def _tie_break(scene: DrivingScene) -> int:
-    """Among equals (many score 0) drawn by name: the order of names is that of families."""
+    """Among equals (many score 0) sampled by name: the order of names is that of families."""
     return zlib.crc32(scene.name.encode())
 
 

@@ -33,7 +33,7 @@ from ..infra.documents import (
     whole,
 )
 from ..infra.errors import UserError
-from ..infra.files import read_limited, shown, write_atomic
+from ..infra.files import path_text, read_limited, write_atomic
 from . import codec
 from .scene import DrivingScene
 
@@ -42,6 +42,7 @@ INDEX = "index.json"
 SHARD_BYTES = 1 << 32  # of the largest shard that is read; ours have 30 MB
 
 COUNT = whole(0, 10**9)
+STORED_NAMES = {"requested": "asked", "generator": "made_by"}  # of fields whose name in the files is another
 NOTE = {
     "file": FILE_NAME,
     "sha256": SHA256,
@@ -73,12 +74,12 @@ class ShardNote:
     file: str
     sha256: str
     bytes: int
-    asked: int  # requested number of scenes; the shard may have fewer
+    requested: int  # requested number of scenes; the shard may have fewer
     scenes: int
     families: Mapping[str, int]
     counts: Mapping[str, int]  # what was retried or skipped in the making
     networks: Mapping[str, str]  # name -> hash of its geometry
-    made_by: Mapping[str, Any]  # what determines the scenes, besides the shard's name
+    generator: Mapping[str, Any]  # what determines the scenes, besides the shard's name
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Index:
     set: str
     size: int  # requested number of scenes
     shards: tuple[ShardNote, ...]
-    made_by: Mapping[str, Any]
+    generator: Mapping[str, Any]
     missing: Mapping[str, str] = field(default_factory=dict)  # shard that is not made -> why
 
     @property
@@ -182,22 +183,24 @@ def concat(parts: Sequence[ShardContent]) -> ShardContent:
     return ShardContent(tuple(sample for part in parts for sample in part.samples), families, networks)
 
 
-def write_shard(folder: Path, name: str, load: ShardContent, *, asked: int, made_by: Mapping[str, Any]) -> ShardNote:
+def write_shard(
+    folder: Path, name: str, load: ShardContent, *, requested: int, generator: Mapping[str, Any]
+) -> ShardNote:
     """Stores shard `name` with its note. Raises OSError naming the file that could not be written."""
     content = tar_of(load.samples)
     note = ShardNote(
         file=f"{name}.tar",
         sha256=hashlib.sha256(content).hexdigest(),
         bytes=len(content),
-        asked=asked,
+        requested=requested,
         scenes=len(load.samples),
         families=dict(sorted(load.families.items())),
         counts=dict(sorted(load.counts.items())),
         networks=dict(sorted(load.networks.items())),
-        made_by=made_by,
+        generator=generator,
     )
     write_atomic(folder / note.file, content)
-    write_atomic(folder / f"{name}.json", _json({"format": FORMAT, **asdict(note)}))
+    write_atomic(folder / f"{name}.json", _json({"format": FORMAT, **asdict(note, dict_factory=_stored)}))
     return note
 
 
@@ -217,7 +220,7 @@ def write_index(folder: Path, index: Index) -> None:
     """Raises OSError naming the file."""
     content = {
         "format": FORMAT,
-        **asdict(index),
+        **asdict(index, dict_factory=_stored),
         "scenes": index.scenes,
         "bytes": index.bytes,
         "families": index.families,
@@ -225,6 +228,11 @@ def write_index(folder: Path, index: Index) -> None:
         "networks": index.networks,
     }
     write_atomic(folder / INDEX, _json(content))
+
+
+def _stored(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a dataclass by their names in the files."""
+    return {STORED_NAMES.get(name, name): value for name, value in items}
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
@@ -240,21 +248,21 @@ def index_of(folder: Path) -> Index:
     try:
         content = read_json(path)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            found = content.get("format") if isinstance(content, dict) else None
+            version = content.get("format") if isinstance(content, dict) else None
             raise SetError(
-                f"{shown(path)} is no index of scenes of format {FORMAT}, it has {shown(str(found))}: make the set "
-                "again, or use the version of reflectdrive that wrote it"
+                f"{path_text(path)} is no index of scenes of format {FORMAT}, it has {path_text(str(version))}: make "
+                "the set again, or use the version of reflectdrive that wrote it"
             )
         check_fields(content, FIELDS)
     except FileNotFoundError:
         raise SetError(
-            f"{shown(folder)} holds no set of scenes: make one with `reflectdrive scenes --out {shown(folder)}`"
+            f"{path_text(folder)} holds no set of scenes: make one with `reflectdrive scenes --out {path_text(folder)}`"
         ) from None
     except OSError as fault:
-        raise SetError(f"{shown(path)} cannot be read: {fault.strerror}; make the set again") from None
+        raise SetError(f"{path_text(path)} cannot be read: {fault.strerror}; make the set again") from None
     except DocumentError as fault:
         raise SetError(
-            f"{shown(path)} is damaged, it {fault}: remove it and make the set again, complete shards are kept"
+            f"{path_text(path)} is damaged, it {fault}: remove it and make the set again, complete shards are kept"
         ) from None
     notes = tuple(_note(each) for each in content["shards"])
     return Index(content["set"], content["size"], notes, content["made_by"], content.get("missing") or {})
@@ -271,7 +279,7 @@ def note_of(folder: Path, name: str) -> ShardNote | None:
 
 
 def _note(content: Mapping[str, Any]) -> ShardNote:
-    return ShardNote(**{entry.name: content[entry.name] for entry in fields(ShardNote)})
+    return ShardNote(**{entry.name: content[STORED_NAMES.get(entry.name, entry.name)] for entry in fields(ShardNote)})
 
 
 def content_of(folder: Path, note: ShardNote) -> bytes:
@@ -281,9 +289,9 @@ def content_of(folder: Path, note: ShardNote) -> bytes:
     try:
         content = read_limited(path, SHARD_BYTES)
     except FileNotFoundError:
-        raise SetError(f"{shown(path)} is missing: {lost}") from None
+        raise SetError(f"{path_text(path)} is missing: {lost}") from None
     except OSError as fault:
-        raise SetError(f"{shown(path)} cannot be read ({fault.strerror}): {lost}") from None
+        raise SetError(f"{path_text(path)} cannot be read ({fault.strerror}): {lost}") from None
     if len(content) != note.bytes:
         raise SetError(f"{path} has {len(content)} bytes, expected {note.bytes}: {lost}")
     if hashlib.sha256(content).hexdigest() != note.sha256:
@@ -399,18 +407,20 @@ class SceneReader:
                     sample[member] = file.read(size)
             return codec.scene_of(sample, images=False)
         except (OSError, tarfile.TarError, KeyError, codec.CodecError) as fault:
-            raise SetError(f"{shown(path)}: scene {shown(name)} cannot be read ({fault}): make the set again") from None
+            raise SetError(
+                f"{path_text(path)}: scene {path_text(name)} cannot be read ({fault}): make the set again"
+            ) from None
 
 
 def _offsets(file: BinaryIO) -> dict[str, dict[str, tuple[int, int]]]:
     """Offset and size of the files of each scene of a tar, images left out."""
-    found: dict[str, dict[str, tuple[int, int]]] = {}
+    members: dict[str, dict[str, tuple[int, int]]] = {}
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
             key, _, name = member.name.partition(".")
             if member.isreg() and not name.endswith(codec.IMAGE_SUFFIXES):
-                found.setdefault(key, {})[name] = member.offset_data, member.size
-    return found
+                members.setdefault(key, {})[name] = member.offset_data, member.size
+    return members
 
 
 def samples_of(content: bytes, *, images: bool) -> Iterator[dict[str, Any]]:
@@ -438,7 +448,7 @@ def _members(content: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             for member in tar:
                 if not member.isreg() or member.issparse():  # a sparse file may be of any size
-                    raise tarfile.ReadError(f"{shown(member.name)} is no regular file")
+                    raise tarfile.ReadError(f"{path_text(member.name)} is no regular file")
                 at = member.offset_data
                 yield member.name, lambda at=at, end=at + member.size: content[at:end]  # type: ignore[misc]
     except (tarfile.TarError, ValueError, OverflowError, RecursionError) as fault:

@@ -163,7 +163,7 @@ def check_folder(out: Path) -> None:
     """Raises SetError for a folder with another set or with one of another version."""
     for folder in (out, *(out / split for split in SPLITS)):
         if (folder / shards.INDEX).exists():
-            made = shards.index_of(folder).made_by
+            made = shards.index_of(folder).generator
             if "dataset_format" not in made:
                 raise SetError(f"{folder} holds another set of scenes: name another folder with --out")
             frame_index.check_format(folder / shards.INDEX, made["dataset_format"])
@@ -212,7 +212,7 @@ def shard_made_by(job: Job, ticks: Sequence[int]) -> dict[str, Any]:
 def whole_note(job: Job, folder: Path, name: str, ticks: Sequence[int]) -> ShardNote | None:
     """The note of a shard that is intact and would be the same now."""
     note = shards.note_of(folder, name)
-    if note is None or note.made_by != shard_made_by(job, ticks):
+    if note is None or note.generator != shard_made_by(job, ticks):
         return None
     try:
         shards.content_of(folder, note)
@@ -270,7 +270,7 @@ def remove_former(folder: Path, planned: Shards) -> None:
     """Removes shards of recordings that are no part of the set any more, and its index where none is planned."""
     for path in folder.glob("*-[0-9][0-9][0-9][0-9][0-9].json"):
         note = shards.note_of(folder, path.stem)
-        if path.stem not in planned and note is not None and "dataset_format" in note.made_by:
+        if path.stem not in planned and note is not None and "dataset_format" in note.generator:
             path.unlink()
             (folder / note.file).unlink(missing_ok=True)
     if not planned:
@@ -364,7 +364,7 @@ def write_shards(job: Job, frames: Any) -> None:
             load, target = shards.concat(parts.pop(path)), job.out / path
             target.parent.mkdir(exist_ok=True)
             made = shard_made_by(job, ticks_of[path])
-            shards.write_shard(target.parent, target.name, load, asked=sizes[path], made_by=made)
+            shards.write_shard(target.parent, target.name, load, requested=sizes[path], generator=made)
     if parts:
         raise BagError(f"bag {job.bag} gave other frames than when it was indexed: run the command again")
 

@@ -36,7 +36,7 @@ from ..core.config import VehicleConfig
 from ..core.domain import Array
 from ..infra.documents import read_arrays
 from ..infra.errors import UserError
-from ..infra.files import shown
+from ..infra.files import path_text
 from ..ros.bag import type_name_of
 from ..ros.outputs import header
 from ..ros.rotations import quaternion_from_matrix
@@ -110,7 +110,7 @@ def open_recording(folder: str | Path) -> Recording:
             if SHIPPED_FOLDER.is_dir()
             else "the source tree has some in test/data"
         )
-        raise RecordingError(f"recording {shown(folder)} does not exist or is no folder; {where}")
+        raise RecordingError(f"recording {path_text(folder)} does not exist or is no folder; {where}")
     for name, reader in (("sequence.npz", _pandaset), ("segment.npz", _comma2k19)):
         if (folder / name).is_file():
             try:

@@ -33,7 +33,7 @@ from ..infra.documents import (
     whole,
 )
 from ..infra.errors import UserError
-from ..infra.files import MEGABYTE, open_limited, shown
+from ..infra.files import MEGABYTE, open_limited, path_text
 from ..scoring import metrics
 from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
@@ -143,7 +143,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise GoldenError(f"{path}, line {count} {fault}") from None
     except (OSError, EOFError, zlib.error) as fault:
         reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
-        raise GoldenError(f"{shown(path)} cannot be read: {reason}") from None
+        raise GoldenError(f"{path_text(path)} cannot be read: {reason}") from None
 
 
 def read_scenes(path: Path) -> Iterator[GoldenScene]:

@@ -24,7 +24,7 @@ from ..data.shards import Index, SetError, ShardContent
 from ..features import cameras
 from ..infra.documents import DocumentError, read_yaml
 from ..infra.errors import UserError
-from ..infra.files import shown
+from ..infra.files import path_text
 from .navsim import FRAME_S as FRAME_S
 from .navsim import PAST_FRAMES, scene_of
 
@@ -104,7 +104,7 @@ def make_set(
         said = (
             ", ".join(f"{count} as {name}" for name, count in reasons.items()) or "the filter names none of these logs"
         )
-        raise SetError(f"{shown(source.logs)} gives no scene: {said}")
+        raise SetError(f"{path_text(source.logs)} gives no scene: {said}")
     made = {"navsim_format": FORMAT, "codec": codec.FORMAT, "drives": [job.drive for job in jobs]}
     index = Index(SET_NAME, sum(note.scenes for note in notes), tuple(notes), made)
     shards.write_index(out, index)
@@ -114,7 +114,7 @@ def make_set(
 def check_folder(out: Path) -> None:
     """Raises SetError for a folder with another set."""
     if (out / shards.INDEX).exists() and shards.index_of(out).set != SET_NAME:
-        raise SetError(f"{shown(out)} holds another set of scenes: name another folder with --out")
+        raise SetError(f"{path_text(out)} holds another set of scenes: name another folder with --out")
 
 
 def read_filter(path: Path | None) -> dict[str, Any]:
@@ -124,10 +124,10 @@ def read_filter(path: Path | None) -> dict[str, Any]:
     try:
         content = read_yaml(path)
     except (OSError, DocumentError) as fault:
-        raise SetError(f"--scene-filter {shown(path)} cannot be read: {fault}") from None
+        raise SetError(f"--scene-filter {path_text(path)} cannot be read: {fault}") from None
     if not isinstance(content, dict):
         raise SetError(
-            f"--scene-filter {shown(path)} is no scene filter of the devkit: give scene_filter/navtrain.yaml"
+            f"--scene-filter {path_text(path)} is no scene filter of the devkit: give scene_filter/navtrain.yaml"
         )
     return {name: value for name, value in content.items() if name not in OF_HYDRA}
 
@@ -136,7 +136,7 @@ def log_names(source: NavsimSource, fields: Mapping[str, Any]) -> list[str]:
     """Logs in the folder that the filter names. Raises SetError for a folder without logs."""
     there = sorted(path.stem for path in source.logs.glob("*.pkl"))
     if not there:
-        raise SetError(f"{shown(source.logs)} holds no log (*.pkl): give the folder navsim_logs/SPLIT of OpenScene")
+        raise SetError(f"{path_text(source.logs)} holds no log (*.pkl): give the folder navsim_logs/SPLIT of OpenScene")
     asked = fields.get("log_names")
     return there if asked is None else [log for log in there if log in set(asked)]
 
@@ -157,7 +157,7 @@ def whole(job: Job) -> tuple[list[FrameRow], list[shards.ShardNote]] | None:
     if header.get("made_by") != job.made_by:
         return None
     notes = [shards.note_of(job.out, name) for name in header["shards"]]
-    if any(note is None or note.made_by.get("sha256") != job.made_by for note in notes):
+    if any(note is None or note.generator.get("sha256") != job.made_by for note in notes):
         return None
     return rows, [note for note in notes if note is not None]
 
@@ -181,7 +181,7 @@ def make_log(job: Job) -> None:
         if part:
             names.append(f"{job.drive}-{len(names):05d}")
             made = {"navsim_format": FORMAT, "drive": job.drive, "sha256": job.made_by}
-            shards.write_shard(job.out, names[-1], shards.concat(part), asked=len(part), made_by=made)
+            shards.write_shard(job.out, names[-1], shards.concat(part), requested=len(part), generator=made)
             part.clear()
 
     rig = cameras.rig(*job.image_size)

@@ -37,7 +37,7 @@ from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardNote
 from ..infra import parallel
 from ..infra.command import make_table
-from ..infra.files import shown
+from ..infra.files import path_text
 from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
 from ..infra.storage import location
@@ -99,7 +99,9 @@ def resolve_scene_set(scenes: str, workers: parallel.Workers, console: Console, 
         if not (folder / shards.INDEX).exists():
             make = shlex.join(["reflectdrive", "scenes", "--out", scenes])
             names = ", ".join(sets.SIZES)
-            raise SetError(f"{shown(folder)} holds no scene set: name one of {names}, or make one there with `{make}`")
+            raise SetError(
+                f"{path_text(folder)} holds no scene set: name one of {names}, or make one there with `{make}`"
+            )
         return folder
     make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, images=True)
     whole = sets.SceneSetSpec(scenes, sets.SIZES[scenes], made_by)

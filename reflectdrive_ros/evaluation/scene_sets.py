@@ -32,7 +32,7 @@ def make_sampler(
     named = asdict(options)
     if not displaced_share:
         del named["displaced_share"]  # sets without displaced egos keep the names and indexes that they have
-    return partial(sampler.Shard, options=options), sets.made_by(named, first)
+    return partial(sampler.Shard, options=options), sets.generator_of(named, first)
 
 
 def ensure_scene_set(

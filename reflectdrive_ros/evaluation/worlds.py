@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..infra.errors import UserError
-from ..infra.files import sha256_of, shown
+from ..infra.files import path_text, sha256_of
 from ..sim.world import WorldOptions
 
 PACKAGE, PACKAGE_VERSION = "py123d", "0.7.0"
@@ -76,4 +76,4 @@ def _hash(path: Path) -> str:
     try:
         return sha256_of(path)
     except OSError as fault:
-        raise UserError(f"{shown(path)} cannot be read: {fault.strerror}: give a map file") from None
+        raise UserError(f"{path_text(path)} cannot be read: {fault.strerror}: give a map file") from None

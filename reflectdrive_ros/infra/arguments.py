@@ -39,10 +39,12 @@ class Range(Generic[Number]):
         except ValueError:
             value = None
         if value is None or not self.low <= value <= self.high:  # also of nan
-            shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}.."
+            excerpt = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}.."
             name, bounds = ("whole number", "{} to {}") if kind is int else ("number", "{:g} to {:g}")
             unit = self.unit and f" {self.unit}"
-            raise argparse.ArgumentTypeError(f"'{shown}' is no {name} from {bounds.format(self.low, self.high)}{unit}")
+            raise argparse.ArgumentTypeError(
+                f"'{excerpt}' is no {name} from {bounds.format(self.low, self.high)}{unit}"
+            )
         return value
 
 
@@ -91,11 +93,13 @@ def settings_of(pairs: Sequence[str], read: Collection[str] = ()) -> Mapping[str
         if not equals:
             raise ConfigError(f"{pair}: expected NAME=VALUE, such as guard.max_speed_mps=15")
         if read and name not in read and name.partition(".")[0] not in read:
-            raise ConfigError(f"--setting {files.shown(name)} has no effect here: the command reads {', '.join(read)}")
+            raise ConfigError(
+                f"--setting {files.path_text(name)} has no effect here: the command reads {', '.join(read)}"
+            )
         try:
             values[name] = float(value) if EXPONENT.fullmatch(value) else parse_yaml(value)
         except DocumentError as fault:
-            raise ConfigError(f"{files.shown(pair)}: the value {fault}") from None
+            raise ConfigError(f"{files.path_text(pair)}: the value {fault}") from None
     return values
 
 

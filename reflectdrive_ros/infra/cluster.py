@@ -55,7 +55,7 @@ class ClusterError(UserError):
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cores of a Ray cluster, in place of a number of processes.
+    """The cores of a Ray cluster, instead of a number of processes.
 
     The address is HOST:PORT of its head, or LOCAL or LOCAL:CORES to start one on this machine.
     """
@@ -64,7 +64,7 @@ class Cluster:
 
 
 class ClusterPool:
-    """`make_pool()` on every core of a cluster that is wanted: a local pool of one process, for tasks one by one.
+    """`make_pool()` on every requested core of a cluster: a local pool of one process, for tasks one by one.
 
     Raises ClusterError without Ray, for a head that does not answer within CONNECT_S, and for one of another version.
     """
@@ -139,8 +139,8 @@ def connect(cluster: Cluster) -> Any:
         return ray
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     options: dict[str, Any] = {"address": cluster.address}
-    place, _, cores = cluster.address.partition(":")
-    if place == LOCAL:
+    host, _, cores = cluster.address.partition(":")
+    if host == LOCAL:
         count = int(cores) if cores else len(os.sched_getaffinity(0))
         options = {"address": LOCAL, "num_cpus": count, "include_dashboard": False}
     else:
@@ -188,13 +188,13 @@ def fingerprint(portable: bool) -> Mapping[str, str]:
 
     Processes that are not `portable` use all SIMD instructions of their processor, which are then part of it.
     """
-    found = {"Python": platform.python_version(), "reflectdrive": f"{__version__} (source {program_sha256()[:12]})"}
+    versions = {"Python": platform.python_version(), "reflectdrive": f"{__version__} (source {program_sha256()[:12]})"}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
+            versions[name] = version(name)
     if not portable:
-        found["SIMD"] = " ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))
-    return found
+        versions["SIMD"] = " ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))
+    return versions
 
 
 # --- in the Ray workers ----------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def _run(parcel: Sequence[Any], caller: _Caller, inbox: Any, index: int, task: A
     global _pool
     reported_s = 0.0
 
-    def on_progress(place: int, value: Any) -> None:
+    def on_progress(_: int, value: Any) -> None:
         nonlocal reported_s
         if inbox is not None and (value == 0 or time.monotonic() - reported_s >= REPORT_S):
             reported_s = time.monotonic()
@@ -260,5 +260,5 @@ class _Inbox:
         self._values[index] = value
 
     def take(self) -> dict[int, Any]:
-        taken, self._values = self._values, {}
-        return taken
+        values, self._values = self._values, {}
+        return values

@@ -138,8 +138,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
             return text
         if default is False:  # a flag
             return text
-        shown = " ".join(map(str, default)) if isinstance(default, list) else str(default)
-        return f"{text} (default: {shown.replace('%', '%%')})"
+        default_text = " ".join(map(str, default)) if isinstance(default, list) else str(default)
+        return f"{text} (default: {default_text.replace('%', '%%')})"
 
 
 # --- the process -----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def run_program(doc: str | None, add_arguments: Callable[[argparse.ArgumentParse
 class FittedTable(Table):
     """A table whose numbers are whole whatever the width of the console.
 
-    A table that is too wide is drawn closer, with headings of two lines, and the name of a group above its rows. Where
+    A table that is too wide is printed dense, with headings of two lines, and the name of a group above its rows. Where
     that is not enough, its columns are split into parts, one below the other, each with the names of the rows; a table
     of sentences, or of too many parts, is stacked: each row is a list of headings and values.
     """
@@ -186,7 +186,7 @@ class FittedTable(Table):
             yield Text(printable(str(self.caption)), "table.caption", no_wrap=False, overflow="fold")
 
     def _narrow(self, console: Console, wide: ConsoleOptions, limit: int) -> RenderResult:
-        """Drawn closer, in parts, or stacked."""
+        """Printed dense, in parts, or stacked."""
         least, natural = zip(*self._widths(console, wide), strict=True)
         names, others = range(self._row_names), range(self._row_names, len(least))
         if _joined_width(least) <= limit:
@@ -216,7 +216,7 @@ class FittedTable(Table):
         return [_column_widths(console, wide, [column.header, *column.cells]) for column in self.columns]
 
     def _with_group_rows(self) -> FittedTable:
-        """The same with one column in place of the first two, if the first is empty in the further rows of a group: the
+        """The same with one column instead of the first two, if the first is empty in the further rows of a group: the
         name of a group has a row of its own.
         """
         lines = self._lines()
@@ -231,7 +231,7 @@ class FittedTable(Table):
         return grouped
 
     def _part(self, columns: Sequence[int], widths: Sequence[int], close: bool = True) -> Table:
-        """Some columns, each of a width in characters; `close`: without an edge, and two spaces apart."""
+        """Some columns, each of a width in characters; `close`: without an edge, separated by two spaces."""
         padding = (0, 1, 0, 0) if close else (0, 1, 0, 1)
         part = Table(box=SIMPLE_HEAD, show_edge=not close, pad_edge=not close, padding=padding)
         for index, width in zip(columns, widths, strict=True):

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from .documents import DocumentError, read_yaml
 from .errors import UserError
-from .files import shown
+from .files import path_text
 
 
 class ConfigError(UserError, ValueError):
@@ -147,11 +147,11 @@ def override_from_file(config: Any, path: Path) -> Any:
     try:
         content = read_yaml(path)
     except FileNotFoundError:
-        raise ConfigError(f"configuration file {shown(path)} does not exist") from None
+        raise ConfigError(f"configuration file {path_text(path)} does not exist") from None
     except OSError as fault:
-        raise ConfigError(f"configuration file {shown(path)} cannot be read: {fault.strerror}") from None
+        raise ConfigError(f"configuration file {path_text(path)} cannot be read: {fault.strerror}") from None
     except DocumentError as fault:
-        raise ConfigError(f"configuration file {shown(path)} {fault}") from None
+        raise ConfigError(f"configuration file {path_text(path)} {fault}") from None
     try:
         return override(config, {} if content is None else content)
     except ConfigError as fault:

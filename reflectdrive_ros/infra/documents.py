@@ -39,7 +39,7 @@ _short.maxlevel = 2
 
 
 class DocumentError(ValueError):
-    """A document cannot be used; the message names the place and the fault, without the file's name."""
+    """A document cannot be used; the message names the field and the fault, without the file's name."""
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -58,19 +58,19 @@ def read_yaml(path: Path, limit_bytes: int = YAML_BYTES) -> Any:
 def parse_json(content: str | bytes) -> Any:
     """Raises DocumentError."""
     try:
-        found = json.loads(content)
+        document = json.loads(content)
     except RecursionError:
         raise _too_deep() from None
     except UnicodeDecodeError as fault:
         raise DocumentError(f"is not UTF-8 text: {fault.reason} at byte {fault.start}") from None
     except ValueError as fault:
         raise DocumentError(f"is not JSON: {_line(fault)}") from None
-    level, depth = _inside([found]), 1
+    level, depth = _inside([document]), 1
     while level:
         if depth > DEEPEST:
             raise _too_deep()
         level, depth = [inner for outer in level for inner in _inside(outer)], depth + 1
-    return found
+    return document
 
 
 def parse_yaml(content: str | bytes) -> Any:
@@ -130,21 +130,21 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:  # PyYAML would silently drop the first value
+                if key.value in keys:  # PyYAML would silently drop the first value
                     raise yaml.constructor.ConstructorError(
                         problem=f"'{key.value}' is given twice", problem_mark=key.start_mark
                     )
-                seen.add(key.value)
+                keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def _inside(value: Any) -> list[Any]:
     """The lists and objects directly inside a list or an object."""
-    found = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
-    return [inner for inner in found if isinstance(inner, (list, dict))]
+    values = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+    return [inner for inner in values if isinstance(inner, (list, dict))]
 
 
 def _too_deep() -> DocumentError:
@@ -174,12 +174,12 @@ def check_fields(value: Any, kind: Kind | Fields, name: str = "") -> None:
         return
     _expect(isinstance(value, dict), value, name, "an object")
     for key, inner in kind.items():
-        place = f"{name}.{key}" if name else key
+        path = f"{name}.{key}" if name else key
         if key not in value and getattr(inner, "optional", False):
             continue
         if key not in value:
-            raise DocumentError(f"has no {place}")
-        check_fields(value[key], inner, place)
+            raise DocumentError(f"has no {path}")
+        check_fields(value[key], inner, path)
 
 
 def anything(value: Any, name: str) -> None:
@@ -228,8 +228,8 @@ def array(of: Kind | Fields, least: int = 0, most: int = 1_000_000) -> Kind:
         if not least <= len(value) <= most:
             expected = str(least) if least == most else f"{least} to {most}"
             raise DocumentError(f"has {len(value)} entries in {name}, expected {expected}")
-        for place, inner in enumerate(value):
-            check_fields(inner, of, f"{name}[{place}]")
+        for index, inner in enumerate(value):
+            check_fields(inner, of, f"{name}[{index}]")
 
     return kind
 
@@ -239,8 +239,8 @@ def fixed(*kinds: Kind | Fields) -> Kind:
 
     def kind(value: Any, name: str) -> None:
         _expect(isinstance(value, list) and len(value) == len(kinds), value, name, f"a list of {len(kinds)}")
-        for place, (inner, of) in enumerate(zip(value, kinds, strict=True)):
-            check_fields(inner, of, f"{name}[{place}]")
+        for index, (inner, of) in enumerate(zip(value, kinds, strict=True)):
+            check_fields(inner, of, f"{name}[{index}]")
 
     return kind
 
@@ -251,15 +251,15 @@ def numbers(rows: int | None, columns: int, most: float = math.inf) -> Kind:
     def kind(value: Any, name: str) -> None:
         _expect(isinstance(value, list), value, name, "a list")
         try:
-            found = np.asarray(value)
+            table = np.asarray(value)
         except ValueError:  # rows of different lengths
             raise DocumentError(f"has {name} with rows of different lengths") from None
-        if found.dtype.kind not in "iuf" or not np.isfinite(found).all():
+        if table.dtype.kind not in "iuf" or not np.isfinite(table).all():
             raise DocumentError(f"has {name} = {_short.repr(value)}, expected finite numbers")
-        if found.ndim != 2 or found.shape[1] != columns or rows not in (None, len(found)):
+        if table.ndim != 2 or table.shape[1] != columns or rows not in (None, len(table)):
             expected = f"({'any' if rows is None else rows}, {columns})"
-            raise DocumentError(f"has {name} of shape {found.shape}, expected {expected}")
-        if (size := float(np.abs(found.astype(float)).max())) > most:
+            raise DocumentError(f"has {name} of shape {table.shape}, expected {expected}")
+        if (size := float(np.abs(table.astype(float)).max())) > most:
             raise DocumentError(f"has {name} with a number of size {size:.3g}, expected at most {most:g}")
 
     return kind
@@ -273,7 +273,7 @@ def choice(*allowed: str) -> Kind:
 
 
 def named(of: Kind | Fields) -> Kind:
-    """An object with any names, all values alike."""
+    """An object with any names, all values of one kind."""
 
     def kind(value: Any, name: str) -> None:
         _expect(isinstance(value, dict), value, name, "an object")

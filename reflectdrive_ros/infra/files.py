@@ -60,13 +60,13 @@ def open_limited(path: Path, limit_bytes: int) -> BinaryIO:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except ValueError as fault:  # a NUL, or a character that the file system's encoding does not have
         reason = "its name holds a NUL character" if "null" in str(fault) else "its name cannot be encoded"
-        raise OSError(errno.EINVAL, reason, shown(path)) from None
+        raise OSError(errno.EINVAL, reason, path_text(path)) from None
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             kind = KINDS.get(stat.S_IFMT(status.st_mode), "special file")
             code = errno.EISDIR if kind == "directory" else errno.EINVAL
-            raise OSError(code, f"it is a {kind}, a regular file is expected", shown(path))
+            raise OSError(code, f"it is a {kind}, a regular file is expected", path_text(path))
         if status.st_size > limit_bytes:
             raise _too_large(path, limit_bytes)
         return os.fdopen(handle, "rb")
@@ -93,16 +93,16 @@ def sha256_of(path: Path, limit_bytes: int = MODEL_BYTES) -> str:
 
 
 def _too_large(path: Path, limit_bytes: int) -> OSError:
-    return OSError(errno.EFBIG, f"it is larger than the limit of {limit_bytes} bytes", shown(path))
+    return OSError(errno.EFBIG, f"it is larger than the limit of {limit_bytes} bytes", path_text(path))
 
 
-def shown(path: Path | str) -> str:
+def path_text(path: Path | str) -> str:
     """A path as a message can print it: no control characters, no lone surrogates, at most 200 characters."""
     return printable_name(str(path))
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Writes a file that appears at once or not at all. Raises OSError naming it; what was begun is removed then."""
+    """Writes a file that appears at once or not at all. Raises OSError naming it; the partial file is removed then."""
     if is_remote(path):
         write_remote(path, content)
         return
@@ -188,7 +188,7 @@ def part_folder(folder: Path) -> Iterator[Path]:
 def _part_of(path: Path, create: Callable[[Path], int]) -> Iterator[tuple[Path, int]]:
     """Name and handle of a new file or folder beside `path`, locked; what is left of it at the end is removed.
 
-    `create` makes it and opens it. The name is known before: a signal between the two leaves nothing behind.
+    `create` makes it and opens it. The name exists before: a signal between the two leaves nothing behind.
     """
     part, handle = path, -1
     try:

@@ -7,7 +7,7 @@ and its task is tried again, up to ATTEMPTS times. Workers exit within milliseco
 All workers use the same SIMD instructions: NumPy and OpenBLAS select faster kernels on newer processors whose results
 differ in the last bit, which would change a scene set. Workers are limited to AVX2 on x86.
 
-In place of a number of workers, a `Cluster` runs the tasks on the nodes of a Ray cluster, with the same results.
+Instead of a number of workers, a `Cluster` runs the tasks on the nodes of a Ray cluster, with the same results.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RestartablePool(Generic[Task, Result]):
         try:
             while len(self._workers) < self._count:
                 self._workers.append(_Worker(self._work, self._portable))
-            yield from self._map(tasks, on_progress or (lambda place, value: None))
+            yield from self._map(tasks, on_progress or (lambda index, value: None))
         except BaseException:
             self.close()
             raise
@@ -212,8 +212,8 @@ def portable_simd_environment() -> dict[str, str]:
     """Environment variables that limit NumPy and OpenBLAS of a new process to the SIMD baseline."""
     if SIMD_BASELINE != "AVX2":
         return {}
-    found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
-    newer = [name for name in found if name == "X86_V4" or name.startswith("AVX512")]
+    extensions = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    newer = [name for name in extensions if name == "X86_V4" or name.startswith("AVX512")]
     newer += os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()
     return {"NPY_DISABLE_CPU_FEATURES": " ".join(newer), "OPENBLAS_CORETYPE": "Haswell"}
 

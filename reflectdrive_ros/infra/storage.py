@@ -24,7 +24,7 @@ from .errors import UserError
 from .installing import pip_extra
 
 CLIENTS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}  # scheme -> package
-# other processes write too, so listings are not remembered; a storage that is gone is said after a minute or two
+# other processes write too, so listings are not remembered; a storage that is gone is reported after a minute or two
 OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {
         "use_listings_cache": False,
@@ -42,7 +42,7 @@ class StorageError(UserError):
 
 
 def location(text: str) -> Path:
-    """The place that a path or URL names. Raises StorageError for a scheme without its client."""
+    """The path or remote path that a text names. Raises StorageError for a scheme without its client."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         return Path(text)
@@ -53,8 +53,8 @@ def location(text: str) -> Path:
     except ImportError:
         raise StorageError(f"{text} is a URL, which needs: {pip_extra('storage')}") from None
     try:
-        found = UPath(text, **OPTIONS.get(scheme, {}))
-        _ = found.fs
+        path = UPath(text, **OPTIONS.get(scheme, {}))
+        _ = path.fs
     except ImportError as fault:
         package = CLIENTS.get(scheme, "its fsspec client")
         raise StorageError(f"{text} cannot be used: {fault}; pip install {package}") from None
@@ -62,7 +62,7 @@ def location(text: str) -> Path:
         raise StorageError(f"{text} cannot be used ({fault}): give a path, or a URL as s3://bucket/folder") from None
     except Exception as fault:  # of the client, which may look for credentials here
         raise StorageError(sentence_of(fault, text) or f"{text} cannot be used: {fault}") from None
-    return cast(Path, found)
+    return cast(Path, path)
 
 
 def is_remote(path: Path) -> bool:
@@ -134,12 +134,12 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise OSError(errno.EIO, f"{type(fault).__name__}: {first_line(fault)}", str(path)) from None
 
 
-def sentence_of(fault: BaseException, place: str = "the storage") -> str | None:
+def sentence_of(fault: BaseException, name: str = "the storage") -> str | None:
     """An error that a storage client raised, as a sentence; None for other errors."""
     if type(fault).__module__.partition(".")[0] not in CLIENT_MODULES:
         return None
     return (
-        f"{place} does not answer as it should ({type(fault).__name__}: {first_line(fault)}): check the URL, the "
+        f"{name} does not answer as it should ({type(fault).__name__}: {first_line(fault)}): check the URL, the "
         "credentials in the environment and the network"
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.config import ConfigError, InputsConfig
-from ..infra.files import shown
+from ..infra.files import path_text
 from .lanelet_elements import elements_of
 from .lanelet_map import LaneletMap, MapSource
 from .osm import OsmError, check_osm
@@ -43,7 +43,7 @@ def load_map(settings: InputsConfig) -> LaneletMap:
     """
     path = Path(settings.lanelet_map)
     if not os.path.isfile(path):  # False also for names for which Path.is_file raises
-        raise ConfigError(f"inputs.lanelet_map is {shown(path)}, which does not exist: give the map's .osm file")
+        raise ConfigError(f"inputs.lanelet_map is {path_text(path)}, which does not exist: give the map's .osm file")
     if path.suffix != ".osm":  # lanelet2 would also read its own archives, without checking them
         raise ConfigError(f"inputs.lanelet_map is {path}, which is not an .osm file: give the map's .osm file")
     io, projection = import_lanelet2(settings)

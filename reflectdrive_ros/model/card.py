@@ -40,7 +40,7 @@ from ..infra.documents import (
     whole,
 )
 from ..infra.errors import UserError
-from ..infra.files import MODEL_BYTES, read_limited, sha256_of, shown
+from ..infra.files import MODEL_BYTES, path_text, read_limited, sha256_of
 from .external_data import OnnxError, external_files
 
 FORMAT = "reflectdrive.graphs.6"
@@ -226,7 +226,7 @@ class GraphCard:
                 if vector_spec(model["inputs"]) != vector_spec(model["config"]["spec"]):
                     raise ValueError("has model.inputs that differ from model.config.spec")
         except OSError as fault:
-            raise GraphError(f"{shown(path)} cannot be read: {fault.strerror}") from None
+            raise GraphError(f"{path_text(path)} cannot be read: {fault.strerror}") from None
         except ValueError as fault:  # DocumentError, or the layout's
             raise GraphError(f"{path} {fault}: export the checkpoint again") from None
         rows = {name: content["graphs"][name] for name in names}
@@ -446,7 +446,7 @@ def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
         raise GraphError(f"{file} is no ONNX graph: {fault}; export the checkpoint again") from None
     if others:
         raise GraphError(
-            f"{file} takes weights from {shown(sorted(others)[0])!r}, which its card has no hash of: export the "
+            f"{file} takes weights from {path_text(sorted(others)[0])!r}, which its card has no hash of: export the "
             "checkpoint again"
         )
 

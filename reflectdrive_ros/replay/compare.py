@@ -45,7 +45,7 @@ class Difference:
         return self.mean_b - self.mean_a
 
     @property
-    def shown(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the interval leaves out 0, and the sign flips agree."""
         if self.interval is None or self.p is None:
             return False

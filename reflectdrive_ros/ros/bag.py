@@ -26,7 +26,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from ..infra.documents import DocumentError, anything, array, check_fields, named, parse_yaml, read_yaml, text
 from ..infra.errors import UserError
-from ..infra.files import open_limited, shown
+from ..infra.files import open_limited, path_text
 from . import topics
 from .mcap_salvage import salvage
 
@@ -332,7 +332,7 @@ class BagReader:
         self.notice = ""
         self._sources: list[_Indexed | _Salvaged] = []
         if not os.path.exists(self.path):  # False also for names for which Path.exists raises
-            raise BagError(f"bag {shown(self.path)} does not exist")
+            raise BagError(f"bag {path_text(self.path)} does not exist")
         try:
             self._open()
         except BaseException:
@@ -351,7 +351,7 @@ class BagReader:
             try:
                 open_limited(file, BAG_FILE_BYTES_MAX).close()
             except OSError as fault:
-                raise BagError(f"bag {shown(self.path)} has a file {file.name!r}: {fault.strerror}") from None
+                raise BagError(f"bag {path_text(self.path)} has a file {file.name!r}: {fault.strerror}") from None
         try:
             if not unusable:
                 self._sources = [_Indexed(self.path)]

@@ -27,7 +27,7 @@ from ..infra.documents import (
     whole,
 )
 from ..infra.errors import UserError
-from ..infra.files import MODEL_BYTES, sha256_of, shown
+from ..infra.files import MODEL_BYTES, path_text, sha256_of
 from ..model.card import CAPABILITIES, KINDS, token_layout, upgrade_config, upgrade_model
 
 CARD = "card.json"  # beside the weights: their description, with their hash
@@ -86,7 +86,7 @@ def model_config(file: str, sha256: str | None) -> ModelConfig:
     if sha256 is None:
         sha256 = _sha256(path) if path.name == CARD else read_card(path).get("sha256")
     if not isinstance(sha256, str) or not sha256:
-        raise ModelFileError(f"no {CARD} beside {shown(path)} has its hash: give it with --sha256")
+        raise ModelFileError(f"no {CARD} beside {path_text(path)} has its hash: give it with --sha256")
     return ModelConfig(str(path), sha256)
 
 
@@ -114,9 +114,9 @@ def read_card(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as fault:
-        raise ModelFileError(f"{shown(place)} cannot be read: {fault.strerror}") from None
+        raise ModelFileError(f"{path_text(place)} cannot be read: {fault.strerror}") from None
     except DocumentError as fault:
-        raise ModelFileError(f"{shown(place)} {fault}: give the hash with --sha256, or remove it") from None
+        raise ModelFileError(f"{path_text(place)} {fault}: give the hash with --sha256, or remove it") from None
     return dict(card)
 
 
@@ -133,7 +133,7 @@ def check_card(path: Path, config: Any) -> None:
         described, {"bytes": path.stat().st_size, "config": json.loads(json.dumps(asdict(config)))}, ""
     )
     if difference:
-        raise ModelFileError(f"the card {shown(path.parent / CARD)} gives {difference}: fetch both again")
+        raise ModelFileError(f"the card {path_text(path.parent / CARD)} gives {difference}: fetch both again")
 
 
 def _first_difference(described: Any, actual: Any, name: str) -> str:
@@ -183,5 +183,5 @@ def _sha256(path: Path) -> str:
         return sha256_of(path)
     except OSError as fault:
         raise ModelFileError(
-            f"model file {shown(path)} cannot be read ({fault.strerror}): set model.file to an existing file"
+            f"model file {path_text(path)} cannot be read ({fault.strerror}): set model.file to an existing file"
         ) from None

@@ -59,7 +59,7 @@ def check_same_scenes(out: Path, key: str, folder: Path | str) -> None:
 def describe_set(folder: Path) -> dict[str, Any]:
     """A set of scenes, for the card."""
     index = shards.index_of(folder)
-    return {"folder": folder.name, "set": index.set, "scenes": index.scenes, "made_by": dict(index.made_by)}
+    return {"folder": folder.name, "set": index.set, "scenes": index.scenes, "made_by": dict(index.generator)}
 
 
 @contextmanager

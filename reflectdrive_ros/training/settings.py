@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..core.config import ConfigError, ScoringConfig, override_from_file, setting
 from ..features import images as features
 from ..infra.documents import DocumentError, read_yaml
-from ..infra.files import shown
+from ..infra.files import path_text
 from ..model.denoiser import net as denoiser_net
 from ..model.denoiser.net import DenoiserNetConfig
 from ..model.token.net import TokenNetConfig, base_config, drivefine_small_config, small_config
@@ -463,7 +463,7 @@ def _check_former_names(path: Path) -> None:
     for name, section in content.items() if isinstance(content, dict) else ():
         for dotted in (name, *(f"{name}.{key}" for key in (section if isinstance(section, dict) else ()))):
             if dotted in FORMER:
-                raise ConfigError(f"{shown(path)}: {dotted} is now called {FORMER[dotted]}: rename it")
+                raise ConfigError(f"{path_text(path)}: {dotted} is now called {FORMER[dotted]}: rename it")
 
 
 def read(path: Path, defaults: Config) -> Config:
