@@ -210,7 +210,7 @@ def plan_scene(scene: DrivingScene, variants: list[Variant], config: Config, pri
         assert isinstance(state.memory, reflexdiffusion.Memory)
         reflections = state.memory.reflections
         waypoints[variant.name] = driving_scores.plan_waypoints(plan)[0]
-        reports[variant.name] = len(reflections), sum(each.kept for each in reflections), ms
+        reports[variant.name] = len(reflections), sum(each.accepted for each in reflections), ms
     rows = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), waypoints, config.scoring)
     return SceneResult(scene.family, {name: PlanResult(rows[name], *reports[name]) for name in rows})
 

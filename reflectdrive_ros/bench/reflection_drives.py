@@ -115,7 +115,7 @@ def _drive(job: tuple[Variant, int], report: Callable[[Any], None], *, config: C
     ) -> tuple[PlannerState, Plan]:
         state, plan = reflexdiffusion.plan(state, observation, planner_context)
         assert isinstance(state.memory, reflexdiffusion.Memory)
-        reflections.append(tuple(each.kept for each in state.memory.reflections))
+        reflections.append(tuple(each.accepted for each in state.memory.reflections))
         return state, plan
 
     asked = configured(config, variant, repair=config.reflexdiffusion.repair)

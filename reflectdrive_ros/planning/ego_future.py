@@ -32,7 +32,7 @@ def reference_line(route_lanes: Array, spec: VectorSpec) -> FrenetFrame:
 
 
 def frenet_poses(poses: Array, line: FrenetFrame) -> Array:
-    """(.., T, 3) distance along and beside the line, and heading relative to it, of ego poses (.., T, 3)."""
+    """(.., T, 3) of ego poses (.., T, 3): arc length and lateral offset in m along the line, heading relative to it."""
     along, road_heading = line.to_frenet(poses[..., :2])
     return np.concatenate([along, geometry.wrap(poses[..., 2] - road_heading)[..., None]], axis=-1)
 

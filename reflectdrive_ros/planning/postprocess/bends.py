@@ -15,8 +15,8 @@ from ...scoring.limits import COMFORT_BRAKING_MPS2, RouteLimits
 from .route_limits import slow_trajectory
 
 LATERAL_MPS2, YAW_RATE_RPS = 4.0, 0.9  # the driving score calls more than 4.89 and 0.95 uncomfortable
-STEP_M = 1.0  # between places whose speed is limited
-WINDOW_M = 2.0  # to either side, over which the curvature of a path is taken: shorter ones are noise
+STEP_M = 1.0  # between positions whose speed is limited
+WINDOW_M = 2.0  # to either side, over which the curvature of a path is measured: shorter ones are noise
 MIN_PATH_M = 3.0  # a shorter plan has no bend
 FASTEST_MPS = 40.0  # no limit above it
 
@@ -33,10 +33,10 @@ def bend_limits(trajectory: Trajectory) -> RouteLimits:
     along = geometry.arc_lengths(poses)
     if along[-1] < MIN_PATH_M:
         return RouteLimits.none()
-    places = np.arange(0.0, along[-1], STEP_M)
-    speeds = curve_speeds(poses, along, places)
+    positions_m = np.arange(0.0, along[-1], STEP_M)
+    speeds = curve_speeds(poses, along, positions_m)
     slow = speeds < FASTEST_MPS
-    at_m, count = places[slow], int(slow.sum())
+    at_m, count = positions_m[slow], int(slow.sum())
     return RouteLimits(
         count * (FactorKind.SPEED_LIMIT,),
         at_m,
@@ -49,11 +49,14 @@ def bend_limits(trajectory: Trajectory) -> RouteLimits:
     )
 
 
-def curve_speeds(poses: Array, along: Array, places: Array) -> Array:
-    """(C,) m/s that LATERAL_MPS2 and YAW_RATE_RPS allow at places (C,) along poses (T, 3) that are at `along` (T,)."""
+def curve_speeds(poses: Array, along: Array, positions_m: Array) -> Array:
+    """(C,) m/s that LATERAL_MPS2 and YAW_RATE_RPS allow at arc lengths `positions_m` (C,) along poses (T, 3).
+
+    along: (T,) arc lengths of the poses.
+    """
     moves = np.concatenate([[True], np.diff(along) > 0.0])  # a standing car repeats its pose
     headings = np.unwrap(poses[moves, 2])
-    ends = [np.clip(places + way, along[0], along[-1]) for way in (-WINDOW_M, WINDOW_M)]
+    ends = [np.clip(positions_m + offset_m, along[0], along[-1]) for offset_m in (-WINDOW_M, WINDOW_M)]
     behind, ahead = (np.interp(at, along[moves], headings) for at in ends)
     curvature = np.abs(ahead - behind) / np.maximum(ends[1] - ends[0], WINDOW_M)
     curvature = np.maximum(curvature, LATERAL_MPS2 / FASTEST_MPS**2 / 2.0)

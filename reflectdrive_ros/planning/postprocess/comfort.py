@@ -19,36 +19,36 @@ UNCERTAIN_M = (0.6, 1.2, 2.4, 4.8)  # standard deviations of positions
 JERK_MPS3 = 1.0  # prior standard deviation of the jerk along the path
 
 
-def relax_profile(points: Array, known: SafetyContext) -> Array:
+def relax_profile(points: Array, safety_context: SafetyContext) -> Array:
     """Points (8, 2), or the first relaxed profile that is comfortable and safe."""
-    if comfortable(known, points[None])[0]:
+    if comfortable(safety_context, points[None])[0]:
         return points
-    options = relaxed_profiles(points[None], known.observation.ego, POINT_DT_S)[0]
-    good = comfortable(known, options)
-    if known.can_check and good.any():
-        good &= evaluate(known, options).safe
+    options = relaxed_profiles(points[None], safety_context.observation.ego, POINT_DT_S)[0]
+    good = comfortable(safety_context, options)
+    if safety_context.can_check and good.any():
+        good &= evaluate(safety_context, options).safe
     return np.asarray(options[good.argmax()]) if good.any() else points
 
 
-def relax_profiles(points: Array, known: SafetyContext) -> Array:
+def relax_profiles(points: Array, safety_context: SafetyContext) -> Array:
     """`relax_profile` of N plans (N, 8, 2) at once, for training rewards. Agents and road must not be known."""
-    if known.can_check:
+    if safety_context.can_check:
         raise ValueError("relax_profiles got a context with agents or a road, expected neither")
     relaxed: Array = points.copy()
-    rough = np.flatnonzero(~comfortable(known, points))
+    rough = np.flatnonzero(~comfortable(safety_context, points))
     if not len(rough):
         return relaxed
-    options = relaxed_profiles(points[rough], known.observation.ego, POINT_DT_S)
-    good = comfortable(known, options.reshape(-1, *points.shape[1:])).reshape(options.shape[:2])
-    kept = good.any(axis=1)
-    relaxed[rough[kept]] = options[kept, good[kept].argmax(axis=1)]
+    options = relaxed_profiles(points[rough], safety_context.observation.ego, POINT_DT_S)
+    good = comfortable(safety_context, options.reshape(-1, *points.shape[1:])).reshape(options.shape[:2])
+    relaxable = good.any(axis=1)
+    relaxed[rough[relaxable]] = options[relaxable, good[relaxable].argmax(axis=1)]
     return relaxed
 
 
 def relaxed_profiles(points: Array, ego: EgoState, dt_s: float) -> Array:
     """(N, len(UNCERTAIN_M), 8, 2) points (N, 8, 2) with increasing smoothing; never ahead of them."""
-    way = np.concatenate([np.zeros((len(points), 1, 2)), points], axis=1)
-    length = np.hypot(*np.moveaxis(np.diff(way, axis=1), -1, 0))
+    path = np.concatenate([np.zeros((len(points), 1, 2)), points], axis=1)
+    length = np.hypot(*np.moveaxis(np.diff(path, axis=1), -1, 0))
     along = np.concatenate([np.zeros((len(points), 1)), np.cumsum(length, axis=1)], axis=1)
     start = np.array([previous_position(ego, dt_s)[0], 0.0])
     reached = []
@@ -58,7 +58,7 @@ def relaxed_profiles(points: Array, ego: EgoState, dt_s: float) -> Array:
         reached.append(np.minimum(np.maximum.accumulate(np.maximum(smooth, 0.0), axis=1), along[:, 1:]))
     count = len(reached)
     options = geometry.interpolate_paths(
-        np.repeat(way, count, axis=0),
+        np.repeat(path, count, axis=0),
         np.repeat(along, count, axis=0),
         np.stack(reached, axis=1).reshape(-1, points.shape[1]),
     )

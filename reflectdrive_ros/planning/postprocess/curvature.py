@@ -15,18 +15,18 @@ TIGHTEST_PER_M = 0.3  # a small car at full steering angle
 LOOK_AHEAD_M = 1.5
 
 
-def exceeds_curvature(ways: Array) -> Array:
+def exceeds_curvature(paths: Array) -> Array:
     """(N,) bool: whether paths (N, T + 1, 2+), starting at the present position, have more curvature than a car can
     drive.
     """
-    found = np.empty(len(ways), bool)
-    kernels.bends_too_sharply(ways[..., :2], TIGHTEST_PER_M, TELLING_M, found)
-    return found
+    too_sharp = np.empty(len(paths), bool)
+    kernels.bends_too_sharply(paths[..., :2], TIGHTEST_PER_M, TELLING_M, too_sharp)
+    return too_sharp
 
 
 def limit_curvature(poses: Array, distance: Array) -> Array:
     """Poses (N, T, 3) of cars that set out from the origin with heading 0 and follow poses (N, T, 3): they have driven
     `distance` (N, T) by then, with no sharper turn than TIGHTEST_PER_M."""
-    found = np.empty(poses.shape)
-    kernels.pursue(poses, distance, TIGHTEST_PER_M, LOOK_AHEAD_M, found)
-    return found
+    limited = np.empty(poses.shape)
+    kernels.pursue(poses, distance, TIGHTEST_PER_M, LOOK_AHEAD_M, limited)
+    return limited

@@ -18,7 +18,7 @@ SHORTEST_M = 1.0  # a shorter last plan has no defined lateral direction
 
 
 def limit_lateral_shift(plan: Plan, last: Plan, limit_m: float) -> Plan:
-    """The plan with no point more than `limit_m` beside the last plan's path, where they run side by side; the plan
+    """The plan with no point more than `limit_m` lateral of the last plan's path, where they run side by side; the plan
     itself if that holds already, or if the car is not where the last plan had it.
     """
     now_from_then = geometry.compose(geometry.invert(plan.map_from_ego), last.map_from_ego)
@@ -27,22 +27,22 @@ def limit_lateral_shift(plan: Plan, last: Plan, limit_m: float) -> Plan:
     if len(line) < 2 or geometry.arc_lengths(line)[-1] < SHORTEST_M:
         return plan
     poses = plan.trajectory.poses
-    along, aside = geometry.project(line, np.concatenate([np.zeros((1, 2)), poses[:, :2]]))
-    beside = (along > 0.0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
-    farthest = np.abs(aside[beside]).max(initial=0.0)
-    here, margin_m = aside[0], limit_m - abs(aside[0])
+    along, lateral_m = geometry.project(line, np.concatenate([np.zeros((1, 2)), poses[:, :2]]))
+    alongside = (along > 0.0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
+    farthest = np.abs(lateral_m[alongside]).max(initial=0.0)
+    here, margin_m = lateral_m[0], limit_m - abs(lateral_m[0])
     if farthest <= limit_m or margin_m < 0.5 * limit_m:
         return plan
-    share = margin_m / np.abs(aside[beside] - here).max()  # share of the shift from the last plan to this one
+    share = margin_m / np.abs(lateral_m[alongside] - here).max()  # share of the shift from the last plan to this one
     normals = geometry.rotate(np.array([0.0, 1.0]), geometry.sample(line, along)[:, 2])
-    moved = ((share - 1.0) * (aside - here))[:, None] * normals
-    moved = _kept_on(moved, beside)[1:]  # beyond the last plan's end by as much as there
+    moved = ((share - 1.0) * (lateral_m - here))[:, None] * normals
+    moved = _forward_fill(moved, alongside)[1:]  # beyond the last plan's end by as much as there
     return replace(plan, trajectory=Trajectory(_rotate_with_path(poses, poses[:, :2] + moved), plan.trajectory.dt_s))
 
 
-def _kept_on(values: Array, known: Array) -> Array:
+def _forward_fill(values: Array, valid: Array) -> Array:
     """Values (N, 2) where valid (N,), else those of the index before; 0 before the first."""
-    latest = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
+    latest = np.maximum.accumulate(np.where(valid, np.arange(len(values)), -1))
     return np.where((latest >= 0)[:, None], values[latest], 0.0)
 
 
@@ -54,4 +54,4 @@ def _rotate_with_path(poses: Array, points: Array) -> Array:
     cross = before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0]
     turns = np.arctan2(cross, (before * after).sum(1))[:, None]
     moves = np.hypot(*before.T) > SAME_PLACE_M
-    return np.column_stack([points, geometry.wrap(poses[:, 2] + _kept_on(turns, moves)[:, 0])])
+    return np.column_stack([points, geometry.wrap(poses[:, 2] + _forward_fill(turns, moves)[:, 0])])

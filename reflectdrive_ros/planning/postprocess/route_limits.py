@@ -23,12 +23,12 @@ def slow_points(points: Array, limits: RouteLimits, speed_mps: float, dt_s: floa
     too fast."""
     if not limits.kinds:
         return points
-    ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
-    along = geometry.arc_lengths(ways)
+    paths = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
+    along = geometry.arc_lengths(paths)
     reached = slow_distances(along, limits, speed_mps, dt_s)
     if reached is along:
         return points
-    return np.asarray(geometry.interpolate_paths(ways, along, reached[:, 1:]).reshape(points.shape))
+    return np.asarray(geometry.interpolate_paths(paths, along, reached[:, 1:]).reshape(points.shape))
 
 
 def slow_trajectory(trajectory: Trajectory, limits: RouteLimits, speed_mps: float) -> Trajectory:
@@ -43,9 +43,9 @@ def slow_trajectory(trajectory: Trajectory, limits: RouteLimits, speed_mps: floa
     headings = np.unwrap(poses[:, 2])
     # A standing car repeats its pose, so that one distance has several indices: the first heading there counts.
     moves = np.concatenate([[True], np.diff(along[0]) > 0.0])
-    places = geometry.interpolate_paths(poses[None, :, :2], along, reached[:, 1:])[0]
+    points = geometry.interpolate_paths(poses[None, :, :2], along, reached[:, 1:])[0]
     turned = np.interp(reached[0, 1:], along[0, moves], headings[moves])
-    return Trajectory(np.column_stack([places, geometry.wrap(turned)]), trajectory.dt_s)
+    return Trajectory(np.column_stack([points, geometry.wrap(turned)]), trajectory.dt_s)
 
 
 def slow_distances(along: Array, limits: RouteLimits, speed_mps: float, dt_s: float) -> Array:
@@ -53,28 +53,28 @@ def slow_distances(along: Array, limits: RouteLimits, speed_mps: float, dt_s: fl
     `along` itself if none of them is too fast."""
     planned_mps = np.diff(along, axis=1) / dt_s
     allowed_mps = limits.allowed_speeds(along[:, :-1], dt_s)
-    # A coarse interval may end beyond the place where it should have been slower.
+    # A coarse interval may end beyond the point where it should have been slower.
     allowed_mps = np.minimum(allowed_mps, limits.allowed_speeds(along[:, 1:], dt_s) + COMFORT_BRAKING_MPS2 * dt_s)
     fast = (planned_mps > allowed_mps + np.where(allowed_mps > 0.0, NOTICED_MPS, 0.0)).any(axis=1)
     if not fast.any():
         return along
-    found: Array = along.copy()
-    found[fast] = _follow(planned_mps[fast], limits, speed_mps, dt_s)
-    return found
+    slowed: Array = along.copy()
+    slowed[fast] = _follow(planned_mps[fast], limits, speed_mps, dt_s)
+    return slowed
 
 
 def _follow(planned_mps: Array, limits: RouteLimits, speed_mps: float, dt_s: float) -> Array:
     """(N, T + 1) distances of cars with planned speeds (N, T), within the limits."""
     count = max(round(dt_s / FINE_S), 1)
     fine_s, braking_mps2 = dt_s / count, float(limits.braking_mps2.max())
-    place, speed = np.zeros(len(planned_mps)), np.full(len(planned_mps), max(speed_mps, 0.0))
-    found = np.zeros((len(planned_mps), planned_mps.shape[1] + 1))
+    distance, speed = np.zeros(len(planned_mps)), np.full(len(planned_mps), max(speed_mps, 0.0))
+    reached = np.zeros((len(planned_mps), planned_mps.shape[1] + 1))
     change_s = 0.5 * fine_s  # from the present speed to the mean of the first interval
     for now in range(planned_mps.shape[1]):
         for _ in range(count):
-            allowed = np.maximum(limits.allowed_speeds(place, fine_s), speed - braking_mps2 * change_s)
-            wanted = np.minimum(allowed, speed + MOST_MPS2 * change_s)
-            speed = np.maximum(np.minimum(planned_mps[:, now], wanted), 0.0)
-            place, change_s = place + fine_s * speed, fine_s
-        found[:, now + 1] = place
-    return found
+            allowed = np.maximum(limits.allowed_speeds(distance, fine_s), speed - braking_mps2 * change_s)
+            permitted = np.minimum(allowed, speed + MOST_MPS2 * change_s)
+            speed = np.maximum(np.minimum(planned_mps[:, now], permitted), 0.0)
+            distance, change_s = distance + fine_s * speed, fine_s
+        reached[:, now + 1] = distance
+    return reached

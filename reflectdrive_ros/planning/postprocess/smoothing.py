@@ -34,9 +34,9 @@ def smooth_points(points: Array, ego: EgoState, dt_s: float, noise_m: float, roa
         smoothing_matrices(points.shape[-2], dt_s, noise_m, jerk) for jerk in (JERK_MPS3, JERK_ON_ROAD_MPS3)
     )
     moved = np.empty(points.shape)
-    plans, found = (each.reshape(-1, *points.shape[-2:]) for each in (points, moved))
+    plans, smoothed = (each.reshape(-1, *points.shape[-2:]) for each in (points, moved))
     route = NO_ROUTE if road is None else road.for_kernels
-    kernels.smooth_points(plans, start, noise_m, *plain, *on_road, *route, *ROUTE_RULE, found)
+    kernels.smooth_points(plans, start, noise_m, *plain, *on_road, *route, *ROUTE_RULE, smoothed)
     return moved
 
 

@@ -26,7 +26,7 @@ HOLD_M, HOLD_MPS = 1.0, 0.5  # a slower car whose plan ends nearer stands; one b
 TELLING_M = 0.15  # a shorter step does not give the heading
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
 JERK_MPS3 = 1.5  # prior standard deviation of the jerk along the path
-CATCH_UP_S = 0.5  # in which a drawn drive makes up for what it lags behind
+CATCH_UP_S = 0.5  # in which an interpolated motion makes up for its lag
 MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # limits of a published plan's acceleration and deceleration
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
 
@@ -35,10 +35,10 @@ def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
     """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, delayed along their path to keep SPEEDING_UP_MPS2 from
     `speed_mps`."""
     points = np.asarray(points, float)
-    found = points.copy()
-    plans = found.reshape(-1, *points.shape[-2:])
+    limited = points.copy()
+    plans = limited.reshape(-1, *points.shape[-2:])
     changed = kernels.limit_acceleration(plans, speed_mps, dt_s, SPEEDING_UP_MPS2, BRAKING_MPS2)
-    return found if changed else points
+    return limited if changed else points
 
 
 def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
@@ -46,16 +46,16 @@ def limit_curve_speed(points: Array, speed_mps: float, dt_s: float) -> Array:
     acceleration stays below LATERAL_ACCELERATION_MAX_MPS2."""
     if abs(speed_mps) > CREEPING_MPS:
         return points
-    ways = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
-    along = geometry.arc_lengths(ways)
-    found, share = ways[:, 1:], np.ones(len(ways))
+    paths = np.concatenate([np.zeros_like(points[..., :1, :]), points], axis=-2).reshape(-1, points.shape[-2] + 1, 2)
+    along = geometry.arc_lengths(paths)
+    slowed, share = paths[:, 1:], np.ones(len(paths))
     for _ in range(SPEED_LIMIT_PASSES):
-        most = max_lateral_accelerations(found, dt_s)
+        most = max_lateral_accelerations(slowed, dt_s)
         if (most <= LATERAL_ACCELERATION_MAX_MPS2).all():
             break
         share = share * np.sqrt(LATERAL_ACCELERATION_MAX_MPS2 / np.maximum(most, LATERAL_ACCELERATION_MAX_MPS2))
-        found = geometry.interpolate_paths(ways, along, share[:, None] * along[:, 1:])
-    return np.asarray(found.reshape(points.shape))
+        slowed = geometry.interpolate_paths(paths, along, share[:, None] * along[:, 1:])
+    return np.asarray(slowed.reshape(points.shape))
 
 
 def max_lateral_accelerations(points: Array, dt_s: float) -> Array:
@@ -66,15 +66,15 @@ def max_lateral_accelerations(points: Array, dt_s: float) -> Array:
     cross = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
     turns = np.abs(np.arctan2(cross, (before * after).sum(-1)))
     moves = np.minimum(length[:, :-1], length[:, 1:]) > TELLING_M
-    aside = np.where(moves, turns * np.maximum(length[:, :-1], length[:, 1:]), 0.0) / dt_s**2
-    return np.asarray(aside.max(axis=1, initial=0.0))
+    lateral_mps2 = np.where(moves, turns * np.maximum(length[:, :-1], length[:, 1:]), 0.0) / dt_s**2
+    return np.asarray(lateral_mps2.max(axis=1, initial=0.0))
 
 
 def drop_reversals(points: Array) -> Array:
     """Points (.., T, 2) in which a step backwards or sideways repeats the previous point: the vehicle stands."""
-    found: Array = np.array(points, float, order="C")
-    kernels.drop_reversals(found.reshape(-1, *found.shape[-2:]), AHEAD, TELLING_M)
-    return found
+    forward: Array = np.array(points, float, order="C")
+    kernels.drop_reversals(forward.reshape(-1, *forward.shape[-2:]), AHEAD, TELLING_M)
+    return forward
 
 
 def hold_standstill(points: Array, speed_mps: float) -> Array:
@@ -97,16 +97,16 @@ def smooth_distances(along: Array, speed_mps: float, dt_s: float, fine_s: float)
     dt_s, 2 dt_s, .. `fine_s` divides `dt_s`.
 
     The maximum a posteriori motion, with standard deviations OFF_M of points and JERK_MPS3 of the jerk, within the
-    limits of brakes and engine. A plan that stops stops at its own place, unless the car cannot.
+    limits of brakes and engine. A plan that stops stops at its own end, unless the car cannot.
     """
     of_along, of_speed = _likeliest(along.shape[1], dt_s, fine_s)
     start_mps = max(speed_mps, 0.0)
-    wanted: Array = along @ of_along.T + start_mps * of_speed
+    smoothed: Array = along @ of_along.T + start_mps * of_speed
     stops = along[:, -1] - along[:, -2] < SAME_PLACE_M
     room = np.where(stops, along[:, -1], np.inf)
     limits = (BRAKING_MPS2, MOST_MPS2, LEAST_MPS2, CATCH_UP_S)
-    kernels.hold_distances(wanted, room, start_mps, fine_s, *limits)
-    return wanted
+    kernels.hold_distances(smoothed, room, start_mps, fine_s, *limits)
+    return smoothed
 
 
 @lru_cache(maxsize=8)

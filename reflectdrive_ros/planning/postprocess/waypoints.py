@@ -36,11 +36,11 @@ def postprocess(
     """Points (.., P, 2) of tokens, uncertain within `noise_m`, as the car drives them: smooth, within its limits and
     those of the route, relative to the road if it is known.
     """
-    kept = limit_acceleration(
+    limited = limit_acceleration(
         drop_reversals(smooth_points(points, ego, POINT_DT_S, noise_m, road)), ego.speed_mps, POINT_DT_S
     )
-    kept = hold_standstill(limit_curve_speed(kept, ego.speed_mps, POINT_DT_S), ego.speed_mps)
-    return kept if limits is None else slow_points(kept, limits, ego.speed_mps, POINT_DT_S)
+    limited = hold_standstill(limit_curve_speed(limited, ego.speed_mps, POINT_DT_S), ego.speed_mps)
+    return limited if limits is None else slow_points(limited, limits, ego.speed_mps, POINT_DT_S)
 
 
 def carried_points(last: Plan, observation: Observation, count: int) -> Array:
@@ -99,12 +99,12 @@ def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
     """
     knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, P + 1, 3)
     distance = _distances(geometry.arc_lengths(knots)[:, 1:], speed_mps, dt_s)  # (N, T)
-    found = np.empty((*distance.shape, 3))
-    kernels.follow_waypoints(knots, distance, SAME_PLACE_M, found)
+    interpolated = np.empty((*distance.shape, 3))
+    kernels.follow_waypoints(knots, distance, SAME_PLACE_M, interpolated)
     sharp = exceeds_curvature(knots)
     if sharp.any():
-        found[sharp] = limit_curvature(found[sharp], distance[sharp])
-    return found
+        interpolated[sharp] = limit_curvature(interpolated[sharp], distance[sharp])
+    return interpolated
 
 
 def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
