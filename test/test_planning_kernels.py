@@ -49,7 +49,7 @@ def follows(straight):
     steps = np.diff(straight, axis=-2, prepend=np.zeros_like(straight[..., :1, :]))
     length = np.hypot(steps[..., 0], steps[..., 1])
     along = (steps[..., 0] >= frenet.ASTRAY * length) | (length < frenet.TELLING_M)
-    return (along & (np.abs(straight[..., 1]) <= frenet.BESIDE_M)).all(-1)
+    return (along & (np.abs(straight[..., 1]) <= frenet.ROAD_OFFSET_MAX_M)).all(-1)
 
 
 @pytest.mark.parametrize("road", ROADS)

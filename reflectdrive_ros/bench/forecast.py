@@ -66,7 +66,7 @@ def constant_speed(others: Agents, road: FrenetFrame | None, dt_s: float, steps:
     chosen = places.on_road & (speeds_mps > prediction.MOVING_MPS)
     if road is None or not chosen.any():
         return straight_on
-    poses, lanes = straight_on.poses.copy(), (places.at_m[chosen], places.beside_m[chosen])
+    poses, lanes = straight_on.poses.copy(), (places.at_m[chosen], places.lateral_m[chosen])
     driven_m = speeds_mps[chosen, None] * dt_s * np.arange(steps + 1)
     poses[chosen] = prediction.along_road(road, *lanes, others.poses[chosen], speeds_mps[chosen], driven_m)
     return replace(straight_on, poses=poses)

@@ -14,7 +14,7 @@ import numpy as np
 from .. import geometry
 from ..domain import Array
 from ..features.vectors import VectorInputs
-from ..scoring.frenet import BESIDE_M, FrenetFrame
+from ..scoring.frenet import ROAD_OFFSET_MAX_M, FrenetFrame
 from ..vector_spec import VectorSpec
 from .denoiser import in_metres, poses_of
 
@@ -25,8 +25,8 @@ def reference_line(route_lanes: Array, spec: VectorSpec) -> FrenetFrame:
     line = FrenetFrame.of(rows[(rows != 0.0).any(axis=1), :2].astype(float))
     if line is None:
         raise ValueError(
-            f"Observation.route is more than {BESIDE_M:.0f} m away: the network plans relative to the route, send one "
-            "that passes the vehicle"
+            f"Observation.route is more than {ROAD_OFFSET_MAX_M:.0f} m away: the network plans relative to the route, "
+            "send one that passes the vehicle"
         )
     return line
 
