@@ -134,8 +134,8 @@ def time_to_collision(
     """TTC (N,): 0 if, at some step up to `last_step`, going straight on at its speed meets an agent within 0.9 s.
 
     It counts if the agent is then ahead, or alongside while the car is between lanes, off the road or with its rear
-    axle in an intersection (section 9). The official code compares the agent then with the present ego (Q2); otherwise both
-    are taken at the time of their contact.
+    axle in an intersection (section 9). The official code compares the agent then with the present ego (Q2); otherwise
+    both are compared at the time of their contact.
     """
     score = np.ones(len(states))
     if len(agents):
