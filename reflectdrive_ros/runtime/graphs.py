@@ -125,7 +125,8 @@ def run_batched(
 
     Each call is given a batch (1, count, T) int64, padded with repeated sequences, and the rows (count, N) of
     `sequence_rows` (M, N), if there are any; it returns (ids, confidence) of each of them. Sequences
-    do not depend on each other, so that any split gives the same result. A repair redrafts more sequences than there are goals.
+    do not depend on each other, so that any split gives the same result. A repair redrafts more
+    sequences than there are goals.
     """
     done = []
     for at in range(0, len(actions), count or len(actions)):

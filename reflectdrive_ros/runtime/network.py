@@ -372,7 +372,7 @@ def _check_denoiser(network: Denoiser) -> tuple[dict[str, float], list[str]]:
         if conditioned.shape != (2, *alone.shape[1:]) or not np.isfinite(conditioned).all():
             faults.append("its prediction without conditions is not finite")
         elif not np.abs(conditioned[0] - alone[0]).max() <= GOLDEN_TOLERANCE:
-            faults.append("it predicts otherwise beside its prediction without conditions")
+            faults.append("its prediction differs in a batch with the unconditional one")
     return figures, faults
 
 

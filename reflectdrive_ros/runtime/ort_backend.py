@@ -86,9 +86,7 @@ class OrtNetwork:
         self._graphs = {name: self._graph(card, name, device, threads) for name in card.files}
         self._feature_cache = make_feature_cache(card, self._encode_views)
         self._workers = threads if device == "cpu" and self._sequences is None else 1
-        self._pool = ThreadPoolExecutor(
-            max(self._workers - 1, 1), thread_name_prefix="parts"
-        )  # threads start when needed
+        self._pool = ThreadPoolExecutor(max(self._workers - 1, 1), thread_name_prefix="parts")
 
     def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
         return Graph(card, name, device, threads if name in MULTITHREADED_GRAPHS else 1)

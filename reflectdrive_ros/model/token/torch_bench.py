@@ -55,10 +55,10 @@ def fastest_s(action: Callable[[], object], device: str) -> float:
     """Seconds of the fastest of some runs: the limit of the device without other load."""
     spent = []
     for _ in range(RUNS):
-        begun = time.perf_counter_ns()
+        start_ns = time.perf_counter_ns()
         action()
         synchronize(device)
-        spent.append(NANOSECONDS * (time.perf_counter_ns() - begun))
+        spent.append(NANOSECONDS * (time.perf_counter_ns() - start_ns))
     return min(spent)
 
 
@@ -105,10 +105,10 @@ def parts_ms(
     spent: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(runs):
         for name, action in actions.items():
-            begun = time.perf_counter_ns()
+            start_ns = time.perf_counter_ns()
             action()
             synchronize(images.device)
-            spent[name].append(1e-6 * (time.perf_counter_ns() - begun))
+            spent[name].append(1e-6 * (time.perf_counter_ns() - start_ns))
     vision, packed, *rest = (median(spent[name]) for name in actions)
     parts = {"vision": vision, "prefill": packed - vision}
     return {**parts, "goal": rest[0] - packed} if rest else parts
@@ -151,10 +151,10 @@ def updates_ms(net: TokenNet, device: str, rules: EditRules, actions: int, runs:
     spent: dict[str, list[float]] = {name: [] for name in updates}
     for turn in range(-1, runs):  # the first compiles
         for name, update in updates.items():
-            begun = time.perf_counter_ns()
+            start_ns = time.perf_counter_ns()
             for _ in range(REPEATS):
                 update(ids, logits, layout, limit, edit, rules)
             synchronize(device)
             if turn >= 0:
-                spent[name].append(1e-6 * (time.perf_counter_ns() - begun) / REPEATS)
+                spent[name].append(1e-6 * (time.perf_counter_ns() - start_ns) / REPEATS)
     return {name: median(times) for name, times in spent.items()}
