@@ -88,8 +88,8 @@ def knot_count(bins: int, stride: int) -> int:
 
 
 def spline_weights(share: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Catmull-Rom weights of the knots before, at, after and behind a position, `share` (..) of the distance from the second to
-    the third."""
+    """Catmull-Rom weights of the knots before, at, after and behind a position, `share` (..) of the distance from the
+    second to the third."""
     t, t2, t3 = share, share * share, share * share * share
     return (
         0.5 * (2.0 * t2 - t3 - t),
@@ -111,8 +111,8 @@ def make_head(axis: Axis, width: int, stride: int) -> TableHead | SplineHead:
 
 
 def resample_rows(table: Tensor, axis: Axis, stride: int, mask: bool, new_axis: Axis, new_stride: int) -> Tensor:
-    """The rows of a table of one codebook as the rows (or knots) of another's, by position: linear between rows, constant
-    beyond the ends. `mask`: the last row is the mask, and stays the last."""
+    """The rows of a table of one codebook as the rows (or knots) of another's, by position: linear between rows,
+    constant beyond the ends. `mask`: the last row is the mask, and stays the last."""
     body = table[:-1] if mask else table
     rows = body[: axis.bins] if stride == 1 else body
     zero = axis.bins // 2 if stride == 1 else knots_per_side(axis.bins // 2, stride)

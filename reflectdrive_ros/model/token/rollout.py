@@ -190,8 +190,8 @@ def sampled_step(
     temperature: Tensor,
     share: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """As `step` drafting, with tokens sampled at a temperature (B, M, 1) by uniform numbers `share` (B, M, T); sequences
-    of temperature 0 take the most probable tokens."""
+    """As `step` drafting, with tokens sampled at a temperature (B, M, 1) by uniform numbers `share` (B, M, T);
+    sequences of temperature 0 take the most probable tokens."""
     logits, layout = net.decode(actions, keys_values), net.config.layout
     greedy = temperature == 0.0
     samples = ops.draw(logits, layout, torch.where(greedy, 1.0, temperature)[..., None], share)

@@ -1,7 +1,7 @@
 """Weights of a token network as the start of one with another layout: the same positions, other bins.
 
-Tables of x and y are read by position (`axis.resample_rows`), the slots of waypoints by waypoint and axis. What the other
-network has no counterpart of, as headings, is None and keeps its random start.
+Tables of x and y are read by position (`axis.resample_rows`), the slots of waypoints by waypoint and axis. What the
+other network has no counterpart of, as headings, is None and keeps its random start.
 """
 
 from __future__ import annotations
