@@ -137,16 +137,16 @@ def test_a_mirrored_lane_has_its_left_edge_on_its_left(scenes):
 def test_sets_are_drawn_by_their_weights(scenes):
     spec = replace(scenes, recorded=np.ones(SCENES, bool))
     both = vector_data.merge([scenes, spec], [3.0, 1.0])
-    drawn = np.concatenate([job(both, "out").places(step) for step in range(500)])
+    drawn = np.concatenate([job(both, "out").indices(step) for step in range(500)])
     assert (drawn >= SCENES).mean() == pytest.approx(0.25, abs=0.04)
     np.testing.assert_array_equal(both.arrays(np.array([SCENES + 2]))["ego"], scenes.arrays(np.array([2]))["ego"])
 
 
 def test_one_set_is_seen_once_per_epoch(scenes):
     of = job(scenes, "out")
-    first = np.concatenate([of.places(step) for step in range(3)])
+    first = np.concatenate([of.indices(step) for step in range(3)])
     assert sorted(first.tolist()) == list(range(SCENES))
-    assert sorted(np.concatenate([of.places(step) for step in range(3, 6)]).tolist()) == list(range(SCENES))
+    assert sorted(np.concatenate([of.indices(step) for step in range(3, 6)]).tolist()) == list(range(SCENES))
 
 
 def test_a_set_without_scenes_is_one_sentence(tmp_path):

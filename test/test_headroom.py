@@ -32,7 +32,7 @@ def test_curvature_and_slopes_are_found_and_features_that_know_them_are_within_r
     np.testing.assert_allclose([row.slope for row in found], 100.0 * slopes.std(0), rtol=0.1)
     assert min(row.predicted for row in found) > 0.8
     np.testing.assert_allclose(
-        [row.alike + row.by_scene for row in found], 100.0 * (slopes**2).mean(0) / (4.0 * CURVATURE), rtol=0.25
+        [row.common + row.by_scene for row in found], 100.0 * (slopes**2).mean(0) / (4.0 * CURVATURE), rtol=0.25
     )
 
 
@@ -58,5 +58,5 @@ def test_the_command_prints_and_writes_its_numbers(sets, init, tmp_path, capsys)
 def test_a_bias_is_a_gain_for_all_scenes_alike():
     rng = np.random.default_rng(3)
     found = headroom(samples_of(np.full((400, 4), 0.02), rng.standard_normal((400, 8))))
-    np.testing.assert_allclose([row.alike for row in found], 100.0 * 0.02**2 / (4.0 * CURVATURE), rtol=0.05)
+    np.testing.assert_allclose([row.common for row in found], 100.0 * 0.02**2 / (4.0 * CURVATURE), rtol=0.05)
     assert max(row.by_scene for row in found) < 0.05

@@ -47,15 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a set cannot be read or FILE cannot be written."""
-    learnt = list(read_scenes(args.train, errors))
-    asked = list(read_scenes(args.test, errors))
-    network = fit(ego_states(learnt), np.stack([scene.expert for scene in learnt]), args.seed, errors)
-    plans = predict(network, ego_states(asked))
-    scored = [score(scene.scored(), plan[None]) for scene, plan in zip(asked, plans, strict=True)]
+    train_scenes = list(read_scenes(args.train, errors))
+    test_scenes = list(read_scenes(args.test, errors))
+    network = fit(ego_states(train_scenes), np.stack([scene.expert for scene in train_scenes]), args.seed, errors)
+    plans = predict(network, ego_states(test_scenes))
+    scored = [score(scene.scored(), plan[None]) for scene, plan in zip(test_scenes, plans, strict=True)]
     rows = np.array([[card.score[0], *(getattr(card, name)[0] for name in SUB_SCORES)] for card in scored])
-    result = mean_scores([scene.family for scene in asked], rows)
-    write_numbers(args.json, {"trained_on": len(learnt), **result})
-    console.print(_table(result, len(learnt)))
+    result = mean_scores([scene.family for scene in test_scenes], rows)
+    write_numbers(args.json, {"trained_on": len(train_scenes), **result})
+    console.print(_table(result, len(train_scenes)))
 
 
 def read_scenes(folder: Path, errors: Console) -> Iterator[DrivingScene]:
@@ -77,13 +77,13 @@ def fit(inputs: Array, experts: Array, seed: int, console: Console) -> nn.Module
     generator = torch.Generator().manual_seed(seed)
     layers = [nn.Linear(inputs.shape[1], WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
     network = nn.Sequential(*layers, nn.Linear(WIDTH, WAYPOINTS * 3))
-    known = torch.tensor(inputs, dtype=torch.float32)
-    wanted = torch.tensor((experts / POSE_SCALE).reshape(len(experts), -1), dtype=torch.float32)
+    states = torch.tensor(inputs, dtype=torch.float32)
+    targets = torch.tensor((experts / POSE_SCALE).reshape(len(experts), -1), dtype=torch.float32)
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     for _ in track_progress(range(STEPS), "learning", console):
-        rows = torch.randint(len(known), (BATCH,), generator=generator)
-        loss = (network(known[rows]) - wanted[rows]).abs().mean()
+        rows = torch.randint(len(states), (BATCH,), generator=generator)
+        loss = (network(states[rows]) - targets[rows]).abs().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -94,8 +94,8 @@ def fit(inputs: Array, experts: Array, seed: int, console: Console) -> nn.Module
 def predict(network: nn.Module, inputs: Array) -> Array:
     """Waypoints (N, 8, 3) for states (N, 8)."""
     with torch.no_grad():
-        said = network(torch.tensor(inputs, dtype=torch.float32)).numpy()
-    return np.asarray(said.reshape(-1, WAYPOINTS, 3) * POSE_SCALE, float)
+        outputs = network(torch.tensor(inputs, dtype=torch.float32)).numpy()
+    return np.asarray(outputs.reshape(-1, WAYPOINTS, 3) * POSE_SCALE, float)
 
 
 def mean_scores(families: list[str], rows: Array) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def mean_scores(families: list[str], rows: Array) -> dict[str, Any]:
     return {**means(rows), "families": {family: means(rows[of == family]) for family in sorted(set(families))}}
 
 
-def _table(result: dict[str, Any], learnt: int) -> Table:
-    title = f"a planner without cameras, trained on {learnt} scenes; means in percent"
+def _table(result: dict[str, Any], train_count: int) -> Table:
+    title = f"a planner without cameras, trained on {train_count} scenes; means in percent"
     rows = []
     for family, means in {"all": result, **result["families"]}.items():
         values = (f"{means[name]:.1f}" for name in ("pdms", *SUB_SCORES))

@@ -4,7 +4,7 @@ its network's features tell.
 The plan of the most probable goal is changed by pairs of smooth offsets (`plan_changes`), and all plans are scored in
 the recorded future. For each of four changes (pace, delay, lateral offset, bulge) the table has
 
-- the curvature: the score that a change of one standard deviation costs whichever way it goes;
+- the curvature: the score that a change of one standard deviation costs in either direction;
 - the slope: what the better direction gains per standard deviation of the change, as standard deviation over scenes;
 - the share of the slopes' variance that is predicted from the network's features of the finished plan by ridge
   regression, cross-validated, with the best of RIDGE on the same folds: at most what the features tell of which
@@ -38,14 +38,14 @@ from ..provenance import write_numbers
 from . import plan_policy, train_state
 from .data import Source, shape_of
 from .losses import prompt_keys_values
-from .plan_changes import change_actions, drawn_modes, offsets_of
+from .plan_changes import change_actions, offsets_of, sample_modes
 from .rewards import PlanScorer, RewardPool
 from .rollouts import draft_rounds_of
 from .settings import PlanRewardConfig, RlConfig, RlTrainConfig
 
 MODES = ("pace", "delay", "offset", "bulge")
 FOLDS = 5  # of the cross-validation
-RIDGE = (1.0, 10.0, 1e2, 1e3, 1e4, 1e5)  # penalties, the best of which is taken
+RIDGE = (1.0, 10.0, 1e2, 1e3, 1e4, 1e5)  # penalties, the best of which is used
 CHANGES = PlanRewardConfig(plans=24, pace_m=0.7, delay_m=0.35, offset_m=0.2, bulge_m=0.15)
 
 
@@ -54,7 +54,7 @@ class Samples:
     """N scenes with K pairs of changed plans each; scores are 0 to 1."""
 
     features: Array  # (N, F) of the network for the finished plan
-    drawn: Array  # (N, K, 4) standard normal numbers, one per change
+    modes: Array  # (N, K, 4) standard normal numbers, one per change
     score: Array  # (N,) of the finished plan
     drafted: Array  # (N,) of the same before its edits
     goals: Array  # (N, G) of the finished plans to all goals
@@ -69,7 +69,7 @@ class Headroom:
     curvature: float
     slope: float
     predicted: float  # share of the slopes' variance
-    alike: float  # gain of the best change that is the same for all scenes
+    common: float  # gain of the best change that is the same for all scenes
     by_scene: float  # what predicted slopes add
 
 
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     config = RlTrainConfig()
     scenes = build_cache(args.train, shape_of(net.config), args.workers, errors.print, lambda done, total: None)
     with RewardPool(args.train, scenes, PlanScorer(net.config.layout, config.reward), args.workers) as pool:
-        found = collect(
+        samples = collect(
             net,
             scenes,
             pool,
@@ -99,25 +99,25 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
             ),
         )
     means = {
-        "scenes": len(found.score),
-        "drafted": 100.0 * float(found.drafted.mean()),
-        "plan": 100.0 * float(found.score.mean()),
-        "changed": 100.0 * float(np.concatenate([found.up, found.down], 1).mean()),
-        "best_of_changes": 100.0 * float(np.maximum(found.score, np.maximum(found.up, found.down).max(1)).mean()),
-        "best_of_goals": 100.0 * float(found.goals.max(1).mean()),
+        "scenes": len(samples.score),
+        "drafted": 100.0 * float(samples.drafted.mean()),
+        "plan": 100.0 * float(samples.score.mean()),
+        "changed": 100.0 * float(np.concatenate([samples.up, samples.down], 1).mean()),
+        "best_of_changes": 100.0 * float(np.maximum(samples.score, np.maximum(samples.up, samples.down).max(1)).mean()),
+        "best_of_goals": 100.0 * float(samples.goals.max(1).mean()),
     }
     of_plans = [(name, f"{value:.1f}") for name, value in means.items() if name != "scenes"]
-    rows = dict(zip(MODES, headroom(found), strict=True))
+    rows = dict(zip(MODES, headroom(samples), strict=True))
     numbers = {**means, "changes": {name: vars(row) for name, row in rows.items()}}
     write_numbers(args.json, numbers, weights_sha256=train_state.card_of(args.model)["sha256"])
-    console.print(make_table(("plans", "score"), of_plans, f"{len(found.score)} scenes"))
+    console.print(make_table(("plans", "score"), of_plans, f"{len(samples.score)} scenes"))
     table = [
         (
             name,
             f"{row.curvature:.2f}",
             f"{row.slope:.2f}",
             f"{100 * row.predicted:.1f} %",
-            f"{row.alike:.2f}",
+            f"{row.common:.2f}",
             f"{row.by_scene:.2f}",
         )
         for name, row in rows.items()
@@ -139,8 +139,8 @@ def collect(
         batch = source.batch(step)
         greedy = plan_policy.decode_greedily(net, batch, GoalRules(), RlConfig(goals=6))
         plan = greedy.plans[:, 0].numpy()
-        drawn = drawn_modes(len(plan), np.random.default_rng([0, step]), CHANGES)
-        offsets = offsets_of(drawn, layout.points, CHANGES)
+        modes = sample_modes(len(plan), np.random.default_rng([0, step]), CHANGES)
+        offsets = offsets_of(modes, layout.points, CHANGES)
         changed = [change_actions(plan, each, layout) for each in (offsets, offsets.opposite)]
         drafted = greedy.states[:, draft_rounds_of(layout), :1].numpy()
         goals = greedy.plans.numpy()
@@ -150,22 +150,22 @@ def collect(
         half = hidden.shape[1] // 2
         features = torch.cat([hidden[:, :half].mean(1), hidden[:, half:].mean(1), hidden[:, -2], hidden[:, -1]], 1)
         up, down = scores[:, 1 + goals.shape[1] : end], scores[:, end:]
-        parts.append((features.numpy(), drawn, of_goals[:, 0], scores[:, 0], of_goals, up, down))
+        parts.append((features.numpy(), modes, of_goals[:, 0], scores[:, 0], of_goals, up, down))
     return Samples(*(np.concatenate(each)[:count] for each in zip(*parts, strict=True)))
 
 
-def headroom(found: Samples) -> list[Headroom]:
+def headroom(samples: Samples) -> list[Headroom]:
     """One for each of MODES."""
-    bend = 0.5 * (found.up + found.down) - found.score[:, None]
-    squares = found.drawn.reshape(-1, found.drawn.shape[-1]) ** 2
+    bend = 0.5 * (samples.up + samples.down) - samples.score[:, None]
+    squares = samples.modes.reshape(-1, samples.modes.shape[-1]) ** 2
     curvature = -np.linalg.lstsq(squares, bend.reshape(-1), rcond=None)[0]
-    slopes = np.einsum("nk,nkm->nm", 0.5 * (found.up - found.down), found.drawn) / found.drawn.shape[1]
-    predicted = np.stack([cross_validated(found.features, slope) for slope in slopes.T], axis=1)
+    slopes = np.einsum("nk,nkm->nm", 0.5 * (samples.up - samples.down), samples.modes) / samples.modes.shape[1]
+    predicted = np.stack([cross_validated(samples.features, slope) for slope in slopes.T], axis=1)
     variance = slopes.var(0)
-    known = np.maximum(1.0 - ((slopes - predicted) ** 2).mean(0) / variance, 0.0)
+    explained = np.maximum(1.0 - ((slopes - predicted) ** 2).mean(0) / variance, 0.0)
     scale = 100.0 / (4.0 * np.maximum(curvature, 1e-6))
-    alike, by_scene = scale * slopes.mean(0) ** 2, scale * known * variance
-    columns = 100.0 * curvature, 100.0 * np.sqrt(variance), known, alike, by_scene
+    common, by_scene = scale * slopes.mean(0) ** 2, scale * explained * variance
+    columns = 100.0 * curvature, 100.0 * np.sqrt(variance), explained, common, by_scene
     return [Headroom(*map(float, row)) for row in zip(*columns, strict=True)]
 
 
@@ -175,12 +175,12 @@ def cross_validated(features: Array, target: Array) -> Array:
     fold = np.arange(len(x)) % FOLDS
     best, least = np.full(len(x), target.mean()), float(np.var(target))
     for penalty in RIDGE:
-        found = np.empty(len(x))
-        for held_out in range(FOLDS):
-            a, y = x[fold != held_out], target[fold != held_out]
+        predictions = np.empty(len(x))
+        for test_fold in range(FOLDS):
+            a, y = x[fold != test_fold], target[fold != test_fold]
             weights = np.linalg.solve(a.T @ a + penalty * np.eye(a.shape[1]), a.T @ (y - y.mean()))
-            found[fold == held_out] = x[fold == held_out] @ weights + y.mean()
-        error = float(((found - target) ** 2).mean())
+            predictions[fold == test_fold] = x[fold == test_fold] @ weights + y.mean()
+        error = float(((predictions - target) ** 2).mean())
         if error < least:
-            best, least = found, error
+            best, least = predictions, error
     return best

@@ -1,7 +1,7 @@
 """`reflectdrive bench rollouts --model DIR --train SET`: the time of each part of a step of `train rl`.
 
 Parts: sample rollouts, score their plans, the gradient of the policy loss, the optimizer. Below them stands the cost of
-exact log-probabilities: one packed pass over all states of the rollouts, beside one forward pass of the network per
+exact log-probabilities: one packed pass over all states of the rollouts, against one forward pass of the network per
 transition, which is what a policy gradient needs if nothing is shared. Times are medians over batches.
 
 No setting (--setting) changes the step: it is that of the defaults of `train rl`.
@@ -73,14 +73,14 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     source = Source(scenes, config.data, net.config.layout, config.seed)
     with RewardPool(args.train, scenes, PlanScorer(net.config.layout, config.reward), args.workers) as pool:
         batches = (source.batch(step) for step in range(args.batches + 1))
-        found = [
+        timings = [
             time_batch(net, batch, config, pool, args.precision == "bf16-mixed")
             for batch in track_progress(batches, "batches", errors, args.batches + 1)
         ][1:]
     size = config.data.batch
-    parts = {name: median(1e3 * times.parts[name] / size for times in found) for name in PARTS}
-    whole = median(sum(times.parts.values()) / size for times in found)
-    cheaper = median(times.single / times.packed for times in found)
+    parts = {name: median(1e3 * times.parts[name] / size for times in timings) for name in PARTS}
+    whole = median(sum(times.parts.values()) / size for times in timings)
+    cheaper = median(times.single / times.packed for times in timings)
     numbers = {
         "scenes_per_s": round(1.0 / whole, 2),
         "ms_per_scene": {name: round(value, 2) for name, value in parts.items()},
@@ -105,30 +105,34 @@ def time_batch(net: TokenNet, batch: Batch, config: RlTrainConfig, pool: RewardP
     parts: dict[str, float] = {}
 
     def timed(name: str, call: Callable[[], object]) -> object:
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         value = call()
-        parts[name] = time.perf_counter() - begun
+        parts[name] = time.perf_counter() - start_s
         return value
 
     with torch.autocast("cpu", torch.bfloat16, enabled=fast):
-        found = timed(
+        sampled = timed(
             "rollouts",
             lambda: rollouts.sample(net, batch.inputs, rules, config.rl, torch.Generator().manual_seed(0)),
         )
-        assert isinstance(found, Rollouts)
-        plans = torch.cat([found.plans, found.greedy_plans], 1).numpy()
+        assert isinstance(sampled, Rollouts)
+        plans = torch.cat([sampled.plans, sampled.greedy_plans], 1).numpy()
         flags = batch.mirrored.numpy(), batch.with_route.numpy()
         scores = timed("rewards", lambda: pool.score(batch.rows.tolist(), *flags, plans)[..., 0])
         reward = torch.from_numpy(scores)
-        count = found.plans.shape[1]
-        policy = rl_losses.make_policy_batch(found, reward[:, :count], reward[:, count:], net.config.layout, config.rl)
+        count = sampled.plans.shape[1]
+        policy = rl_losses.make_policy_batch(
+            sampled, reward[:, :count], reward[:, count:], net.config.layout, config.rl
+        )
         timed("gradient", lambda: losses(batch, policy)["loss"].backward())
         timed("optimizer", optimizer.step)
         optimizer.zero_grad()
         everything = replace(config.rl, kept=count)
-        whole = rl_losses.make_policy_batch(found, reward[:, :count], reward[:, count:], net.config.layout, everything)
+        whole = rl_losses.make_policy_batch(
+            sampled, reward[:, :count], reward[:, count:], net.config.layout, everything
+        )
         packed = _seconds(lambda: packed_log_probs(net, batch, whole))
-        single = _seconds(lambda: single_log_probs(net, batch, found))
+        single = _seconds(lambda: single_log_probs(net, batch, sampled))
     return Times(parts, packed, single)
 
 
@@ -139,19 +143,19 @@ def packed_log_probs(net: TokenNet, batch: Batch, policy: PolicyBatch) -> torch.
 
 
 @torch.no_grad()
-def single_log_probs(net: TokenNet, batch: Batch, found: Rollouts) -> list[torch.Tensor]:
+def single_log_probs(net: TokenNet, batch: Batch, sampled: Rollouts) -> list[torch.Tensor]:
     """By one forward pass of all scenes per round and rollout."""
-    mask_id, states = net.config.layout.mask_id, found.states
+    mask_id, states = net.config.layout.mask_id, sampled.states
     return [
         token_log_probs(
-            net.packed_logits(*batch.inputs, states[:, number, [place]]), states[:, number + 1, [place]], mask_id
+            net.packed_logits(*batch.inputs, states[:, number, [index]]), states[:, number + 1, [index]], mask_id
         )
         for number in range(states.shape[1] - 1)
-        for place in range(states.shape[2])
+        for index in range(states.shape[2])
     ]
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     call()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start_s

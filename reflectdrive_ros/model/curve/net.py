@@ -17,9 +17,9 @@ are whole futures. It predicts the clean futures. Facts of the published code th
 Extensions of the published network are off in its configuration: `ego_inputs` (speed, acceleration, steering and yaw
 rate of the ego condition the decoder), `route_features` (positions of the elements relative to the route),
 `VectorSpec.ego_frenet` (the ego's future in Frenet coordinates of the route, whose bends and limits are inputs),
-`residual` (without it, all that the decoder knows of the noisy futures, the ego's state and the route passes through the weights
-of the cross-attention), the line of the route among the route lanes (`VectorSpec.route_line_rows`), and free widths of
-the mixers.
+`residual` (without it, all that the decoder knows of the noisy futures, the ego's state and the route passes through
+the weights of the cross-attention), the line of the route among the route lanes (`VectorSpec.route_line_rows`), and
+free widths of the mixers.
 """
 
 from __future__ import annotations
