@@ -1,5 +1,4 @@
-"""Smooth random changes of plans along and lateral to their path, to compare plans around the one that a network
-predicts.
+"""Smooth random changes of plans along and lateral to their path, to compare plans around a predicted one.
 
 Independent noise on single waypoints makes every plan jerky, so that all of them score badly. The changes here keep a
 plan smooth: the distance driven and the lateral offset change as polynomials of time that vanish at the present with
