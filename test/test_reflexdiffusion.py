@@ -17,7 +17,7 @@ from reflectdrive_ros.planning import denoiser as sampling
 from reflectdrive_ros.planning import guard, reflexdiffusion
 from reflectdrive_ros.planning.denoiser import END_TIME, StepResult
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
-from reflectdrive_ros.planning.postprocess.standstill import without_reversal
+from reflectdrive_ros.planning.postprocess.speed_profile import without_reversal
 from reflectdrive_ros.planning.reflexdiffusion import Reflector, guided, reflect
 from reflectdrive_ros.planning.repair import repair_points
 from reflectdrive_ros.scoring.safety import SafetyContext

@@ -42,10 +42,13 @@ from .denoiser import (
 )
 from .ego_future import ego_poses, line_of
 from .planner import PlannerContext, PlannerState, PlanningError
-from .postprocess.bends import slow_in_bends
-from .postprocess.route_limits import slow_trajectory
-from .postprocess.speed_profile import hold_standstill, limit_acceleration
-from .postprocess.standstill import without_reversal
+from .postprocess.speed_profile import (
+    hold_standstill,
+    limit_acceleration,
+    slow_in_bends,
+    slow_trajectory,
+    without_reversal,
+)
 from .postprocess.waypoints import POINT_DT_S, POINTS, trajectories
 from .repair import repair_points
 

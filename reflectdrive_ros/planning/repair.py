@@ -41,10 +41,8 @@ from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
 from .assessment import Assessment, assess, evaluate, rank_as_planned
 from .planner import Network, PlannerContext, no_deadline
-from .postprocess.curvature import limit_curvature
-from .postprocess.route_limits import slow_points
-from .postprocess.speed_profile import drop_reversals
-from .postprocess.waypoints import POINT_DT_S, carried_points, postprocess, waypoint_poses
+from .postprocess.speed_profile import drop_reversals, slow_points
+from .postprocess.waypoints import POINT_DT_S, carried_points, limit_curvature, postprocess, waypoint_poses
 
 ANCHORS = 4  # token pairs that are selected per iteration
 ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m

@@ -39,8 +39,8 @@ from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planne
 from ..planning.factors import planning_factors
 from ..planning.off_route import off_route_reason
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
-from ..planning.postprocess import lateral_consistency
-from ..planning.postprocess.route_limits import slow_trajectory
+from ..planning.postprocess import comfort
+from ..planning.postprocess.speed_profile import slow_trajectory
 from ..planning.stop_plan import stop_plan
 from ..scoring.safety import SafetyContext, safety_check
 from .model_file import training_domain
@@ -221,7 +221,7 @@ class Engine:
         if last is None or limit_m <= 0.0:
             return plan, ""
         try:
-            limited = lateral_consistency.limit_lateral_shift(plan, last, limit_m)
+            limited = comfort.limit_lateral_shift(plan, last, limit_m)
             if limited is plan:
                 return plan, ""
             needs = guard.check(limited, safety_context, 0.0).reason
