@@ -39,7 +39,7 @@ class Lane:
     polygons: tuple[Any, ...]  # shapely; more than one where the drawn ring crosses itself
     successors: tuple[int, ...]
     predecessors: tuple[int, ...]
-    beside: tuple[int, ...]  # neighbours in the same direction
+    adjacent: tuple[int, ...]  # neighbours in the same direction
     speed_limit_mps: float | None
 
 
@@ -68,7 +68,7 @@ def same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
     """The lanes `some` with all adjacent lanes of the same direction."""
     road, todo = set(some), list(some)
     while todo:
-        for other in lanes[todo.pop()].beside:
+        for other in lanes[todo.pop()].adjacent:
             if other not in road:
                 road.add(other)
                 todo.append(other)
@@ -89,7 +89,7 @@ def shortest_path(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list
         length = geometry.arc_lengths(lanes[lane].centerline)[-1]
         for other in lanes[lane].successors:
             heapq.heappush(queue, (cost + length, other, [*path, other]))
-        for other in lanes[lane].beside:
+        for other in lanes[lane].adjacent:
             heapq.heappush(queue, (cost + LANE_CHANGE_COST_M, other, [*path, other]))
     return []
 

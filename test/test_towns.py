@@ -276,7 +276,7 @@ def test_a_line_leads_along_its_edges_on_lanes_that_follow_each_other(seed):
     lanes = town(seed).lanes
     for keys, _, walk, _ in lines_of(seed):
         for one, other in pairwise(keys):
-            assert other in lanes[one].lane.successors or other in lanes[one].lane.beside
+            assert other in lanes[one].lane.successors or other in lanes[one].lane.adjacent
         edges = [lanes[key].edge for key in keys if lanes[key].across_junction is None]
         edges = [edge for index, edge in enumerate(edges) if index == 0 or edge != edges[index - 1]]
         assert edges == list(walk[: len(edges)])
@@ -308,7 +308,7 @@ def test_a_line_leaves_the_lane_that_ends():
     walk = routing.random_walk(road_map, np.random.default_rng(0), 500.0, lane.edge)
     keys, line = routing.line_ahead(road_map, key, walk, lane.lane.centerline[0])
     assert keys[0] == key
-    assert keys[1] in lane.lane.beside
+    assert keys[1] in lane.lane.adjacent
     (at,), _ = geometry.project(line, lane.lane.centerline[-1:])
     here = geometry.sample(line, np.array([at]))[0, :2]
     assert np.hypot(*(here - lane.lane.centerline[-1])) > 0.9 * lane.width_m

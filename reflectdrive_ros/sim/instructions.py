@@ -62,7 +62,7 @@ def _lane_starts(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) ->
         if starts[-1] > FAR_M:
             break
         lane = road_map.lanes[key].lane
-        beside = after in lane.beside and after not in lane.successors
+        beside = after in lane.adjacent and after not in lane.successors
         starts.append(starts[-1] + (0.0 if beside else float(geometry.arc_lengths(lane.centerline)[-1])))
     return starts
 

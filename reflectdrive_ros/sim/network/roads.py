@@ -259,7 +259,7 @@ def _lanes(
                 polygons=(polygons[key],),
                 successors=tuple(dict.fromkeys(successors[key])),
                 predecessors=tuple(dict.fromkeys(predecessors[key])),
-                beside=() if inside else _adjacent_lanes(edge_id, lane, keys),
+                adjacent=() if inside else _adjacent_lanes(edge_id, lane, keys),
                 speed_limit_mps=float(lane.get("speed", "13.89")),
             ),
             sumo_id=lane.get("id", ""),

@@ -168,7 +168,7 @@ def _adjacent_lanes(road_map: RoadMap, key: int) -> tuple[int, ...]:
     """The lane and all lanes that lane changes reach from it."""
     found = [key]
     for lane in found:
-        found += [other for other in road_map.lanes[lane].lane.beside if other not in found]
+        found += [other for other in road_map.lanes[lane].lane.adjacent if other not in found]
     return tuple(found)
 
 
@@ -199,7 +199,7 @@ def _lanes_between(road_map: RoadMap, one: int, other: int) -> list[int]:
     while one != other:
         ahead = 1 if road_map.lanes[other].index > road_map.lanes[one].index else -1
         wanted = road_map.lanes[one].index + ahead
-        one = next(key for key in road_map.lanes[one].lane.beside if road_map.lanes[key].index == wanted)
+        one = next(key for key in road_map.lanes[one].lane.adjacent if road_map.lanes[key].index == wanted)
         passed.append(one)
     return passed
 
@@ -208,7 +208,7 @@ def _fit_to_horizon(road_map: RoadMap, ways: _RoutingGraph, path: Sequence[int],
     """The path cut at AHEAD_M, or extended straight on to it."""
     kept, ahead_m = [path[0]], _lane_length(road_map, path[0]) - at_m
     for before, key in pairwise(path):
-        changed = key in road_map.lanes[before].lane.beside
+        changed = key in road_map.lanes[before].lane.adjacent
         if ahead_m > AHEAD_M and not changed:
             return kept
         kept.append(key)
@@ -216,7 +216,7 @@ def _fit_to_horizon(road_map: RoadMap, ways: _RoutingGraph, path: Sequence[int],
     while ahead_m <= AHEAD_M:
         options = ways.connections[kept[-1]]
         if not options:  # the lane ends: change to an adjacent lane with a successor
-            going_on = [key for key in road_map.lanes[kept[-1]].lane.beside if ways.connections[key]]
+            going_on = [key for key in road_map.lanes[kept[-1]].lane.adjacent if ways.connections[key]]
             if not going_on:
                 break
             kept.append(going_on[0])
@@ -282,11 +282,11 @@ def _segments(road_map: RoadMap, path: Sequence[int], at_m: float) -> tuple[list
     segments, jumps = [lanes[path[0]].lane.centerline], []
     from_m, key = at_m, path[0]
     for index, other in enumerate(path[1:], start=1):
-        if other not in lanes[path[index - 1]].lane.beside:
+        if other not in lanes[path[index - 1]].lane.adjacent:
             segments[-1] = np.concatenate([segments[-1], lanes[other].lane.centerline])
             from_m, key = 0.0, other
             continue
-        if index + 1 < len(path) and path[index + 1] in lanes[other].lane.beside:
+        if index + 1 < len(path) and path[index + 1] in lanes[other].lane.adjacent:
             continue  # one long change over several lanes
         one, new = lanes[key].lane, lanes[other].lane
         length_m = float(geometry.arc_lengths(one.centerline)[-1])

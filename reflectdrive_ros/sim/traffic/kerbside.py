@@ -116,7 +116,7 @@ def place_kerbside(road_map: RoadMap, generator: np.random.Generator, first_id: 
                 taken, lane, float(generator.uniform(JUNCTION_DISTANCE_M, length - JUNCTION_DISTANCE_M)), generator
             )
     for lane in road_map.lanes.values():
-        if lane.across_junction is None and not lane.lane.successors and lane.lane.beside:
+        if lane.across_junction is None and not lane.lane.successors and lane.lane.adjacent:
             bodies += _close_lane_end(road_map, taken, lane)
     ids = first_id + np.arange(len(bodies))
     return Kerbside(_static_actors(ids, bodies), tuple(doors), tuple(mid_blocks))
@@ -227,7 +227,7 @@ def _close_lane_end(road_map: RoadMap, taken: _OccupiedSpace, lane: RoadLane) ->
     """Barriers and cones beyond the end of a lane that leads nowhere."""
     length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
     bodies = []
-    rightmost = all(road_map.lanes[other].index > lane.index for other in lane.lane.beside)
+    rightmost = all(road_map.lanes[other].index > lane.index for other in lane.lane.adjacent)
     outwards = 1.0 if rightmost else -1.0  # away from the lanes that go on
     for ahead, aside, shape, size in (
         (1.5, 1.0 * outwards, Shape.BARRIER, (0.35, 1.5, 1.0)),
