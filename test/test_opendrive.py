@@ -116,15 +116,15 @@ def place_on(lane, along_m):
 def test_a_connector_that_turns_back_is_drawn_past_its_spike_and_a_curve_stays_as_it_is():
     before = np.column_stack([np.full(20, -20.2), np.linspace(88.0, 52.2, 20)])
     spiked = np.concatenate([before, [[-29.5, 50.0], [-16.2, 47.1]]])  # as of CARLA's Town04
-    line = spiked[opendrive.smooth_places(spiked)]
+    line = spiked[opendrive.smooth_indices(spiked)]
     np.testing.assert_array_equal(line[[0, -1]], spiked[[0, -1]])
     assert line[:, 0].min() == -20.2
     assert np.abs(np.diff(geometry.headings_along(line))).max() < np.deg2rad(25.0)
     angles = np.linspace(0.0, np.pi, 13)
     curve = 6.0 * np.column_stack([np.cos(angles), np.sin(angles)])
-    assert opendrive.smooth_places(curve) == list(range(13))
+    assert opendrive.smooth_indices(curve) == list(range(13))
     doubled = np.insert(curve, 7, curve[6] + [0.1, 0.0], axis=0)  # a step back of 10 cm costs one point
-    assert len(opendrive.smooth_places(doubled)) == 13
+    assert len(opendrive.smooth_indices(doubled)) == 13
 
 
 def network_with_connector(*parts):
