@@ -92,8 +92,8 @@ class Demand:
                 person = _sample_type(Shape.PEDESTRIAN, generator, edges)
                 walkers.append(RoadUser(first + len(drivers) + len(walkers), Shape.PEDESTRIAN, *person))
         next_id = first + len(drivers) + len(walkers)
-        beside = kerbside.place_kerbside(road_map, generator, next_id)
-        return Demand(seed, tuple(drivers), tuple(walkers), beside, cycling, next_id + len(beside.standing))
+        static = kerbside.sample_kerbside(road_map, generator, next_id)
+        return Demand(seed, tuple(drivers), tuple(walkers), static, cycling, next_id + len(static.standing))
 
     def route_file(self) -> str:
         """The text of a route file for SUMO; ids are those of the road users."""
@@ -101,10 +101,10 @@ class Demand:
         for driver in self.drivers:
             lines.append(_xml_element("vType", {"id": f"t{driver.id}", **driver.attributes}))
             # Bicycles start at the right edge of their lane.
-            lane, aside = ("first", "right") if driver.shape is Shape.BICYCLE else ("random", "center")
+            lane, lateral = ("first", "right") if driver.shape is Shape.BICYCLE else ("random", "center")
             lines.append(
                 f'<vehicle id="{driver.id}" type="t{driver.id}" depart="0" departLane="{lane}" departPos="random_free"'
-                f' departPosLat="{aside}" departSpeed="max"><route edges="{" ".join(driver.edges)}"/></vehicle>'
+                f' departPosLat="{lateral}" departSpeed="max"><route edges="{" ".join(driver.edges)}"/></vehicle>'
             )
         for walker in self.walkers:
             lines.append(_xml_element("vType", {"id": f"t{walker.id}", **walker.attributes}))
@@ -115,7 +115,7 @@ class Demand:
         return "\n".join([*lines, "</routes>\n"])
 
     def _walk_xml(self, edges: tuple[str, ...]) -> str:
-        there, back = (f'<walk edges="{" ".join(way)}"/>' for way in (edges, edges[::-1]))
+        there, back = (f'<walk edges="{" ".join(leg)}"/>' for leg in (edges, edges[::-1]))
         return (there + back) * LAPS
 
 
