@@ -28,10 +28,10 @@ class BadInput(ValueError):
 def planar(pose: Any) -> Array:
     """(3,) x, y, heading of the contract's Pose. Raises BadInput for one that holds NaN or infinity."""
     forward = np.asarray(pose.rotation_matrix)[:, 0]
-    found = np.array([pose.position[0], pose.position[1], np.arctan2(forward[1], forward[0])], float)
-    if not np.isfinite(found).all():
+    pose_xyh = np.array([pose.position[0], pose.position[1], np.arctan2(forward[1], forward[0])], float)
+    if not np.isfinite(pose_xyh).all():
         raise BadInput("the egomotion holds NaN or infinity: send the pose of the rig in the local frame")
-    return found
+    return pose_xyh
 
 
 def ego_state(time_us: int, pose: Any, state: Any) -> EgoState:
