@@ -37,7 +37,7 @@ from .convert import BadInput
 log = logging.getLogger(__name__)
 MIN_COVERAGE = 0.01  # of a camera of the network; one that is covered less stays black
 NO_MAP_LIMIT_MPS = 13.9
-TIMES_MAX = 100_000  # planning times that are kept, the newest
+TIMES_MAX = 100_000  # planning times in memory, the newest
 
 
 @dataclass(eq=False)
@@ -169,7 +169,7 @@ class PlannerDriver(BaseDriver):
             return own.engine.step(observation)
 
     def observation(self, own: Session, ctx: DriveContext, ego: EgoState) -> Observation:
-        """What the planner is given: images, ego, route, and of CARLA's ground truth the speed limit and the light."""
+        """The planner's inputs: images, ego, route, and of CARLA's ground truth the speed limit and the light."""
         route = geometry.compose(geometry.invert(ego.map_from_ego), own.route) if len(own.route) else own.route
         limit_mps = NO_MAP_LIMIT_MPS
         lights: tuple[TrafficLights | None, StopLines | None] = (None, None)

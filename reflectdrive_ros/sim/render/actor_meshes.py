@@ -221,7 +221,7 @@ def _add_plate(
     facing: int,
     draw_order: int,
 ) -> None:
-    """A rectangle across the body that faces backwards (`way` 1) or forwards (`way` -1)."""
+    """A rectangle across the body that faces backwards (`facing` 1) or forwards (`facing` -1)."""
     low, high = (max(y), min(y)) if facing > 0 else (min(y), max(y))
     s.face(np.array([(x, low, z[0]), (x, high, z[0]), (x, high, z[1]), (x, low, z[1])]), slot, (draw_order, draw_order))
 

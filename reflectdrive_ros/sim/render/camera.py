@@ -1,7 +1,7 @@
 """Images of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
 
 An image is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
-cameras share: what is near, in the ego frame, lit. `render_image` then draws it for one camera, far things first.
+cameras share: what is near, in the ego frame, lit. `render_image` then draws it for one camera, distant objects first.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _tilt_camera(camera_from_ego: Array, appearance: Appearance) -> Array:
 
 @lru_cache(maxsize=8)
 def _sky_and_land(camera: Camera, appearance: Appearance) -> Array:
-    """(H, W, 3) uint8, supersampled: the sky, and land as far as the eye reaches."""
+    """(H, W, 3) uint8, supersampled: the sky, and land up to the horizon."""
     up = _tilt_camera(camera.camera_from_ego, appearance)[:3, 2]  # the vertical in camera axes
     inverse = np.linalg.inv(camera.pixels_from_camera)
     across = (np.arange(camera.width) + 0.5) * inverse[0, 0] + inverse[0, 2]
@@ -335,7 +335,7 @@ def _draw_standing(image: Array, visible: VisibleScene, eye: _Projection) -> Non
 
 
 def _noise_window(visible: VisibleScene, camera: Camera) -> Array:
-    """(H, W, 3) int8 noise, a window of a fixed sheet; its place follows from appearance, time and camera."""
+    """(H, W, 3) int8 noise, a window of a fixed sheet; its position follows from appearance, time and camera."""
     lot = zlib.crc32(f"{visible.appearance.seed} {round(1000 * visible.time_s)} {camera.name}".encode())
     x, y = lot % 64, lot // 64 % 64
     return _noise_sheet(camera.width, camera.height, visible.appearance.noise)[

@@ -80,7 +80,7 @@ def lanes_by_edge(road_map: RoadMap) -> dict[str, list[RoadLane]]:
 
 
 def _drop_crossed_pieces(pieces: Iterator[Array], edge: str, names: list[str], tree: shapely.STRtree) -> list[Array]:
-    """Pieces of a road's edge line but for those that other roads run across, as on drawn maps."""
+    """Pieces of a road's edge line but for those that other roads run across, as on printed maps."""
     rings = list(pieces)
     middles = shapely.points(np.array([ring.mean(axis=0) for ring in rings]).reshape(-1, 2))
     piece, other = tree.query(middles, predicate="within")

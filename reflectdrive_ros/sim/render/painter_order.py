@@ -1,4 +1,4 @@
-"""Painter's algorithm for objects on convex footprints: far objects are drawn first.
+"""Painter's algorithm for objects on convex footprints: distant objects are drawn first.
 
 Of two objects that overlap in the image, a separating line between their footprints decides: the one on the camera's
 side of it is nearer.
@@ -26,7 +26,7 @@ def sort_for_painting(corners: Array, eye: Array) -> Array:
 
 
 def _topological_order(corners: Array) -> Array:
-    """Order of painting of footprints relative to the eye, given farthest first."""
+    """Order of painting of footprints relative to the eye, ordered farthest first."""
     count = len(corners)
     if count < 2:
         return np.arange(count)

@@ -1,6 +1,6 @@
 """Objects beside the road: houses, trees, hedges, street lamps, traffic lights.
 
-Candidate places follow the lanes in their order, so that a town that is translated keeps its appearance.
+Candidate positions follow the lanes in their order, so that a town that is translated keeps its appearance.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _ClearSpace:
         return ~hit
 
     def first_free(self, start: Array, direction: Array, heading: float) -> Array | None:
-        """(3,) the first place for a post from `start` (2,) on along `aside` (2,), None where there is none near."""
+        """(3,) the first free pose of a post from `start` (2,) along `direction` (2,); None if none is near."""
         tries = np.array([(*(start + gap * direction), heading) for gap in np.arange(0.6, 30.0, 0.3)])
         free = np.flatnonzero(self.free(tries, np.tile(POST_M, (len(tries), 1))))
         return tries[free[0]] if len(free) else None
@@ -155,7 +155,7 @@ def _place_candidates(
     order = np.argsort([wish.kind[:5] != "house" for wish in wishes], kind="stable")
     free = clear_space.free(poses, stands)
     lamps = np.flatnonzero([wish.kind == "street_lamp" for wish in wishes])
-    free[lamps[1::2]] &= ~free[lamps[::2]]  # the second place is for where the first is taken
+    free[lamps[1::2]] &= ~free[lamps[::2]]  # the second position is used where the first is occupied
     order = order[free[order]]
     order = order[
         _without_overlaps(poses[order], np.where(trunk[order, None], 0.5 * sizes[order, :2], sizes[order, :2]))
@@ -178,7 +178,7 @@ def _place_candidates(
 
 
 def _without_overlaps(poses: Array, sizes: Array) -> Array:
-    """Indices of boxes that overlap none of those kept before them."""
+    """Indices of boxes that overlap none of those selected before them."""
     boxes = shapely.polygons(geometry.box_corners(poses, sizes + 0.6))
     first, second = shapely.STRtree(boxes).query(boxes, predicate="intersects")
     touching: list[list[int]] = [[] for _ in range(len(poses))]
@@ -438,7 +438,7 @@ def _far_side_distance(road_map: RoadMap, stop: Array, ahead: Array) -> float:
 
 
 class _LightGroup:
-    """Traffic lights of one sort, as they are found a place."""
+    """Traffic lights of one sort with a free position."""
 
     def __init__(self) -> None:
         self.poses: list[Array] = []
