@@ -19,7 +19,7 @@ import shapely
 from . import geometry
 from .domain import Array, LanePolylines
 
-SAME_WAY_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
+SAME_DIRECTION_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
 LANE_REACH_M = 5.0  # inside a crossing, the lane that a turning car is about to meet may begin this far away
 LANE_CHANGE_COST_M = 1000.0  # a lane change costs as much as this detour
 ROUTE_BEHIND_M = 30.0
@@ -36,7 +36,7 @@ ROUTE_TURN_RAD = 0.5
 @dataclass(frozen=True, eq=False)
 class Lane:
     centerline: Array  # (V, 2) m, in driving direction
-    polygons: tuple[Any, ...]  # shapely; more than one where the drawn ring crosses itself
+    polygons: tuple[Any, ...]  # shapely; more than one where the map's ring crosses itself
     successors: tuple[int, ...]
     predecessors: tuple[int, ...]
     adjacent: tuple[int, ...]  # neighbours in the same direction
@@ -53,7 +53,7 @@ def lanes_at(lanes: Mapping[int, Lane], pose: Array) -> list[int]:
         key: gap
         for key, gap in gaps.items()
         if gap < LANE_REACH_M
-        and abs(geometry.wrap(_heading_near(lanes[key].centerline, pose) - pose[2])) < SAME_WAY_RAD
+        and abs(geometry.wrap(_heading_near(lanes[key].centerline, pose) - pose[2])) < SAME_DIRECTION_RAD
     }
     nearest = min(along_it.values(), default=0.0)
     return [key for key, gap in along_it.items() if gap == nearest]
@@ -113,7 +113,7 @@ def route_line(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Ar
 
 
 def _straightest(lanes: Mapping[int, Lane], lane: int, others: Sequence[int], direction: int) -> int:
-    """Of the lanes that continue a lane (`way` 1 ahead, -1 behind), the one with the smallest change of direction."""
+    """The lane with the smallest turn among those that continue a lane (`direction` 1 ahead, -1 behind)."""
 
     def turn(other: int) -> float:
         ahead, behind = (other, lane) if direction > 0 else (lane, other)
@@ -157,7 +157,7 @@ def _crossing(one: Array, other: Array, ego: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class LaneSegments:
-    """The lanes of a map, cut into segments of at most SEGMENT_M; in the frame of the map. Made once per map."""
+    """The lanes of a map, cut into segments of at most SEGMENT_M; in the frame of the map. Built once per map."""
 
     keys: Array  # (N,) int64, of the lane of each segment
     points: Array  # (N, LANE_POINTS, 2) m, equally spaced

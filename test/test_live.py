@@ -147,8 +147,8 @@ def test_road_users_and_route_are_those_near_the_ego():
     shown = as_json(heard(objects=objects, route=path))
     assert shown["agents"][0][:3] == pytest.approx([60.0, 3.0, 0.5], abs=0.01)
     xs = np.array(shown["route"])[:, 0]
-    assert xs.min() >= 50 - live_view.ROUTE_SHOWN_M
-    assert xs.max() <= 50 + live_view.ROUTE_SHOWN_M
+    assert xs.min() >= 50 - live_view.ROUTE_RANGE_M
+    assert xs.max() <= 50 + live_view.ROUTE_RANGE_M
 
 
 def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():

@@ -28,9 +28,9 @@ from ..ros.topics import Qos, message_class
 from .world_messages import ROAD_TOPIC
 
 DISCOVERY_PERIOD_S = 0.5
-IMAGES_KEPT = 8  # of each camera, so that a page can fetch the image of its state
-POSES_KEPT = 300
-HISTORY_KEPT = 600  # plans; a minute
+MAX_IMAGES = 8  # of each camera, so that a page can fetch the image of its state
+MAX_POSES = 300
+MAX_HISTORY = 600  # plans; a minute
 STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
 TRAJECTORY_TYPE = "autoware_planning_msgs/msg/Trajectory"
 OTHER = "other:"  # begins the key of another node's trajectory; its topic follows
@@ -90,9 +90,9 @@ class Listener(Node):
         self._images: dict[str, OrderedDict[int, Any]] = {}
         self._infos: dict[str, Any] = {}
         self._transforms: dict[str, tuple[str, Array]] = {}
-        self._poses: deque[tuple[int, Array]] = deque(maxlen=POSES_KEPT)
+        self._poses: deque[tuple[int, Array]] = deque(maxlen=MAX_POSES)
         self._speed = 0.0
-        self._history: deque[tuple[float, int, int, float, float]] = deque(maxlen=HISTORY_KEPT)
+        self._history: deque[tuple[float, int, int, float, float]] = deque(maxlen=MAX_HISTORY)
         self._plan_times: deque[float] = deque(maxlen=20)
         self._road: list[Array] = []
         self._road_version = 0
@@ -152,7 +152,7 @@ class Listener(Node):
         if key == "image":
             images = self._images.setdefault(camera, OrderedDict())
             images[convert.stamp_ns(message.header)] = message
-            while len(images) > IMAGES_KEPT:
+            while len(images) > MAX_IMAGES:
                 images.popitem(last=False)
             return
         if key == "info":

@@ -19,7 +19,7 @@ from ..ros.convert import BadMessage
 from ..tokens import TokenLayout
 from .live_topics import OTHER, LiveState
 
-ROUTE_SHOWN_M = 150.0
+ROUTE_RANGE_M = 150.0
 OTHERS_AGE_MAX_S = 1.0  # older trajectories of other nodes are left out
 AGENTS_MAX, EXTENT_MAX_M = 200, 60.0
 
@@ -195,7 +195,7 @@ def route(message: Any, here: Array) -> list[Any]:
     if message is None:
         return []
     points = np.array([(p.pose.position.x, p.pose.position.y) for p in message.poses]).reshape(-1, 2)
-    near = np.hypot(*(points - here[:2]).T) < ROUTE_SHOWN_M
+    near = np.hypot(*(points - here[:2]).T) < ROUTE_RANGE_M
     return list(round_list(points[near], 2))
 
 

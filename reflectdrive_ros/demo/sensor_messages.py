@@ -99,7 +99,7 @@ def camera_mounts(stamp_ns: int, ego_from_cameras: Mapping[str, Array]) -> TFMes
 def predicted_object(uuid: bytes, label: int, pose: Array, speed_mps: float, size: Array) -> PredictedObject:
     """A box at constant velocity: `pose` (3,) its centre in the map, `size` (3,) length, width, height m, on the road.
     The twist is in the object's own axes. As in Autoware the path's first pose is the present one; its second and last
-    is PREDICTED_S later.
+    is PREDICTION_S later.
     """
     length, width, height = (float(value) for value in size)
     x, y, heading = (float(value) for value in pose)

@@ -192,7 +192,7 @@ def is_route_current(sent: Array, route: Array, map_from_ego: Array) -> bool:
 
 
 def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> PredictedObjects:
-    """Agents within SEEN_M of the ego."""
+    """Agents within PERCEPTION_RANGE_M of the ego."""
     message = PredictedObjects(header=header(stamp_ns, frame))
     gap = np.hypot(*(actors.poses[:, :2] - map_from_ego[:2]).T) if len(actors) else np.zeros(0)
     near = actors.select(np.flatnonzero(gap < PERCEPTION_RANGE_M))

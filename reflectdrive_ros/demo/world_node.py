@@ -58,7 +58,7 @@ ODOMETRY_DELAY_S = 0.02  # after the objects of the same instant, without camera
 MAP_TIMEOUT_S = 60.0  # of reading the map; on a busy machine it takes some seconds
 MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a process; one that ends is noticed at once
 SPIN_S = 0.5  # the longest wait of the topics' thread for a message
-POSES_KEPT = 100  # poses of the ego that a plan may still refer to
+MAX_POSES = 100  # poses of the ego that a plan may still refer to
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class WorldNode(Node):
         """Publishes the present instant, and waits as the pacing requires."""
         stamp_ns = self.world.stamp_ns
         self._egos[stamp_ns] = self.world.ego.map_from_ego
-        while len(self._egos) > POSES_KEPT:
+        while len(self._egos) > MAX_POSES:
             del self._egos[next(iter(self._egos))]
         self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
         *others, odometry = self._sender.messages(self.world)

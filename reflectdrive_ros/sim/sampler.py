@@ -38,11 +38,11 @@ GROUP = 16  # moments that become scenes together
 MAX_SCENES_PER_TOWN = 100  # of one town, at most
 TOWNS_MAX = 8  # for one shard of 250; families that are rare in one town are searched in the next
 WARM_UP_S, RECORDED_S = 15.0, 55.0
-MIN_STEPS_APART = 15  # between two scenes of one car
+MIN_STEP_DISTANCE = 15  # between two scenes of one car
 CANDIDATES_PER_SCENE = 30  # moments evaluated per required scene; another town takes longer
 MIN_EXPERT_SCORE = 0.55  # below this PDMS the expert has failed and the scene is left out
 EASY_SCORE = 0.8  # a scene with this PDMS for driving straight on is easy ..
-EASY_KEPT_SHARE = 0.3  # .. and of such scenes this share remains
+EASY_SHARE = 0.3  # .. and of such scenes this share remains
 # lateral acceleration of the expert in curves, where it differs from the default
 LATERAL_MPS2 = {"high_lateral_acceleration": 4.0}
 
@@ -82,11 +82,11 @@ class Moment:
 
     def excludes(self, other: Moment) -> bool:
         """Whether the two are too close to each other."""
-        return self.ego == other.ego and abs(self.step - other.step) < MIN_STEPS_APART
+        return self.ego == other.ego and abs(self.step - other.step) < MIN_STEP_DISTANCE
 
     def excluded_by(self, used_steps: Mapping[int, Sequence[int]]) -> bool:
         """Whether it is too close to one of the used steps of its ego."""
-        return any(abs(self.step - step) < MIN_STEPS_APART for step in used_steps.get(self.ego, ()))
+        return any(abs(self.step - step) < MIN_STEP_DISTANCE for step in used_steps.get(self.ego, ()))
 
 
 def _split_group(
@@ -200,7 +200,7 @@ class Shard:
                 continue
             easy = sampling_planner.straight_ahead_score(extracted.scored)
             generator = np.random.default_rng(seed_of(seed, "easy"))
-            if easy > EASY_SCORE and generator.random() > EASY_KEPT_SHARE:
+            if easy > EASY_SCORE and generator.random() > EASY_SHARE:
                 self.counts["too_easy"] += 1
             else:
                 chosen.append((moment, extracted, easy))

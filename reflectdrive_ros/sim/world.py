@@ -70,12 +70,12 @@ OFF_ROUTE_M = RouteConfig().back_within_m
 OFF_ROUTE_S = 2.0
 OFF_ROUTE_RAD = np.pi / 2
 REMOVE_AFTER_S = 2.0  # a hit vehicle is removed after this time, or it would block the town
-GRID_REUSE_M, GRID_REUSE_RAD = 10.0, 0.3  # a drivable grid rides along for this long
+GRID_REUSE_M, GRID_REUSE_RAD = 10.0, 0.3  # a drivable grid is reused within this distance and turn
 
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """Which world."""
+    """The options that determine a world."""
 
     seed: int = 0
     town: str = ""  # name of a generated town; empty: from the seed, as "demo-00003"
@@ -277,7 +277,7 @@ class World:
         self._grid = map_from_ego, grid
         return grid
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, plan: Plan | None, dt_s: float = DT_S) -> tuple[Event, ...]:
         """Moves the ego along the plan (without one it brakes to a stop) and the traffic; returns the events.

@@ -1,4 +1,4 @@
-"""The expert: a sampling planner that knows the future of all agents.
+"""The expert: a sampling planner with the recorded futures of all agents.
 
 It samples trajectories for the next 4 s, paths beside the route at many speeds, and scores each with the driving score
 among the agents' recorded futures. The best is chosen; among those of nearly equal score, the one with the smallest
@@ -22,7 +22,7 @@ from ...scoring.contacts import AgentTracks
 from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge_alone, judge_among_agents
 from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X, centers, simulate
 
-DECISION_STEP_S = 0.25  # in which a driver changes his mind
+DECISION_STEP_S = 0.25  # between two decisions of a driver
 DECISIONS = round(HORIZON_S / DECISION_STEP_S)
 TRACK_SAMPLES = (DECISION_STEP_S / DT_S * np.arange(1, DECISIONS + 1)).astype(np.intp)  # of the agents' tracks
 PATH_STEP_M = 0.5
@@ -32,9 +32,9 @@ OFFSET_ROUNDS_M = (
     (1.0, -1.0, 1.6, -1.6, 2.4, -2.4),
 )  # lateral offsets from the route: see `plan_experts`
 RETURN_M = (10.0, 25.0)  # distance over which the path reaches its offset: at least this ..
-RETURN_S = (1.5, 3.5)  # .. and at least the distance driven in this time
+RETURN_S = (1.5, 3.5)  # .. and at least the distance travelled in this time
 ACCELERATIONS_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
-JERK_MPS3 = 2.5  # how fast a wish becomes an acceleration; an emergency is quicker
+JERK_MPS3 = 2.5  # of the acceleration towards its target; an emergency is quicker
 BRAKING_JERK_MPS3 = 6.0
 FOLLOW_PARAMETERS = (
     (0.35, 1.5),
@@ -49,10 +49,10 @@ MIN_GAP_M = 2.0
 ACCELERATION_MPS2 = 1.6
 BRAKING_MPS2 = 2.2
 GOOD_SCORE = 0.9  # from this score on, no paths further to the side are tried
-DISCOMFORT_WEIGHT = 0.04  # of the score may be paid for comfort and room
+DISCOMFORT_WEIGHT = 0.04  # of discomfort, in units of the score
 CLEARANCE_M = 0.8
 EDGE_MARGIN_M = (
-    # margin in width within which the car should stay on the road: people leave room, and so should planners trained on
+    # lateral margin to the edge of the road: human drivers leave room, and so should planners trained on
     # this
     0.3
 )
@@ -106,7 +106,7 @@ class _Candidates:
 
     poses: Array  # (N, 8, 3)
     offsets_m: Array  # (N,) final lateral offset from the route
-    accelerations: Array  # (N, LOOKS) m/s^2 along the path
+    accelerations: Array  # (N, DECISIONS) m/s^2 along the path
 
     def of(self, some: Array) -> _Candidates:
         """The candidates of indices (K,)."""
@@ -264,10 +264,10 @@ def _simulate_policies(
     stop_m: float | None,
     lateral_mps2: float,
 ) -> tuple[Array, Array]:
-    """Metres along K paths under W policies (K, W, LOOKS) at 0.25 .. 4 s, and their accelerations."""
+    """Metres along K paths under W policies (K, W, DECISIONS) at 0.25 .. 4 s, and their accelerations."""
     allowed = np.stack([_speed_profile(path, limit_mps, lateral_mps2) for path in paths])
     ahead = [_lead_positions(scene, path) for path in paths]
-    gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, LOOKS)
+    gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, DECISIONS)
     if stop_m is not None:  # the stop line acts as a standing lead vehicle
         lead_speeds = np.where(gaps >= stop_m - 0.5, 0.0, lead_speeds)
         gaps = np.minimum(gaps, stop_m - 0.5)
@@ -292,7 +292,7 @@ def _simulate_policies(
         rate = np.where(v > curve, np.minimum(wishes, (curve - v) / 0.6), wishes)
         wish = np.where(at_rate, rate, np.where(following, follow, stop))
         wish = np.minimum(np.maximum(wish, -7.0), 2.2)
-        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * DECISION_STEP_S  # brakes are let go sooner than pressed
+        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * DECISION_STEP_S  # brakes are released faster than applied
         a = a + np.minimum(np.maximum(wish - a, -BRAKING_JERK_MPS3 * DECISION_STEP_S), quickest)
         after = np.maximum(v + a * DECISION_STEP_S, 0.0)
         a = np.where(after == 0.0, np.maximum(a, -v / DECISION_STEP_S), a)
@@ -316,7 +316,7 @@ def _speed_profile(path: Array, limit_mps: float, lateral_mps2: float) -> Array:
 
 
 def _lead_positions(scene: Scene, path: Array) -> tuple[Array, Array]:
-    """Per look (LOOKS,): arc length of the rear of the first agent on the path (inf: none), and its speed."""
+    """Per decision (DECISIONS,): arc length of the rear of the first agent on the path (inf: none), and its speed."""
     agents: AgentTracks = scene.agents
     none = np.full(DECISIONS, np.inf), np.zeros(DECISIONS)
     if not len(agents):
@@ -349,7 +349,7 @@ def _lead_positions(scene: Scene, path: Array) -> tuple[Array, Array]:
 
 
 def straight_ahead_score(scene: Scene) -> float:
-    """PDMS of going straight on at the present speed, whatever the wheels do now: how hard a scene is not."""
+    """PDMS of going straight on at the present speed, whatever the steering angle now: high for an easy scene."""
     states = np.zeros((1, STEPS + 1, STATE_SIZE))
     states[..., VX] = float(scene.motion[0])
     states[..., X] = states[..., VX] * DT_S * np.arange(STEPS + 1)

@@ -34,7 +34,7 @@ LANE_END_M = 90.0
 STOP_LINE_M = (6.0, 48.0)
 MIN_PULL_OUT_EGO_MPS = 4.0  # no car pulls out in front of a slower ego
 CROSSING_M = (4.0, 36.0)
-MIN_SPEED_LOSS_MPS = 2.5  # a lead that loses so much within LATER brakes
+MIN_SPEED_LOSS_MPS = 2.5  # a lead that loses so much within REACTION_STEPS brakes
 LATERAL_MPS2 = 2.6
 CURVE_RAD = 0.3
 STRAIGHT_RAD = 0.06
@@ -48,7 +48,7 @@ class Candidates:
     steps: Array  # (M,) evaluated steps of the log
     egos: Array  # (E,) actors that may play the ego
     masks: Mapping[str, Array]  # family -> (M, E) bool
-    scripted: Mapping[str, Array]  # family -> (M, E) parked actor that is needed to make it one, -1: none is
+    scripted: Mapping[str, Array]  # family -> (M, E) parked actor that has to open its door or pull out, -1: none
 
 
 def find_candidates(log: TrafficLog) -> Candidates:
@@ -90,9 +90,9 @@ class _RoadContext:
     eligible: Array  # it was present 2 s ago and is on a lane of the map now
     moving: Array
     speed: Array
-    bend: Array  # rad, how far it turns within SOON
-    lateral: Array  # m/s^2, the most within SOON
-    turn: Mapping[Turn, Array]  # the car takes such a turn across a junction within SOON, or is in it
+    bend: Array  # rad, how far it turns within HORIZON_STEPS
+    lateral: Array  # m/s^2, the most within HORIZON_STEPS
+    turn: Mapping[Turn, Array]  # the car takes such a turn across a junction within HORIZON_STEPS, or is in it
     road_type: Mapping[RoadType, Array]
     junction_soon: Array
     lane_ends: Array  # its lane ends, or does not lead to its destination
@@ -135,7 +135,7 @@ def _road_context(log: TrafficLog, steps: Array, egos: Array) -> _RoadContext:
 
 
 def _reduce_ahead(values: Array, steps: Array, reduce: object) -> Array:
-    """(M, E) of a table (T, E) over the SOON steps from each of `steps` on."""
+    """(M, E) of a table (T, E) over the HORIZON_STEPS steps from each of `steps` on."""
     windows = sliding_window_view(values, HORIZON_STEPS, axis=0)
     return np.asarray(reduce(windows[np.minimum(steps, len(windows) - 1)], axis=-1))  # type: ignore[operator]
 

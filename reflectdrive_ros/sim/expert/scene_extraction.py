@@ -32,7 +32,7 @@ STEP_NS = 100_000_000
 OFFSET_M, HEADING_RAD, SPEED_SHARE = 0.22, 0.025, 0.06  # standard deviations from the log
 DISPLACED_OFFSET_M, DISPLACED_HEADING_RAD = 0.8, 0.2  # of a displaced ego
 MAX_OFFSET_M, MAX_HEADING_RAD = 2.0, 0.6  # largest of a displaced ego
-SLOWED = 0.2, 1.1  # its speed, as a share of the recorded car's: a car that is lost is slow
+SLOWED = 0.2, 1.1  # its speed, as a share of the recorded car's: a displaced car is slow
 ACTOR_RANGE_M = 90.0  # agents that never come closer are left out
 MAX_ACTORS = 64
 MIN_ROUTE_EDGES = 4  # a route that ends sooner is extended
@@ -44,7 +44,7 @@ DIFFERENCE_STEPS = 3  # over which rates are computed
 
 
 class NoScene(ValueError):
-    """A moment makes no scene; the message is the name under which that is counted."""
+    """A moment is not a usable scene; the message is the reason under which it is counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def extract_scene(
     ):
         raise NoScene("turn_not_commanded")  # at a corner with a single continuation there is no turn command
     reach_m = min(REACHED_S * abs(state.speed_mps) + REACHED_M, areas_of_map.REACH_M)
-    areas = local_map.areas(log.road_map, map_from_ego, keys, reach_m=reach_m)  # last: preparing it costs most
+    areas = local_map.areas(log.road_map, map_from_ego, keys, reach_m=reach_m)  # last: the most expensive step
     if off_road(areas, geometry.box_corners(box, size)):
         raise NoScene("off_road_start")
     lanes = [log.road_map.lanes[key] for key in keys]

@@ -28,7 +28,7 @@ SWAPPED_ROLES = {"left": "right", "right": "left"}
 
 @dataclass(frozen=True)
 class Change:
-    """What makes a map right."""
+    """The correction of a map's driving direction."""
 
     mirror: bool  # y is negated
     swap: frozenset[int]  # lanelets whose left and right bounds change their roles

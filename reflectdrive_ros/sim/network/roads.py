@@ -28,15 +28,15 @@ class RoadError(UserError, ValueError):
     """A network cannot be built or used; the message names it, the reason and what to do."""
 
 
-SHOWN = 5  # ids named in a message
+MAX_LISTED = 5  # ids named in a message
 
 
 def list_unusable(kind: str, unusable: Mapping[str, Sequence[str]]) -> str:
     """Parts of a map that cannot be used, by reason, for the end of a sentence; `kind` is roads or lanelets."""
     parts = []
     for reason, names in unusable.items():
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        parts.append(f"; {kind} {', '.join(names[:SHOWN])}{more} {reason}")
+        more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+        parts.append(f"; {kind} {', '.join(names[:MAX_LISTED])}{more} {reason}")
     return "".join(parts)
 
 

@@ -50,7 +50,7 @@ def build_actor_meshes(actors: Actors, time_s: float, lights_on: bool) -> Polygo
     cos, sin = np.cos(poses[:, 2]), np.sin(poses[:, 2])
     c, s = cos[of_point], sin[of_point]
     points = np.stack([poses[of_point, 0] + c * x - s * y, poses[of_point, 1] + s * x + c * y, z], axis=1)
-    across = (sizes[:, [1, 0, 0]] * sizes[:, [2, 2, 1]])[actor]  # what stretching a body does to its normals
+    across = (sizes[:, [1, 0, 0]] * sizes[:, [2, 2, 1]])[actor]  # scale of the normals when a body is stretched
     x, y, z = (wardrobe.normals[rows] * across).T
     length = np.sqrt(x * x + y * y + z * z)
     scale = np.where(length > 1e-9, 1.0 / np.maximum(length, 1e-9), 0.0)
@@ -78,7 +78,7 @@ def _hash_ids(ids: Array, salt: int) -> Array:
 
 
 def _template_indices(actors: Actors, time_s: float) -> Array:
-    """(A,) which template of the wardrobe each wears."""
+    """(A,) index of each actor's template."""
     models = _template_library().of_shape[actors.shapes]
     models[actors.shapes == Shape.CAR] += (_hash_ids(actors.ids, 1) % len(_CARS))[actors.shapes == Shape.CAR]
     walking = np.isin(actors.shapes, _WALKING)
@@ -175,7 +175,7 @@ def _template_library() -> _TemplateLibrary:
 def _car(phase: int, waist: float, cabin: tuple[float, float, float, float], bonnet: float) -> Template:
     """`cabin`: where the rear window begins and the roof begins and ends and the windscreen ends, along the length."""
     s = TemplateBuilder()
-    s.box((-0.47, 0.47), (-0.44, 0.44), (0.06, 0.24), TYRE, (0, 0))  # the dark underneath
+    s.box((-0.47, 0.47), (-0.44, 0.44), (0.06, 0.24), TYRE, (0, 0))  # dark underside
     profile = [(-0.5, 0.2), (0.5, 0.19), (0.5, bonnet - 0.08), (cabin[3], waist), (-0.46, waist), (-0.5, waist - 0.06)]
     s.prism(np.array(profile), (-0.5, 0.5), (PAINT, PAINT, PAINT), (1, 1))
     _add_lamps(s, (0.5 * waist + 0.09, waist - 0.08), (bonnet - 0.24, bonnet - 0.1), 0.34)

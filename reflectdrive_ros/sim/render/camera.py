@@ -1,7 +1,7 @@
 """Images of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
 
-An image is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
-cameras share: what is near, in the ego frame, lit. `render_image` then draws it for one camera, distant objects first.
+Images are schematic, not photorealistic; they show all objects that a driver needs. `gather_visible` selects once per
+instant the nearby scenery and actors for all cameras. `render_image` draws them for one camera, distant objects first.
 """
 
 from __future__ import annotations

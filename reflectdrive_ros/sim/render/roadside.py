@@ -310,7 +310,7 @@ _KINDS: dict[str, tuple[Callable[[int, int], Template], Array, _Colour]] = {
 POST_M = np.array([0.4, 0.4, 3.4])
 HEAD_M, HEAD_ABOVE_M = np.array([0.4, 0.42, 1.1]), 4.5  # a head that hangs over the road, and how high
 LOW_HEAD = (0.66, 0.99)  # of a post's height
-HEADS_APART_M = 0.6
+HEAD_SPACING_M = 0.6
 POLE_M = np.array([0.2, 0.2, HEAD_ABOVE_M + 0.84])
 FAR_SIDE_M = (8.0, 40.0)  # how wide a junction may be for its lights to hang beyond it
 OFF_RGB = ((0.25, 0.04, 0.04), (0.25, 0.18, 0.03), (0.03, 0.2, 0.08))
@@ -384,7 +384,7 @@ def _traffic_lights(road_map: RoadMap, clear_space: _ClearSpace) -> tuple[list[_
         for key in lanes:
             left, right = road_map.signals[by_lane[key][0]].stop_line
             for n, k in enumerate(by_lane[key]):
-                shift = HEADS_APART_M * (n - 0.5 * (len(by_lane[key]) - 1))
+                shift = HEAD_SPACING_M * (n - 0.5 * (len(by_lane[key]) - 1))
                 ends.append(0.5 * (left + right) + beyond * ahead + shift * rightward)
                 heads.add(np.array([*ends[-1], heading]), HEAD_M, k)
         pose = clear_space.first_free(ends[0], rightward, heading)

@@ -133,7 +133,7 @@ def _start_edges(road_map: RoadMap) -> tuple[list[str], Array, float]:
     return list(room), np.array(list(room.values())) / total, total / 1000.0
 
 
-# --- bodies and tempers ----------------------------------------------------------------------------------------------
+# --- vehicle and driver ----------------------------------------------------------------------------------------------
 
 
 def _sample_type(
@@ -164,7 +164,7 @@ def _driver_attributes(
 ) -> dict[str, str]:
     return {
         "vClass": vehicle_class,
-        "carFollowModel": "IDM",  # brakes and starts like people do; Krauss brakes at the last moment and trembles
+        "carFollowModel": "IDM",  # human braking and starts; Krauss brakes at the last moment and oscillates
         "accel": str(accel),
         "decel": str(decel),
         "emergencyDecel": "8",

@@ -1,7 +1,7 @@
 """Scripted events of live traffic: braking leads, cut-ins, breakdowns, opened doors, pedestrians that step out.
 
-They are sampled by seed, and only where nearby drivers can still react. SUMO does not know these pedestrians and doors;
-while they block a lane, `_limit_speeds` slows SUMO's drivers down before them.
+They are sampled by seed, and only where nearby drivers can still react. SUMO does not contain these pedestrians and
+doors; while they block a lane, `_limit_speeds` slows SUMO's drivers down before them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DriverStates:
     ids: tuple[str, ...]
     lanes: tuple[str, ...]  # SUMO ids
     speeds_mps: tuple[float, ...]
-    ego: tuple[str, float] | None = None  # lane and speed; it is not SUMO that drives it
+    ego: tuple[str, float] | None = None  # lane and speed; SUMO does not drive it
 
 
 @dataclass

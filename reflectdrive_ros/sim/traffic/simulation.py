@@ -1,7 +1,7 @@
 """Live traffic: SUMO moves all road users, and their states are read after each step.
 
 All arrays have the rows of one `Roster`, so that a road user keeps its row. Objects beside the lanes and pedestrians
-between parked cars are modelled here (`kerbside.py`, `events.py`); SUMO does not know of them.
+between parked cars are modelled here (`kerbside.py`, `events.py`); SUMO does not contain them.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Simulation:
 
     @contextmanager
     def _wrap_errors(self, what: str) -> Iterator[None]:
-        """SUMO's exceptions as ours."""
+        """Raises SUMO's exceptions as TrafficError."""
         try:
             yield
         except (self._sumo.TraCIException, self._sumo.FatalTraCIError) as fault:
@@ -272,7 +272,7 @@ class Simulation:
                 continue
             network = self._cycling if self.roster.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
             more = random_walk(network, self._generator, ROUTE_M, ahead[-1])[1:]
-            if not more:  # the road leads out of the map, and so does the driver
+            if not more:  # the road leaves the map: the driver leaves, too
                 continue
             vehicle.setRoute(key, [*ahead, *more])
             self._routes[key] += more
