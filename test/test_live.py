@@ -188,7 +188,7 @@ def test_diagnostics_shown_are_those_of_the_planner_that_is_shown():
         for node in ("/left/reflectdrive", "/right/reflectdrive", NODE_NAME, "lidar_driver"):
             line = InputStatus("planner", Level.OK, f"said by {node}", {})
             hear(deserialize_message(outputs.diagnostics([line], 0, node), DiagnosticArray))
-        assert as_json(listener.heard())["diagnostics"] == [["planner", 0, "said by /left/reflectdrive"]]
+        assert as_json(listener.live_state())["diagnostics"] == [["planner", 0, "said by /left/reflectdrive"]]
     finally:
         listener.destroy_node()
         context.try_shutdown()
