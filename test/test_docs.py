@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS
-from reflectdrive_ros.config import Config, settings
+from reflectdrive_ros.core.config import Config, settings
 from reflectdrive_ros.ros import topics
 
 ROOT = Path(__file__).parents[1]
