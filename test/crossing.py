@@ -13,7 +13,7 @@ LANE_M = 3.5
 ARMS = {"w": (-ARM_M, 0.0, 2), "e": (ARM_M, 0.0, 2), "s": (0.0, -ARM_M, 1), "n": (0.0, ARM_M, 1)}
 
 
-def made(folder):
+def build_network(folder):
     """Its RoadMap; the network is written to `folder`."""
     nodes = ['<node id="c" x="0" y="0" type="traffic_light" radius="7"/>']
     edges = []

@@ -65,9 +65,9 @@ def test_limits_are_those_of_the_road_and_at_most_what_is_asked_for(tmp_path, ei
 
 
 def test_lanes_without_a_width_get_the_usual_one(tmp_path):
-    made = load(tmp_path, figure_of_eight(widths=False))
-    assert {lane.width_m for lane in made.lanes.values()} <= {3.2, 3.65}
-    assert len(made.roads) >= 8
+    network = load(tmp_path, figure_of_eight(widths=False))
+    assert {lane.width_m for lane in network.lanes.values()} <= {3.2, 3.65}
+    assert len(network.roads) >= 8
 
 
 def test_a_compressed_map_is_the_same_map(tmp_path, eight):
@@ -106,7 +106,7 @@ def test_surfaces_follow_widths_offsets_and_all_kinds_of_curves():
     assert area.area == pytest.approx(30 * 4.5, rel=0.1)
 
 
-def place_on(lane, along_m):
+def position_on(lane, along_m):
     """x, y and SUMO's angle on a lane."""
     x, y, heading = geometry.sample(lane.centerline, np.array([along_m]))[0]
     return x, y, float(90.0 - np.degrees(heading)) % 360.0
@@ -133,8 +133,8 @@ def network_with_connector(*parts):
         return " ".join(f"{x:.2f},{y:.2f}" for x, y in line)
 
     lanes = {"in_0": [(0, 0), (20, 0)], "out_0": [(60, 0), (80, 0)]}
-    lanes |= {f":j_{place}_0": part for place, part in enumerate(parts)}
-    links = [("in", "out", ":j_0_0"), *((f":j_{place}", "out", f":j_{place + 1}_0") for place in range(len(parts) - 1))]
+    lanes |= {f":j_{index}_0": part for index, part in enumerate(parts)}
+    links = [("in", "out", ":j_0_0"), *((f":j_{index}", "out", f":j_{index + 1}_0") for index in range(len(parts) - 1))]
     net = ElementTree.Element("net")
     for key, line in lanes.items():
         length = f"{shapely.LineString(line).length:.2f}"
@@ -146,7 +146,7 @@ def network_with_connector(*parts):
     return net
 
 
-def drawn(net, key):
+def shape_of(net, key):
     (lane,) = (each for each in net.iter("lane") if each.get("id") == key)
     return parse_shape(lane.get("shape"))
 
@@ -155,7 +155,7 @@ def test_a_connector_that_leads_off_the_road_is_redrawn_between_its_lanes():
     road = shapely.box(0.0, -2.5, 80.0, 2.5)
     net = network_with_connector([(20, 0), (30, 3), (40, 4)], [(40, 4), (50, 3), (60, 0)])
     opendrive.redraw_strays(net, road)
-    first, second = drawn(net, ":j_0_0"), drawn(net, ":j_1_0")
+    first, second = shape_of(net, ":j_0_0"), shape_of(net, ":j_1_0")
     np.testing.assert_allclose(first[0], [20.0, 0.0], atol=1e-3)
     np.testing.assert_allclose(first[-1], second[0], atol=1e-3)
     np.testing.assert_allclose(second[-1], [60.0, 0.0], atol=1e-3)
@@ -167,7 +167,7 @@ def test_a_connector_on_the_road_stays_as_the_map_draws_it_and_so_does_one_that_
     for road in (shapely.box(0.0, -2.5, 80.0, 2.5), shapely.box(0.0, -0.5, 80.0, 2.5)):
         net = network_with_connector(line)
         opendrive.redraw_strays(net, road)
-        np.testing.assert_array_equal(drawn(net, ":j_0_0"), line)
+        np.testing.assert_array_equal(shape_of(net, ":j_0_0"), line)
 
 
 def test_the_margin_of_a_line_is_negative_off_the_road():
@@ -187,14 +187,14 @@ def test_cars_on_a_bridge_are_not_in_the_way_of_a_car_below(eight):
         traffic.add_ego(walk, keys[below], R - 4.0, 0.0)
         traffic.step()
         driver = traffic._states.ids[0]
-        for edge, seen in ((above, False), (below, True)):
+        for edge, visible in ((above, False), (below, True)):
             traffic._sumo.vehicle.moveToXY(
-                driver, "", -1, *place_on(eight.lanes[keys[edge]].lane, R + 12.0), keepRoute=2
+                driver, "", -1, *position_on(eight.lanes[keys[edge]].lane, R + 12.0), keepRoute=2
             )
             traffic.step()
             pose = traffic.poses[traffic._row[driver]]
             assert np.hypot(*pose[:2]) < 25.0
-            assert (int(driver) in traffic.snapshot().actors.ids) is seen
+            assert (int(driver) in traffic.snapshot().actors.ids) is visible
 
 
 def test_bad_maps_say_which_roads_and_why(tmp_path):

@@ -20,10 +20,10 @@ CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_ri
 
 
 def messages_by_topic(name):
-    found = {}
+    messages = {}
     for entry in open_recording(DATA / name).messages():
-        found.setdefault(entry.topic, []).append(entry.message)
-    return found
+        messages.setdefault(entry.topic, []).append(entry.message)
+    return messages
 
 
 @pytest.fixture(scope="module")

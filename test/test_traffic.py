@@ -222,8 +222,8 @@ def test_the_route_that_is_told_is_driven(town, monkeypatch):
     """Routes begin so short that they are made longer on the way."""
     monkeypatch.setattr(demand, "ROUTE_M", 300.0)
     log = record(town, 2, 70.0, warm_up_s=5.0, density=0.3)
-    begun = Demand.sample(town, 2, 0.3)
-    longer = sum(len(told) > len(one.edges) for told, one in zip(log.edges, begun.drivers, strict=False))
+    first_demand = Demand.sample(town, 2, 0.3)
+    longer = sum(len(edges) > len(one.edges) for edges, one in zip(log.edges, first_demand.drivers, strict=False))
     assert longer > 0.5 * log.drivers
     driven_on = 0
     for row in range(log.drivers):
@@ -231,9 +231,9 @@ def test_the_route_that_is_told_is_driven(town, monkeypatch):
             continue
         lanes = [town.lanes[key] for key in log.lane[:, row].tolist() if key >= 0]
         driven = [edge for edge, _ in itertools.groupby(lane.edge for lane in lanes if lane.across_junction is None)]
-        told = list(log.edges[row])
-        starts = [start for start, edge in enumerate(told) if edge == driven[0]]
-        assert any(told[start : start + len(driven)] == driven for start in starts)
+        edges = list(log.edges[row])
+        starts = [start for start, edge in enumerate(edges) if edge == driven[0]]
+        assert any(edges[start : start + len(driven)] == driven for start in starts)
         driven_on += len(driven)
     assert driven_on > 2 * log.drivers
 
