@@ -62,11 +62,11 @@ def test_a_grid_never_says_that_there_is_more_room_than_there_is(at, turn, resol
     build_grid = converted(grid(resolution=resolution, size=(100.0, 100.0), origin=tuple(corner)), at)
     points = np.random.default_rng(seed).uniform((-4, -8), (20, 8), (200, 2))
     truth = 3.0 - np.abs(geometry.transform_points(np.array(at), points)[:, 1])
-    told = drivable.clearances(build_grid, points)
+    clearances = drivable.clearances(build_grid, points)
     truth = np.maximum(truth, -drivable.REACH_M)  # further out it is not told how far
-    assert (told <= truth + 0.72 * resolution).all()  # the road itself is told in whole cells
+    assert (clearances <= truth + 0.72 * resolution).all()  # the road itself is told in whole cells
     near = truth > -3.0
-    assert (told >= truth - 2.5 * resolution)[near].all()
+    assert (clearances >= truth - 2.5 * resolution)[near].all()
 
 
 def test_a_grid_of_the_car_itself_is_moved_by_what_the_car_drove_since():
@@ -177,9 +177,9 @@ def test_the_topic_is_there_when_it_is_asked_for():
 class AtOnce:
     """An executor that has done its work when it is asked."""
 
-    def submit(self, work, *given):
+    def submit(self, work, *arguments):
         done = Future()
-        done.set_result(work(*given))
+        done.set_result(work(*arguments))
         return done
 
 
@@ -224,10 +224,10 @@ def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
 def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
     poses, _ = driven
     space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
-    begun = poses[len(poses) // 2]
+    first_pose = poses[len(poses) // 2]
     with pytest.raises(BadMessage, match="is being computed"):
-        space.around(ego(5.0, at=begun))
-    here = geometry.compose(begun, np.array([12.0, 0.5, 0.2]))
+        space.around(ego(5.0, at=first_pose))
+    here = geometry.compose(first_pose, np.array([12.0, 0.5, 0.2]))
     points = np.random.default_rng(0).uniform((-10, -15), (60, 15), (500, 2))
     riding = drivable.clearances(space.around(ego(5.0, at=here)), points)
     anew = drivable.clearances(build_grid(lanelets, here, None, VehicleConfig()), points)
@@ -241,11 +241,11 @@ def test_a_car_off_the_map_is_told_so(lanelets, driven):
         for _ in range(2):
             try:
                 space.around(ego(5.0, at=poses[0] + shift))
-                said = None
+                message = None
             except BadMessage as fault:
-                said = str(fault)
-        assert (said is None) == (words is None)
-        assert words is None or words in said
+                message = str(fault)
+        assert (message is None) == (words is None)
+        assert words is None or words in message
 
 
 def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_not(driven):
@@ -257,14 +257,14 @@ def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_no
     x, y, yaw = poses[0]
     from messages import route
 
-    found = []
+    has_drivable = []
     for k, shift in ((1, 0.0), (2, 0.0), (3, 9e4), (4, 9e4)):
         begin = x + shift
         inputs.put("route", route([(begin, y), (begin + 50 * np.cos(yaw), y + 50 * np.sin(yaw))]), 0)
         inputs.put("odometry", odometry(0.1 * k, x=x + shift, y=y, yaw=yaw, speed=0.0), ns(0.1 * k))
-        found.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
+        has_drivable.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
         inputs.wait_idle()
-    assert found == [False, True, False, False]
+    assert has_drivable == [False, True, False, False]
     (status,) = [status for status in inputs.statuses(ns(0.4)) if status.name == "drivable"]
     assert status.level is Level.WARN
     assert "has no road near the car: check inputs.lanelet_map" in status.message

@@ -60,8 +60,8 @@ def setup_packages():
     """The apt packages that tools/setup asks for."""
     text = (ROOT / "tools/setup").read_text()
     pairs = re.findall(r"^for pair in (.+); do$", text, re.MULTILINE)
-    found = {pair.split(":")[1] for pair in " ".join(pairs).split()}
-    return found | set(re.findall(r'missing="\$missing ([\w-]+)"', text))
+    packages = {pair.split(":")[1] for pair in " ".join(pairs).split()}
+    return packages | set(re.findall(r'missing="\$missing ([\w-]+)"', text))
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -200,10 +200,10 @@ def test_the_lock_for_humble_holds_what_setup_cfg_requires_of_python_3_10():
     locked = dict(re.findall(r"^([\w-]+)==([^\s;\\]+)", HUMBLE_LOCK, re.MULTILINE))
     sections = [SETUP_CFG["options"]["install_requires"], SETUP_CFG["options.extras_require"]["sim"]]
     for line in filter(None, "\n".join(sections).split("\n")):
-        wanted = Requirement(line)
-        if wanted.marker is None or wanted.marker.evaluate({"python_version": "3.10"}):
-            pinned = locked[wanted.name.lower()]
-            assert wanted.specifier.contains(pinned), f"{line}, locked {pinned}"
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"python_version": "3.10"}):
+            pinned = locked[requirement.name.lower()]
+            assert requirement.specifier.contains(pinned), f"{line}, locked {pinned}"
     assert Requirement("numpy<2").specifier.contains(locked["numpy"])  # that of the messages that apt installs
 
 
@@ -241,8 +241,8 @@ def test_the_newest_entry_of_the_change_log_is_the_version_of_the_package():
 
 def test_setup_py_tells_the_version_of_package_xml():
     command = [sys.executable, "setup.py", "--version"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.split()[-1] == MANIFEST.findtext("version")
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert completed.stdout.split()[-1] == MANIFEST.findtext("version")
 
 
 def test_the_launch_files_find_what_reads_them():

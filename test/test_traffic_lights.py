@@ -27,8 +27,8 @@ from light_inputs import (  # noqa: F401 (fixtures)
     groups,
     lamp,
     map_writer,
-    seen_at,
-    state_seen,
+    snapshot_at,
+    state_at,
 )
 from light_maps import APPROACH, JUNCTION, STOP_X_M, TURNING
 from map_archives import archive, map_message
@@ -112,7 +112,7 @@ def test_a_light_without_a_stop_line_holds_at_the_start_of_its_lanelet(write_map
     assert status.level is Level.WARN
     assert "2 lights of the map have no stop line" in status.message
     assert status.values["lights_without_stop_line"] == "2"
-    assert state_seen(inputs, 1.0) is RED
+    assert state_at(inputs, 1.0) is RED
 
 
 def test_lights_are_the_same_from_the_file_and_from_autowares_topic(write_map):
@@ -144,7 +144,7 @@ def test_packed_lights_come_back_and_rows_that_do_not_fit_are_refused(write_map)
 def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(write_map):
     inputs = car(write_map())
     inputs.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
-    scene = seen_at(inputs, 1.1).observation
+    scene = snapshot_at(inputs, 1.1).observation
     assert scene.traffic_lights.ids.tolist() == scene.stop_lines.light_ids.tolist() == [JUNCTION]
     assert scene.traffic_lights.states.tolist() == [RED]
     np.testing.assert_allclose(scene.stop_lines.ends, [[[38.0, 1.75], [38.0, -1.75]]], atol=1e-6)
@@ -154,12 +154,12 @@ def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(
 def test_along_a_path_the_lanelets_that_follow_it_count(write_map):
     inputs = car(write_map(), path=True)
     inputs.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
-    scene = seen_at(inputs, 1.0).observation
+    scene = snapshot_at(inputs, 1.0).observation
     states = dict(zip(scene.traffic_lights.ids.tolist(), scene.traffic_lights.states.tolist(), strict=True))
     assert states[JUNCTION] == RED
     assert len(scene.stop_lines.ends) == len(states)  # one entry for each lanelet that shares the line
     inputs.put("route", route([(float(x), 60.0) for x in range(5, 281)]), 0)
-    assert len(seen_at(inputs, 1.1).observation.stop_lines.ends) == 0
+    assert len(snapshot_at(inputs, 1.1).observation.stop_lines.ends) == 0
 
 
 def test_of_two_turns_behind_one_stop_line_the_light_of_the_routes_own_counts():
@@ -174,16 +174,16 @@ def test_of_two_turns_behind_one_stop_line_the_light_of_the_routes_own_counts():
 
 def test_without_a_message_or_a_map_lights_are_unknown(write_map):
     inputs = car(write_map())
-    scene = seen_at(inputs, 1.0).observation
+    scene = snapshot_at(inputs, 1.0).observation
     assert (scene.traffic_lights, scene.stop_lines) == (None, None)
     assert not small(inputs__route_type="path").uses_lights
     by_topic = Inputs(small(inputs__route_type="lanelet", inputs__objects_type="none", cameras__required=False))
     by_topic.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    assert seen_at(by_topic, 1.0).observation is None  # no route without a map
+    assert snapshot_at(by_topic, 1.0).observation is None  # no route without a map
     by_topic.put("map", map_message(archive(write_map())), 0)
     by_topic.put("route", route_message(*WHOLE_ROUTE), 0)
     by_topic.wait_idle()
-    assert state_seen(by_topic, 1.1) is RED
+    assert state_at(by_topic, 1.1) is RED
 
 
 def test_a_map_without_lights_needs_no_messages_and_one_with_lights_says_that_they_are_missing(write_map):
@@ -203,9 +203,9 @@ def test_vector_planners_get_the_lights_of_their_lanes(write_map):
         )
     )
     inputs.put("route", route_message(*WHOLE_ROUTE), 0)
-    assert not seen_at(inputs, 0.9).observation.lanes.lights.any()
+    assert not snapshot_at(inputs, 0.9).observation.lanes.lights.any()
     inputs.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
-    scene = seen_at(inputs, 1.0).observation
+    scene = snapshot_at(inputs, 1.0).observation
     assert sorted(scene.lanes.lights[scene.lanes.valid]) == sorted([RED, GREEN, *[0] * (scene.lanes.valid.sum() - 2)])
     assert (scene.route_lanes.lights == RED).sum() == 1
 
@@ -218,9 +218,9 @@ def test_a_state_is_kept_while_messages_lack_its_group_and_no_longer_than_allowe
     inputs.put("lights", groups(1.0, lamp(GREEN)), ns(1.0))
     for seconds in (1.1, 1.2, 1.4):
         inputs.put("lights", groups(seconds), ns(seconds))
-        assert state_seen(inputs, seconds) is GREEN
+        assert state_at(inputs, seconds) is GREEN
     inputs.put("lights", groups(1.6), ns(1.6))
-    assert state_seen(inputs, 1.6) is UNKNOWN
+    assert state_at(inputs, 1.6) is UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_an_old_state_is_unknown_and_an_old_red_stays_red_where_the_car_has_to_s
 ):
     inputs = car(write_map(), lights__unknown=unknown, lights__unknown_after_red=after_red)
     inputs.put("lights", groups(1.0, lamp(last)), ns(1.0))
-    assert state_seen(inputs, 1.9) is last
-    assert state_seen(inputs, 2.1) is becomes
-    assert seen_at(inputs, 2.2).observation.lights_age_s == pytest.approx(1.2)
+    assert state_at(inputs, 1.9) is last
+    assert state_at(inputs, 2.1) is becomes
+    assert snapshot_at(inputs, 2.2).observation.lights_age_s == pytest.approx(1.2)
     status = {line.name: line for line in inputs.statuses(ns(2.2))}["traffic_lights"]
     assert status.level is Level.WARN
     assert "newest is 1.20 s old, allowed 1.00 s" in status.message
@@ -256,34 +256,34 @@ def test_a_light_that_is_recognised_in_every_other_message_keeps_its_state(write
     inputs = car(write_map())
     for k in range(10):
         inputs.put("lights", groups(1.0 + 0.1 * k, lamp(state if k % 2 == 0 else UNKNOWN)), ns(1.0 + 0.1 * k))
-        assert state_seen(inputs, 1.0 + 0.1 * k) is state
+        assert state_at(inputs, 1.0 + 0.1 * k) is state
 
 
 def test_a_light_that_turns_green_is_green_at_once(write_map):
     inputs = car(write_map())
     inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     inputs.put("lights", groups(1.1, lamp(GREEN)), ns(1.1))
-    assert state_seen(inputs, 1.1) is GREEN
+    assert state_at(inputs, 1.1) is GREEN
 
 
 def test_every_message_counts_also_those_between_two_plans(write_map):
     inputs = car(write_map())
     inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     inputs.put("lights", groups(1.05), ns(1.05))
-    assert state_seen(inputs, 1.1) is RED
+    assert state_at(inputs, 1.1) is RED
 
 
 def test_a_restart_forgets_the_lights(write_map):
     inputs = car(write_map())
     inputs.put("lights", groups(100.0, lamp(RED)), ns(100.0))
-    assert state_seen(inputs, 100.0) is RED
-    assert seen_at(inputs, 1.0).observation.traffic_lights is None
+    assert state_at(inputs, 100.0) is RED
+    assert snapshot_at(inputs, 1.0).observation.traffic_lights is None
 
 
 def test_a_state_from_the_future_is_not_believed(write_map):
     inputs = car(write_map())
     inputs.put("lights", groups(5.0, lamp(GREEN)), ns(1.0))
-    assert state_seen(inputs, 1.0) is UNKNOWN
+    assert state_at(inputs, 1.0) is UNKNOWN
     status = {line.name: line for line in inputs.statuses(ns(1.0))}["traffic_lights"]
     assert "in the future" in status.message
 
@@ -305,7 +305,7 @@ def test_bytes_that_are_no_lights_are_refused_with_a_sentence(write_map):
     data = bytes(serialize_message(groups(1.0, lamp(RED))))
     assert inputs.receive("lights", data, ns(1.0)) == ns(1.0)
     assert inputs.receive("lights", data[:21], ns(1.1)) is None
-    assert state_seen(inputs, 1.1) is RED
+    assert state_at(inputs, 1.1) is RED
     status = {line.name: line for line in inputs.statuses(ns(1.1))}["traffic_lights"]
     assert "1 messages refused" in status.message
 
@@ -335,7 +335,7 @@ def limit_at(scene, x):
 
 
 def test_limits_along_the_route_are_those_of_the_map_and_where_it_has_none_the_setting(write_map):
-    scene = seen_at(car(write_map(), speed_limit_mps=10.0), 1.0).observation
+    scene = snapshot_at(car(write_map(), speed_limit_mps=10.0), 1.0).observation
     assert limit_at(scene, 20.0) == pytest.approx(50 / 3.6)
     assert limit_at(scene, 50.0) == 10.0  # inside the junction
     assert limit_at(scene, 80.0) == pytest.approx(30 / 3.6)
@@ -345,13 +345,13 @@ def test_limits_along_the_route_are_those_of_the_map_and_where_it_has_none_the_s
 @pytest.mark.parametrize("path", [False, True])
 def test_the_operators_limit_holds_everywhere_and_zero_means_stop(write_map, path):
     inputs = car(write_map(), path=path, speed_limit_mps=12.0)
-    assert (seen_at(inputs, 1.0).observation.route_limits_mps > 5.0).all()
+    assert (snapshot_at(inputs, 1.0).observation.route_limits_mps > 5.0).all()
     inputs.put("max_velocity", VelocityLimit(max_velocity=4.0), 0)
-    scene = seen_at(inputs, 1.1).observation
+    scene = snapshot_at(inputs, 1.1).observation
     assert (scene.route_limits_mps == 4.0).all()
     assert scene.speed_limit_mps == 4.0
     inputs.put("max_velocity", VelocityLimit(max_velocity=0.0), 0)
-    scene = seen_at(inputs, 1.2).observation
+    scene = snapshot_at(inputs, 1.2).observation
     assert (scene.route_limits_mps == 0.0).all()
     assert scene.speed_limit_mps == 0.5  # planners divide by it
     status = {line.name: line for line in inputs.statuses(ns(1.2))}["max_velocity"]
@@ -363,7 +363,7 @@ def test_a_limit_that_is_none_is_refused_and_the_one_before_it_stays(write_map, 
     inputs = car(write_map())
     inputs.put("max_velocity", VelocityLimit(max_velocity=3.0), ns(1.0))
     inputs.put("max_velocity", VelocityLimit(max_velocity=value), ns(1.0))
-    assert (seen_at(inputs, 1.0).observation.route_limits_mps == 3.0).all()
+    assert (snapshot_at(inputs, 1.0).observation.route_limits_mps == 3.0).all()
     status = {line.name: line for line in inputs.statuses(ns(1.0))}["max_velocity"]
     assert status.level is Level.WARN
     assert f"a limit of {value:g} m/s cannot be used: publish 0 (stop) or more" in status.message
@@ -372,8 +372,8 @@ def test_a_limit_that_is_none_is_refused_and_the_one_before_it_stays(write_map, 
 @pytest.mark.parametrize("path", [False, True])
 def test_the_route_ends_where_its_goal_is_in_reach(write_map, path):
     inputs = car(write_map(), path=path)
-    assert not seen_at(inputs, 1.0, x=10.0).observation.route_ends
-    scene = seen_at(inputs, 1.1, x=100.0).observation
+    assert not snapshot_at(inputs, 1.0, x=10.0).observation.route_ends
+    scene = snapshot_at(inputs, 1.1, x=100.0).observation
     assert scene.route_ends
     assert scene.route[-1, 0] == pytest.approx(180.0, abs=0.1)
 
@@ -381,14 +381,14 @@ def test_the_route_ends_where_its_goal_is_in_reach(write_map, path):
 @pytest.mark.parametrize("path", [False, True])
 def test_a_car_past_its_goal_asks_for_a_new_one(write_map, path):
     inputs = car(write_map(), path=path)
-    assert seen_at(inputs, 1.0, x=281.5).observation is not None
-    snapshot = seen_at(inputs, 1.1, x=283.0)
+    assert snapshot_at(inputs, 1.0, x=281.5).observation is not None
+    snapshot = snapshot_at(inputs, 1.1, x=283.0)
     assert snapshot.observation is None
     assert snapshot.problems == (
         "route: the car is 3.0 m past the end of its route, at most 2 m are allowed: set a new goal",
     )
     assert snapshot.ego is not None  # enough for a stop plan
-    assert seen_at(inputs, 1.2, x=279.0).observation is not None
+    assert snapshot_at(inputs, 1.2, x=279.0).observation is not None
 
 
 def test_a_lanelet_route_of_almost_20000_items_is_driven_and_a_longer_one_leaves_it_in_force(write_map):
@@ -404,9 +404,9 @@ def test_a_lanelet_route_of_almost_20000_items_is_driven_and_a_longer_one_leaves
 
     inputs = car(write_map())
     assert inputs.receive("route", with_lanelets(19_999), ns(1.0)) is not None
-    assert seen_at(inputs, 1.0).observation is not None
+    assert snapshot_at(inputs, 1.0).observation is not None
     assert inputs.receive("route", with_lanelets(20_001), ns(1.1)) is None
-    assert seen_at(inputs, 1.1).observation is not None
+    assert snapshot_at(inputs, 1.1).observation is not None
     status = {line.name: line for line in inputs.statuses(ns(1.1))}["route"]
     assert status.level is Level.WARN
     assert "a message of at least 20001 items is not read, at most 20000 are" in status.message
