@@ -241,13 +241,13 @@ def test_beside_a_long_truck_the_line_between_decides_not_the_distance(town):
     assert difference(alone, both)[row - 3 : row + 3, column - 3 : column + 3].max() == 0
 
 
-@pytest.mark.parametrize("place", [(-15.0, 0.0), (-1.0, 9.0), (-6.0, -3.0)])
+@pytest.mark.parametrize("position", [(-15.0, 0.0), (-1.0, 9.0), (-6.0, -3.0)])
 def test_what_is_behind_the_camera_changes_nothing(town, position):
     behind = actors((Shape.TRUCK, *position, 0.0))
     assert difference(rendered(town), rendered(town, behind)).max() == 0
 
 
-@pytest.mark.parametrize("place", [(2.0, 3.2), (4.5, 0.0), (0.5, -3.0), (1.0, 2.6)])
+@pytest.mark.parametrize("position", [(2.0, 3.2), (4.5, 0.0), (0.5, -3.0), (1.0, 2.6)])
 def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, position):
     """A bus alongside covers one connected stretch of a side image, up to its border."""
     for name in ("front_left", "front", "front_right"):

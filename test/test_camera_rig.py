@@ -193,7 +193,7 @@ def test_each_camera_of_the_network_takes_the_source_that_covers_most_of_it():
     assert views[1].moved_m == pytest.approx(np.hypot(0.85, 0.70), abs=0.01)
 
 
-def test_of_two_that_cover_it_all_the_one_that_looks_there_is_taken():
+def test_of_two_cameras_that_cover_a_view_the_one_aligned_with_it_is_selected():
     wide = ideal(looking("wide", 30.0, focal_px=120.0))
     straight = ideal(looking("straight", 1.0))
     for order in ([wide, straight], [straight, wide]):

@@ -73,7 +73,7 @@ def test_a_calibration_that_cannot_be_used_is_one_sentence(fields, sentence):
     assert snapshot.problems == (sentence,)
 
 
-def test_a_camera_info_for_another_size_of_the_same_shape_is_scaled_and_said():
+def test_a_camera_info_for_another_size_of_the_same_shape_is_scaled_with_a_warning():
     inputs = inputs_of(own(), settings=raw_settings())
     snapshot = send(inputs, {name: np.full((720, 1280, 3), 90, np.uint8) for name in NAMES})
     assert snapshot.observation is not None
@@ -101,7 +101,7 @@ def test_a_rig_that_covers_nothing_is_one_sentence(optional):
     assert sentence.startswith("camera rig: no image for any of the network's cameras front_left, front, front_right")
 
 
-def test_a_fisheye_beyond_180_degrees_is_used_up_to_there_and_said():
+def test_a_fisheye_beyond_180_degrees_is_used_up_to_there_with_a_warning():
     cameras = own()
     info = changed_info(distortion_model="equidistant", d=[0.0] * 4)
     info.k = np.array([150.0, 0.0, 320.0, 0.0, 150.0, 180.0, 0.0, 0.0, 1.0])  # 320 px are 122 degrees

@@ -54,7 +54,7 @@ def test_a_drive_follows_from_its_seed(drives):
     np.testing.assert_array_equal(again.log.states, drives[0].log.states[: len(again.log.states)])
 
 
-def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
+def test_a_planner_with_cameras_gets_two_instants_half_a_second_apart():
     with World(WorldOptions(seed=1)) as world:
         eyes = closed_loop.CameraHistory(world, SMALL)
         start_ns = world.stamp_ns
@@ -67,7 +67,7 @@ def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
 
 
 @pytest.mark.parametrize("kind", ["none", "grid"])
-def test_a_planner_is_told_the_road_where_the_settings_say_so(kind, monkeypatch):
+def test_a_planner_gets_the_road_where_the_settings_require_it(kind, monkeypatch):
     grids = []
 
     class Listening(closed_loop.Engine):
@@ -212,7 +212,7 @@ def test_the_command_writes_the_numbers_of_its_table_and_the_page_of_its_worst_i
     assert "constant_velocity" in capsys.readouterr().out
 
 
-def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
+def test_a_drive_that_is_impossible_is_refused_in_one_sentence(capsys, monkeypatch):
     assert command("--planner", "nobody", "--seeds", 1, "--duration", 1) == 2
     assert "planner is 'nobody'" in capsys.readouterr().err.replace("\n", " ")
     with monkeypatch.context() as without:

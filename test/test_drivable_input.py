@@ -165,7 +165,7 @@ def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, 
     assert str(report.plan.check).endswith("unchecked: no drivable space")
 
 
-def test_the_topic_is_there_when_it_is_asked_for():
+def test_the_topic_is_subscribed_when_the_settings_require_it():
     assert "drivable" not in [topic.key for topic in topics.inputs(small())]
     (topic,) = [t for t in topics.inputs(small(inputs__drivable_type="grid")) if t.key == "drivable"]
     assert (topic.type, topic.required) == ("nav_msgs/msg/OccupancyGrid", False)
@@ -221,7 +221,7 @@ def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
     assert recorded_world.drivable_grids(None, VehicleConfig())(frame(0.0, (1.0,))) is None
 
 
-def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
+def test_a_reused_grid_equals_a_new_one(lanelets, driven):
     poses, _ = driven
     space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
     first_pose = poses[len(poses) // 2]
@@ -234,7 +234,7 @@ def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
     np.testing.assert_allclose(riding, anew, atol=0.3)
 
 
-def test_a_car_off_the_map_is_told_so(lanelets, driven):
+def test_a_car_off_the_map_is_refused_with_the_reason(lanelets, driven):
     poses, _ = driven
     for shift, words in ((np.array([5e4, 0, 0]), "has no road near the car"), (np.array([0, 0, 0]), None)):
         space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
@@ -248,7 +248,7 @@ def test_a_car_off_the_map_is_told_so(lanelets, driven):
         assert words is None or words in message
 
 
-def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_not(driven):
+def test_with_a_map_there_is_a_drivable_grid_near_it_and_none_off_it(driven):
     from lanelet_maps import MAP
 
     poses, _ = driven

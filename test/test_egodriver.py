@@ -54,7 +54,7 @@ def three_cameras(width=640, height=360):
 
 
 @pytest.mark.parametrize("heading", [-3.0, -0.4, 0.0, 2.2])
-def test_poses_and_plans_survive_the_way_to_the_contract_and_back(heading):
+def test_poses_and_plans_survive_the_conversion_to_the_contract_and_back(heading):
     pose = Pose.from_xyz_yaw(120.5, -33.25, 4.0, heading)
     np.testing.assert_allclose(convert.planar(pose), [120.5, -33.25, heading], atol=1e-9)
     plan = Trajectory(np.stack([np.arange(1.0, 41.0), 0.1 * np.arange(40), 0.02 * np.arange(40)], axis=1), 0.1)
@@ -255,7 +255,7 @@ def refused(call, *words):
     return fault.value.code(), fault.value.details()
 
 
-def test_sessions_have_a_limit_that_is_told():
+def test_sessions_have_a_limit_that_is_reported():
     driver = serve.make_driver(FOLLOWER, DEADLINE_S)
     with stub_of(driver) as (stub, _):
         for number in range(service.SESSIONS_MAX):
@@ -353,7 +353,7 @@ def test_the_numbers_of_a_server_are_written_when_it_ends(tmp_path, monkeypatch,
     assert "served by route_follower" in capsys.readouterr().out
 
 
-def test_the_command_says_what_it_needs(capsys):
+def test_the_command_names_what_it_needs(capsys):
     assert __main__.run(["serve"]) == 2
     assert "give --egodriver" in capsys.readouterr().err
     assert __main__.run(["serve", "--egodriver", "--planner", "reflexdiffusion"]) == 2

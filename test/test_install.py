@@ -72,7 +72,7 @@ def test_there_is_an_image_with_ros_and_one_without():
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.name)
-def test_images_are_made_of_official_ones_by_known_instructions(file):
+def test_images_are_built_from_official_ones_by_allowed_instructions(file):
     assert instructions(file)[0].name == "FROM"
     assert {each.name for each in instructions(file)} <= INSTRUCTIONS
     stages = set()
@@ -150,7 +150,7 @@ def test_the_development_container_is_the_stage_without_the_clone():
 # --- a machine without the libraries of SUMO -------------------------------------------------------------------------
 
 
-def test_a_machine_without_opengl_says_which_packages_to_install(monkeypatch):
+def test_without_opengl_the_error_names_the_packages_to_install(monkeypatch):
     """An import that fails for a shared library is not a missing module."""
 
     def lacks_opengl(name):
@@ -239,7 +239,7 @@ def test_the_newest_entry_of_the_change_log_is_the_version_of_the_package():
     assert [len(block.bullets) > 5 for block in log.get_content_of_version(versions[0])] == [True]
 
 
-def test_setup_py_tells_the_version_of_package_xml():
+def test_setup_py_has_the_version_of_package_xml():
     command = [sys.executable, "setup.py", "--version"]
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert completed.stdout.split()[-1] == MANIFEST.findtext("version")

@@ -143,7 +143,7 @@ def test_the_limits_of_a_worlds_route_are_those_of_its_roads(world):
     assert not observation.route_ends  # it goes on for kilometres
 
 
-def test_the_node_knows_the_lanes_of_the_world_and_of_its_route(world):
+def test_the_node_has_the_lanes_of_the_world_and_of_its_route(world):
     received, true = observed(world), world.observation(vectors=True)
     assert received.lanes.valid.sum() == true.lanes.valid.sum()
     assert gaps_m(received.lanes, true.lanes).max() < 0.3

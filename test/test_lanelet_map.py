@@ -192,7 +192,7 @@ def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
         assert np.abs(geometry.project(record.route, drive()[1])[1]).max() < 0.25  # the report draws it
 
 
-def test_lanes_lead_the_way_that_lanelet2_reads_from_good_degrees():
+def test_lanes_lead_in_the_direction_that_lanelet2_reads_from_good_degrees():
     origin = {"lanelet_origin_lat": 35.247, "lanelet_origin_lon": 139.911}
     the_map = load_map(settings(**origin))
     projector = lanelet2.projection.UtmProjector(lanelet2.io.Origin(*origin.values()))

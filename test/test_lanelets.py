@@ -47,7 +47,7 @@ def road_map(name):
 
 
 @pytest.mark.parametrize("name", LONGEST_M)
-def test_a_car_can_drive_far_on_a_drawn_map(name):
+def test_a_car_can_drive_3_km_on_a_lanelet2_map(name):
     network = road_map(name)
     starts = list(network.edges_after)
     walks = [
@@ -59,7 +59,7 @@ def test_a_car_can_drive_far_on_a_drawn_map(name):
 
 
 @pytest.mark.parametrize("name", LONGEST_M)
-def test_drawn_lanes_join_and_lie_on_the_road(name):
+def test_lanes_of_a_lanelet2_map_join_and_lie_on_the_road(name):
     network = road_map(name)
     space = shapely.union_all([*network.roads.values(), *network.junctions.values()]).buffer(0.2)
     shapely.prepare(space)
@@ -70,7 +70,7 @@ def test_drawn_lanes_join_and_lie_on_the_road(name):
             assert np.hypot(*gap) < 1.5, (lane.sumo_id, network.lanes[after].sumo_id)
 
 
-def test_lanes_lie_where_they_were_drawn():
+def test_lanes_lie_where_the_map_has_them():
     points = []
     for node in ElementTree.parse(CARGO).getroot().iter("node"):
         tags = {tag.get("k"): tag.get("v") for tag in node.iter("tag")}
@@ -81,7 +81,7 @@ def test_lanes_lie_where_they_were_drawn():
     assert np.median(shapely.distance(shapely.MultiPoint(points), shapely.points(lines[::10]))) < 4.0
 
 
-def test_what_was_drawn_for_people_is_kept():
+def test_crossings_and_walkways_of_the_map_remain():
     network = road_map("kashiwa_54SVE036736")
     assert len(network.crossings) == 4
     assert len(network.walkways) == 2

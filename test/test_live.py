@@ -57,7 +57,7 @@ def as_json(live):
     return json.loads(json.dumps(live_view.state(live, VehicleConfig(), TokenLayout()), allow_nan=False))
 
 
-def test_before_anything_is_heard_the_page_has_gaps_and_no_errors():
+def test_before_the_first_message_the_page_has_gaps_and_no_errors():
     empty = as_json(LiveState("", {}, {}, {}, {}, (), (), None, 0.0, 0))
     assert empty["plan"] is None
     assert empty["status"] is None
@@ -151,7 +151,7 @@ def test_road_users_and_route_are_those_near_the_ego():
     assert xs.max() <= 50 + live_view.ROUTE_RANGE_M
 
 
-def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():
+def test_cameras_are_listed_left_to_right_with_their_lens_where_it_has_arrived():
     image = CameraJpeg(10 * SECOND_NS, b"", "front_optical")
     mounts = convert.static_transforms(tf_static())
     frames = {name: next(frame for frame in mounts if frame.startswith(name + "_opt")) for name in CAMERAS}
@@ -175,7 +175,7 @@ def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():
         ("/sensing/camera/front/camera_info", "front"),
     ],
 )
-def test_a_camera_is_called_as_its_topic_says(topic, name):
+def test_a_camera_is_named_after_its_topic(topic, name):
     assert camera_name(topic) == name
 
 
@@ -252,7 +252,7 @@ def until(page, condition, timeout_s=30.0):
 
 
 @pytest.mark.dds
-def test_every_endpoint_answers_with_what_the_node_sees_and_says(tmp_path):
+def test_every_endpoint_answers_with_inputs_and_outputs_of_the_node(tmp_path):
     with drive_page(tmp_path) as page:
         assert page.server_address[0] == "127.0.0.1"
         kind, body = fetched(page.url)
@@ -319,7 +319,7 @@ def answer(port, path):
 
 
 @pytest.mark.dds
-def test_a_stamp_that_is_none_is_not_found_and_the_connection_stays(capfd):
+def test_an_invalid_stamp_is_status_404_and_the_connection_stays(capfd):
     wrong = [b"\xb2", b"\xb9.jpg", b"%B2", b"9" * 5000, b"9" * 5000 + b".jpg", b"-1", b"1_0", b".jpg", b"1.jpg.jpg"]
     with live.serve(0, VehicleConfig()) as page:
         port = page.server_address[1]
@@ -332,7 +332,7 @@ SENT = ((PlannerStatus, "status"), (AutowareTrajectory, "trajectory"))
 
 
 @pytest.mark.dds
-def test_of_two_planners_the_one_that_is_asked_for_is_shown_and_the_others_trajectory_beside_it():
+def test_of_two_planners_the_requested_one_is_displayed_with_the_trajectory_of_the_other():
     """Shadow mode: the car follows another node."""
     context = new_context()
     nodes = [Node("reflectdrive", namespace=name, context=context) for name in ("/first", "/shadow")]
@@ -468,7 +468,7 @@ def test_clients_that_read_nothing_or_are_too_many_do_not_keep_others_out_for_lo
 
 
 @pytest.mark.dds
-def test_a_port_in_use_is_said(tmp_path, capsys):
+def test_a_port_in_use_is_one_sentence(tmp_path, capsys):
     with live.serve(0, VehicleConfig()) as page:
         port = str(page.server_address[1])
         assert live.main(["--port", port]) == 2
@@ -477,7 +477,7 @@ def test_a_port_in_use_is_said(tmp_path, capsys):
     assert capsys.readouterr().err.strip().splitlines() == [f"live: {sentence}", sentence]
 
 
-def test_a_domain_that_dds_does_not_have_is_said(capsys, monkeypatch):
+def test_a_domain_that_dds_does_not_have_is_one_sentence(capsys, monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "abc")
     assert live.main([]) == 2
     assert capsys.readouterr().err == "live: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232\n"

@@ -53,7 +53,7 @@ def test_lanes_keep_to_the_right_and_lie_on_the_surface_with_its_shoulders(eight
     assert not space.contains(shapely.Point(10.0, 4.7))
 
 
-def test_limits_are_those_of_the_road_and_at_most_what_is_asked_for(tmp_path, eight):
+def test_limits_are_those_of_the_road_and_at_most_the_requested_one(tmp_path, eight):
     def limits(road_map):
         return {round(lane.lane.speed_limit_mps, 1) for lane in road_map.lanes.values() if not lane.across_junction}
 
@@ -176,7 +176,7 @@ def test_the_margin_of_a_line_is_negative_off_the_road():
     assert opendrive.road_margin_m(road, np.array([[2.0, 1.0], [8.0, -1.5]])) == pytest.approx(-1.5)
 
 
-def test_cars_on_a_bridge_are_not_in_the_way_of_a_car_below(eight):
+def test_cars_on_a_bridge_are_not_ahead_of_a_car_below(eight):
     keys = {lane.edge: key for key, lane in eight.lanes.items() if not lane.across_junction}
     below = next(edge for edge, key in keys.items() if abs(eight.lanes[key].lane.centerline[:, 1]).max() < 3.0)
     above = next(edge for edge, key in keys.items() if abs(eight.lanes[key].lane.centerline[:, 0]).max() < 3.0)

@@ -16,7 +16,7 @@ CARGO = (Path(__file__).parent / "data" / "lanelet2_maps" / "cargo_transport_map
 DEGREES_ONLY = re.sub(r'<tag k="local_[xy]" v="[^"]*"/>', "", CARGO)
 
 
-def test_a_good_map_is_told_by_its_nodes(tmp_path):
+def test_a_good_map_is_summarised_by_its_nodes(tmp_path):
     (tmp_path / "map.osm").write_text(CARGO)
     nodes = check_osm(tmp_path / "map.osm")
     assert (nodes.count, nodes.has_local_coordinates) == (CARGO.count("<node "), True)

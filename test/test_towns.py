@@ -107,7 +107,7 @@ def test_a_car_that_follows_any_lane_stays_on_the_road(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_way_across_a_junction_is_too_tight_to_steer(seed):
+def test_no_path_across_a_junction_is_too_tight_to_steer(seed):
     least_m = CAR.wheel_base_m / np.tan(CAR.max_steering_rad)
     for keys in joints(town(seed)):
         headings = np.unwrap(rear_axle_along(town(seed), keys)[:, 2])
@@ -196,7 +196,7 @@ def test_only_winding_roads_are_uncomfortable_at_the_limit(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_turn_is_one_of_several_ways_on(seed):
+def test_a_turn_is_one_of_several_continuations(seed):
     lanes, after = town(seed).lanes, town(seed).edges_after
     for keys in joints(town(seed)):
         if lanes[keys[1]].turn in (Turn.LEFT, Turn.RIGHT):
@@ -376,7 +376,7 @@ def test_a_network_with_hardly_a_road_has_no_drivable_route(tmp_path):
         sumo_network.convert_network("lonely", plain, tmp_path, ())
 
 
-def test_what_netconvert_refuses_is_said_in_its_words(tmp_path):
+def test_an_error_of_netconvert_is_reported_verbatim(tmp_path):
     with pytest.raises(RoadError, match="odd cannot be converted to a SUMO network: netconvert failed: "):
         sumo_network.convert_network("odd", {"nodes": "<node"}, tmp_path, ())
     assert not list(tmp_path.iterdir())
@@ -435,7 +435,7 @@ def test_a_town_is_written_into_its_folder_whatever_its_name(name, tmp_path):
     assert road_map.net_file.parent == folder
 
 
-def test_a_machine_without_sumo_says_what_to_install(monkeypatch):
+def test_without_sumo_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setattr(sumo, "find_home", lambda: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(

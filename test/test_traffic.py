@@ -218,7 +218,7 @@ def test_a_snapshot_leaves_out_the_ego(log, drivers):
     assert others.lamps.shape == (len(log.road_map.signals),)
 
 
-def test_the_route_that_is_told_is_driven(town, monkeypatch):
+def test_the_logged_route_is_driven(town, monkeypatch):
     """Routes begin so short that they are made longer on the way."""
     monkeypatch.setattr(demand, "ROUTE_M", 300.0)
     log = record(town, 2, 70.0, warm_up_s=5.0, density=0.3)
@@ -266,7 +266,7 @@ def test_the_same_seed_is_the_same_traffic_in_a_fresh_process(log, tmp_path):
     assert done.stdout.splitlines()[-1] == here["fingerprint"](tmp_path / "here")
 
 
-def test_between_two_looks_a_body_speeds_up_evenly_and_who_stands_or_is_away_stays_so():
+def test_between_two_steps_a_body_accelerates_evenly_and_one_that_stands_or_is_absent_stays_so():
     speeds = np.array([[4.0, 0.0, 3.0], [4.4, 0.0, 3.0], [4.8, 0.0, 3.0], [5.2, 0.0, 3.0]])
     poses = np.zeros((4, 3, 3))
     poses[:, 0, 0] = np.cumsum(0.2 * speeds[:, 0])
@@ -325,7 +325,7 @@ def test_a_follower_stops_behind_the_ego(live, town):
     assert live.roster.ids[leader] not in live.snapshot().actors.ids  # made room
 
 
-def test_the_ego_goes_where_it_is_told_and_stays(live, town):
+def test_the_ego_moves_to_its_pose_and_stays(live, town):
     for _ in range(20):
         live.step()
     key = next(key for key, lane in town.lanes.items() if lane.across_junction is None and lane.lane.successors)

@@ -246,7 +246,7 @@ def test_an_old_state_is_unknown_and_an_old_red_stays_red_where_the_car_has_to_s
     assert "newest is 1.20 s old, allowed 1.00 s" in status.message
 
 
-def test_a_policy_after_red_that_the_planner_could_not_tell_from_unknown_is_refused():
+def test_a_policy_after_red_that_equals_the_one_of_unknown_is_refused():
     with pytest.raises(ConfigError, match="unknown_after_red is 'pass', expected stop or 'caution'"):
         override_dotted(Config(), {"lights.unknown_after_red": "pass"})
 

@@ -278,7 +278,7 @@ def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path
     np.testing.assert_array_equal(by_topic[0].route, by_file.route)
 
 
-def test_plans_are_scored_against_the_bags_map_whatever_the_planner_asked_for(bag):
+def test_plans_are_scored_against_the_bags_map_whatever_the_planner_reads(bag):
     with BagReader(bag) as reader:
         part = recorded_world.BagSlice(reader, known_sources(reader))
         vector_map = recorded_world.find_map(part, small())

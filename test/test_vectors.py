@@ -76,7 +76,7 @@ def straight_lane(length_m, y=0.0, limit_mps=None, width_m=3.0):
     return Lane(line, (shapely.LineString(line).buffer(width_m / 2, cap_style="flat"),), (), (), (), limit_mps)
 
 
-def test_long_lanes_are_cut_and_padding_is_told_from_lanes():
+def test_long_lanes_are_cut_and_padding_is_not_valid():
     segments = LaneSegments.of(
         {7: straight_lane(2.2 * SEGMENT_M, limit_mps=8.0), 9: straight_lane(20.0, 4.0), 3: straight_lane(0.1)}
     )
@@ -91,7 +91,7 @@ def test_long_lanes_are_cut_and_padding_is_told_from_lanes():
     assert not LaneSegments.of({}).near(HERE).valid.any()
 
 
-def test_of_many_lanes_the_nearest_are_told_and_none_beyond_reach():
+def test_of_many_lanes_the_nearest_are_selected_and_none_beyond_reach():
     lanes = {key: straight_lane(20.0, 2.0 * (key - 75)) for key in range(150)}
     polylines = LaneSegments.of(lanes).near(HERE)
     assert polylines.valid.all()
@@ -113,7 +113,7 @@ def test_route_lanes_come_in_the_order_of_the_route_and_not_from_behind():
     assert polylines.points[polylines.valid][:, 0, 0].tolist() == [-10.0, 30.0, 70.0]
 
 
-def test_a_ring_of_a_scene_tells_its_lane_and_which_way_it_is_driven(driven):
+def test_a_ring_of_a_scene_gives_its_lane_and_driving_direction(driven):
     world, _ = driven
     lanes = [lane.lane for lane in world.road_map.lanes.values() if geometry.arc_lengths(lane.lane.centerline)[-1] > 1]
     recovered = 0
@@ -135,7 +135,7 @@ def test_a_ring_of_a_scene_tells_its_lane_and_which_way_it_is_driven(driven):
         assert scene_lanes.centerline_of(pointed) is None  # it starts in a point
 
 
-def test_lanes_of_stored_scenes_hold_the_experts_way_and_route_lanes_the_route(stored):
+def test_lanes_of_stored_scenes_contain_the_experts_path_and_route_lanes_the_route(stored):
     for scene in stored:
         observation = observe(scene, "objects", with_drivable=False, with_vectors=True)
         assert outside_m(observation.lanes, scene.expert[:, :2]).max() < 0.0
@@ -158,7 +158,7 @@ def test_lanes_of_a_world_are_those_of_its_map_and_hold_its_route(driven):
         assert np.abs(observation.lanes.points - line).max(axis=(1, 2)).min() < 0.1
 
 
-def test_lanes_of_recordings_hold_the_humans_way():
+def test_lanes_of_recordings_contain_the_humans_path():
     for path in MAPPED:
         recording = real_tracks.load(path)
         for start in real_tracks.starts(recording, vectors=True):
@@ -183,7 +183,7 @@ def test_history_of_a_stored_scene_is_its_recorded_tracks(stored):
         np.testing.assert_allclose(history.velocities_mps[:, -1], scene.agents.velocities_mps)
 
 
-def test_history_in_a_world_is_what_was_seen_on_the_way(driven):
+def test_history_in_a_world_is_what_was_observed_before(driven):
     world, poses_by_stamp = driven
     observation = world.observation(vectors=True)
     history, ego_from_map = observation.history, geometry.invert(observation.ego.map_from_ego)
@@ -215,7 +215,7 @@ def test_history_of_recordings_is_that_of_their_tracks():
     np.testing.assert_array_equal(history.valid, np.isfinite(there[..., 0]))
 
 
-def test_who_was_not_seen_for_long_has_no_history_meanwhile_and_keeps_its_number():
+def test_an_actor_that_was_out_of_range_has_a_gap_in_its_history_and_keeps_its_number():
     buffer, agents = AgentHistoryBuffer(), cars((20.0, 0.0, 0.0, 5.0))
     for tenth in range(20):
         names = [] if 5 <= tenth < 12 else ["a"]
@@ -233,7 +233,7 @@ def test_who_was_not_seen_for_long_has_no_history_meanwhile_and_keeps_its_number
     assert buffer.history(2_000_000_000, HERE, ["a"], agents).valid.sum() == 1
 
 
-def test_a_heading_that_passes_half_a_turn_is_interpolated_the_short_way():
+def test_a_heading_that_passes_half_a_turn_is_interpolated_along_the_shorter_arc():
     buffer = AgentHistoryBuffer()
     buffer.put(0, ["a"], np.array([[0.0, 0.0, np.pi - 0.1]]), np.zeros((1, 2)))
     history = buffer.history(200_000_000, HERE, ["a"], cars((0.0, 0.0, -np.pi + 0.1, 0.0)))
@@ -249,7 +249,7 @@ def test_a_history_of_other_agents_is_refused():
 # --- lights and privileges -------------------------------------------------------------------------------------------
 
 
-def test_lights_of_a_scene_are_red_now_and_no_future_is_told(stored):
+def test_lights_of_a_scene_are_those_of_now_and_of_no_future(stored):
     reds = 0
     for scene in stored:
         vectors = scene.vectors
@@ -266,7 +266,7 @@ def test_lights_of_a_scene_are_red_now_and_no_future_is_told(stored):
     assert reds
 
 
-def test_who_is_told_less_gets_none_of_it(stored):
+def test_a_lower_privilege_gets_none_of_the_vectors(stored):
     fields_by_privilege = {name: field_names(observe(stored[0], name, False, with_vectors=True)) for name in PRIVILEGES}
     assert fields_by_privilege == {
         "words": [],
@@ -278,7 +278,7 @@ def test_who_is_told_less_gets_none_of_it(stored):
     assert not observe(reds, "route", with_vectors=True).route_lanes.lights.any()
 
 
-def test_who_is_told_the_objects_is_told_red_lights_whether_or_not_it_reads_lanes(stored):
+def test_the_privilege_objects_includes_red_lights_with_and_without_lanes(stored):
     """A token planner's context then has the closed lines, so that its plans, its repair and the guard heed them."""
     closed = 0
     for scene in stored:
@@ -292,7 +292,7 @@ def test_who_is_told_the_objects_is_told_red_lights_whether_or_not_it_reads_lane
     assert closed
 
 
-def test_the_default_planner_stops_before_a_red_light_that_it_is_told_of(stored):
+def test_the_default_planner_stops_before_a_red_light_of_its_inputs(stored):
     network = OrtNetwork.from_file(GRAPHS["fp32"], 1)
     stopped = 0
     for scene in stored:
@@ -307,7 +307,7 @@ def test_the_default_planner_stops_before_a_red_light_that_it_is_told_of(stored)
     assert stopped
 
 
-def test_without_being_asked_nobody_makes_any(stored, driven):
+def test_without_a_request_no_vectors_are_computed(stored, driven):
     assert field_names(stored[0].observation()) == []
     assert field_names(driven[0].observation()) == ["traffic_lights", "stop_lines"]  # for the guard of every planner
     assert sorted(planning.VECTOR_PLANNERS) == ["reflexdiffusion"]
@@ -385,7 +385,7 @@ def vector_planner(monkeypatch):
     monkeypatch.setattr(snapshot, "VECTOR_PLANNERS", frozenset({"constant_velocity"}))
 
 
-def test_the_node_tells_the_lanes_of_its_map_and_what_it_saw(driven_line, vector_planner):
+def test_the_node_provides_the_lanes_of_its_map_and_the_history_of_its_objects(driven_line, vector_planner):
     observation = drive_on(inputs_on_the_map(), driven_line)
     assert field_names(observation) == ["lanes", "route_lanes", "history"]  # no input tells of lights
     ego_from_map = geometry.invert(observation.ego.map_from_ego)

@@ -83,7 +83,7 @@ def test_a_straight_plan_moves_the_ego_as_the_score_says():
         assert ego.speed_mps == pytest.approx(8.0, abs=0.05)
 
 
-def test_a_plan_is_followed_back_to_where_it_runs_after_it_was_made():
+def test_a_car_off_an_old_plan_returns_to_its_line():
     """A car beside its plan comes to it: an old plan is a line on the road, not one that moves along with the car."""
     offset_pose = geometry.compose(PLACE, np.array([0.0, 0.5, 0.0]))
     plan, ego = straight(8.0), ego_at_speed(offset_pose, 8.0)
@@ -123,7 +123,7 @@ def test_without_a_plan_for_now_the_car_stops(plan):
         (("sc", "cs"), Command.LEFT, "turn back"),
     ],
 )
-def test_a_turn_is_announced_kept_while_it_lasts_and_over_after_it(road_map, edges, command, words):
+def test_a_turn_is_announced_lasts_until_its_end_and_is_over_after_it(road_map, edges, command, words):
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), edges)
     junction_m = route.starts_m[1]
 
@@ -144,7 +144,7 @@ def test_a_bend_without_a_choice_is_the_road(road_map):
     assert (command, words) == (Command.LEFT, "turn back in 20 m")
 
 
-def test_a_dead_end_is_told_of(town):
+def test_a_dead_end_is_announced(town):
     """All around its turning circle, and only there."""
     circle = next(lane for lane in town.lanes.values() if lane.road_type is RoadType.DEAD_END and around(lane) > 1.3)
     into = next(
@@ -173,7 +173,7 @@ def test_a_route_needs_a_lane(road_map):
         instructions.next_instruction(road_map, (), 0.0)
 
 
-def test_the_way_changes_to_the_lane_that_turns_and_is_on_it_before_the_junction(road_map):
+def test_the_route_changes_to_the_lane_that_turns_and_is_on_it_before_the_junction(road_map):
     right = crossing.lane_of(road_map, "wc", 0)
     route = navigation.build_route(road_map, right, ("wc", "cn"), begin_m=60.0)
     assert route.lanes[:2] == (right, crossing.lane_of(road_map, "wc", 1))
@@ -186,7 +186,7 @@ def test_the_way_changes_to_the_lane_that_turns_and_is_on_it_before_the_junction
     assert turns.max() < 0.35  # no kink where the lanes join
 
 
-def test_a_longer_way_goes_on_where_it_ended(road_map):
+def test_an_extended_route_continues_at_its_end(road_map):
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
     longer = navigation.extend_route(route, ("cw", "wc", "cn"))
     assert longer.lanes[: len(route.lanes)] == route.lanes
@@ -196,7 +196,7 @@ def test_a_longer_way_goes_on_where_it_ended(road_map):
     assert longer.speed_limit_mps(at_m) == pytest.approx(13.9)
 
 
-def test_a_long_way_through_a_town_stays_on_its_roads(town):
+def test_a_long_route_through_a_town_stays_on_its_roads(town):
     """The box of a car whose rear axle is on the line: nearly everywhere inside, and the line never bends sharply."""
     rng = np.random.default_rng(3)
     edges = routing.random_walk(town, rng, 4000.0)
@@ -225,7 +225,7 @@ def test_the_areas_hold_the_car_and_its_route(road_map):
         assert not on_line.off_route.any()
 
 
-def test_the_lane_beside_is_on_the_route_and_the_way_back_is_not(road_map):
+def test_the_adjacent_lane_is_on_the_route_and_the_oncoming_one_is_not(road_map):
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "wc", 1), ("wc", "ce"))
     on_route = local_map.route_with_neighbours(road_map, route.lanes)
     assert {road_map.lanes[key].edge for key in on_route if road_map.lanes[key].across_junction is None} == {"wc", "ce"}
@@ -234,7 +234,7 @@ def test_the_lane_beside_is_on_the_route_and_the_way_back_is_not(road_map):
     assert len(across) == 2  # both lanes straight on
 
 
-def test_red_is_told_of_the_connectors_of_the_route_only(road_map):
+def test_red_lights_are_those_of_the_connectors_of_the_route_only(road_map):
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
     lamps = np.full((STEPS + 1, len(road_map.signals)), int(Lamp.RED))
     lamps[10:] = Lamp.AMBER
@@ -324,7 +324,7 @@ def by_the_score(ego, other, road_map):
     return metrics.no_collision(states, center, VEHICLE, tracks, areas).min()
 
 
-def test_a_plan_off_the_road_is_told_once_with_its_length(road_map, space):
+def test_a_plan_off_the_road_is_one_event_with_its_length(road_map, space):
     pose = geometry.compose(crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0), [0.0, 0.0, -0.1])
     log = watched(road_map, space, ego_at_speed(pose, 6.0), straight(6.0, 0, pose), 40)
     assert [event.kind for event in log.events] == ["off_road"]
@@ -335,7 +335,7 @@ def test_a_plan_off_the_road_is_told_once_with_its_length(road_map, space):
 
 
 @pytest.mark.parametrize(("lamp", "expected_count"), [(Lamp.RED, 1), (Lamp.GREEN, 0), (Lamp.AMBER, 0)])
-def test_a_stop_line_crossed_at_red_is_told(road_map, space, lamp, expected_count):
+def test_a_stop_line_crossed_at_red_is_an_event(road_map, space, lamp, expected_count):
     key = crossing.lane_of(road_map, "sc")
     route = navigation.build_route(road_map, key, ("sc", "cn"))
     pose = crossing.pose_on(road_map, key, 160.0)
@@ -348,7 +348,7 @@ def test_a_stop_line_crossed_at_red_is_told(road_map, space, lamp, expected_coun
     assert log.count("red_light") == expected_count
 
 
-def test_no_progress_for_a_minute_is_stuck_and_told_once(road_map, space):
+def test_no_progress_for_a_minute_is_one_event_stuck(road_map, space):
     pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
     recorder = drive_log.Recorder(road_map, space, VEHICLE)
     snapshot = Snapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
@@ -364,9 +364,7 @@ def test_no_progress_for_a_minute_is_stuck_and_told_once(road_map, space):
 
 
 @pytest.mark.parametrize(("speed_mps", "seconds", "expected_count"), [(14.3, 3.0, 0), (14.5, 0.8, 0), (14.5, 3.0, 1)])
-def test_faster_than_the_limit_for_a_second_is_speeding_and_told_once(
-    road_map, space, speed_mps, seconds, expected_count
-):
+def test_faster_than_the_limit_for_a_second_is_one_event_speeding(road_map, space, speed_mps, seconds, expected_count):
     pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
     recorder = drive_log.Recorder(road_map, space, VEHICLE)
     snapshot = Snapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))

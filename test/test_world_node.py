@@ -69,7 +69,7 @@ def test_a_planner_reads_back_the_world_as_it_is(world):
         assert np.abs(pixels.astype(int) - frame.pixels).mean() < 6  # JPEG
 
 
-def test_road_users_are_told_with_place_speed_size_and_kind():
+def test_road_users_are_published_with_pose_speed_size_and_kind():
     shapes = np.array(list(Shape))
     count = len(shapes)
     poses = np.column_stack([10.0 * np.arange(count), np.full(count, -4.0), np.linspace(-3, 3, count)])
@@ -91,7 +91,7 @@ def test_road_users_are_told_with_place_speed_size_and_kind():
     np.testing.assert_allclose(ahead, objects.agents.velocities_mps, atol=1e-6)
 
 
-def test_who_is_far_away_is_not_told_of():
+def test_road_users_beyond_the_perception_range_are_left_out():
     one = Actors(
         np.array([7]), np.array([[world_messages.PERCEPTION_RANGE_M + 5.0, 0, 0]]), np.ones(1), np.ones((1, 3)),
         np.zeros(1, np.int64), np.zeros(1, bool), np.zeros(1, np.int64),
@@ -99,7 +99,7 @@ def test_who_is_far_away_is_not_told_of():
     assert len(world_messages.objects(one, 0, np.zeros(3), "map").objects) == 0
 
 
-def test_a_plan_survives_the_way_through_the_message():
+def test_a_plan_survives_the_conversion_to_a_message_and_back():
     ego = np.array([300.0, -40.0, 2.5])
     turned = 0.05 * np.arange(1, 81)
     poses = np.column_stack([20 * np.sin(turned), 20 * (1 - np.cos(turned)), turned])
@@ -232,7 +232,7 @@ def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeyp
 
 
 @pytest.mark.dds
-def test_the_world_as_a_process_ends_when_it_is_told_to():
+def test_the_world_as_a_process_ends_on_a_signal():
     process = subprocess.Popen(
         [sys.executable, "-m", "reflectdrive_ros.demo.world_node", "--seed", "3"],
         cwd=ROOT,

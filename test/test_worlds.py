@@ -65,7 +65,7 @@ def test_a_map_that_cannot_be_used_ends_with_one_sentence(command, tmp_path, cap
     assert "Traceback" not in message
 
 
-def test_towns_of_others_are_named_and_their_package_is_asked_for(monkeypatch):
+def test_towns_of_other_sources_are_named_with_the_package_that_they_need(monkeypatch):
     with pytest.raises(UserError, match="--judge waymo is unknown: give one of carla, carla-development"):
         worlds.of_judge("waymo")
     monkeypatch.setattr(worlds.importlib.util, "find_spec", lambda name: None)
