@@ -20,7 +20,7 @@ RATIONAL = (-0.30, 0.10, 0.001, -0.0008, -0.02, 0.05, -0.01, 0.001)
 
 
 def turned(each, yaw_deg=0.0, pitch_deg=0.0, roll_deg=0.0, moved_m=(0.0, 0.0, 0.0), size=(1280, 960), focal_px=None):
-    """A camera beside a canonical one: turned about its own axes y, x, z, and moved in the ego frame."""
+    """A canonical camera, displaced: turned about its own axes y, x, z, and moved in the ego frame."""
     pose = np.eye(4)
     for axis, angle in ((1, yaw_deg), (0, pitch_deg), (2, roll_deg)):
         pose[:3, :3] = cv2.Rodrigues(np.radians(angle) * np.eye(3)[axis])[0] @ pose[:3, :3]

@@ -1,4 +1,4 @@
-"""A crossroads with traffic lights and actors for the cameras of the proving ground, made without SUMO."""
+"""A crossroads with traffic lights and actors for the cameras of the proving ground, built without SUMO."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -84,7 +84,7 @@ def road_lane(line, edge, index, across, successors):
 
 
 def actors(*rows):
-    """Rows of shape, x, y, heading in the ego frame, and what else is to be told of them by name."""
+    """Rows of shape, x, y, heading in the ego frame, and further attributes by name."""
     poses = geometry.compose(EGO, np.array([row[1:4] for row in rows]))
     attributes = [row[4] if len(row) > 4 else {} for row in rows]
     return Actors(

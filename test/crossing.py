@@ -1,6 +1,6 @@
-"""A crossroads of four arms with a traffic light, made by netconvert: the smallest town that has everything to turn at.
+"""A crossroads of four arms with a traffic light, built by netconvert: the smallest town with all kinds of turns.
 
-The road from west to east has two lanes each way, the other one lane; arms are 200 m long and end in turning places.
+The road from west to east has two lanes each way, the other one lane; arms are 200 m long and end in turning circles.
 """
 
 import numpy as np

@@ -51,7 +51,7 @@ def drive():
 
 @cache
 def ids_along_the_site():
-    """The longest drive there is on the cargo map, found by lanelet2's own router."""
+    """The longest route on the cargo map, from lanelet2's own router."""
     projector = lanelet2.projection.UtmProjector(lanelet2.io.Origin(35.247, 139.911))
     the_map = lanelet2.io.load(str(MAP), projector)
     locations, people = lanelet2.traffic_rules.Locations, lanelet2.traffic_rules.Participants
@@ -70,7 +70,7 @@ def ends_of_the_site():
 
 @cache
 def driven_ids():
-    """The lanelets of the site's route that the recorded car drove through, found by its first and last place."""
+    """The lanelets of the site's route that the recorded car drove through, from its first to its last position."""
     _, positions = drive()
     lanes = [load_map(settings())._lane(lanelet_id) for lanelet_id in ids_along_the_site()]
     gaps = np.array([np.abs(geometry.project(lane, positions[[0, -1]])[1]) for lane in lanes])

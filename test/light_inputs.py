@@ -59,7 +59,7 @@ def car(file, path=False, **more):
 
 
 def snapshot_at(inputs, seconds, x=60.0, speed=5.0, **where):
-    """What the planner gets of a car at this place and time."""
+    """The planner's snapshot of a car at this position and time."""
     inputs.put("odometry", odometry(seconds, x=x, y=1.75, speed=speed, **where), ns(seconds))
     inputs.put("acceleration", acceleration(seconds), ns(seconds))
     return inputs.snapshot(ns(seconds))

@@ -8,7 +8,7 @@ STOP_X_M = 98.0  # of the map that `crossing` draws without arguments
 
 
 def crossing(stop_line=True, right_to_left=False, lights=True, along_x=(0.0, 100.0, 300.0), right_y=0.0):
-    """The text of an .osm file: an approach, a lanelet straight on and one that turns left over the same place with a
+    """The text of an .osm file: an approach, a lanelet straight on and one that turns left across the same area with a
     light of the group LIGHT_GROUP each, an exit. `right_to_left`: the stop line is drawn in that order. `along_x`:
     where the approach begins, the junction begins, the exit ends; `right_y`: of all right bounds."""
     begin, junction, end = along_x

@@ -64,7 +64,7 @@ def town(road_map):
 
 
 def pixel(point, name="front", size=(640, 360)):
-    """Where a point of the ego frame (3,) is seen, by the matrices that a frame carries."""
+    """Pixel of a point (3,) of the ego frame, by the matrices of a frame."""
     each = next(each for each in camera.rig(*size) if each.name == name)
     homogeneous_px = each.pixels_from_camera @ (each.camera_from_ego @ np.array([*point, 1.0]))[:3]
     return homogeneous_px[:2] / homogeneous_px[2]
@@ -74,7 +74,7 @@ def difference(one, other):
     return np.abs(one - other).max(axis=2)
 
 
-# --- where things are seen -------------------------------------------------------------------------------------------
+# --- projection ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

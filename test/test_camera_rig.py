@@ -70,7 +70,7 @@ def test_a_turned_camera_re_projected_sees_what_the_canonical_one_sees(render):
 
 
 def test_a_lens_with_distortion_re_projected_sees_what_the_canonical_one_sees(render):
-    """The distorted image is made of a large rendering, by the closed form of the lens."""
+    """The distorted image is computed from a large rendering, by the closed form of the lens."""
     canonical = rig(*SIZE)[1]
     wide = replace(rig(4 * 288, 4 * 144)[1], pixels_from_camera=np.array([[700.0, 0, 576], [0, 700, 288], [0, 0, 1]]))
     (plain,) = render([wide])
@@ -216,7 +216,7 @@ def test_messages_of_another_rig_become_the_networks_images(render):
     cameras = turned_rig()
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))
     inputs = inputs_of(cameras, settings=raw_settings())
-    for seconds in (1.0, 1.1):  # the first is decoded before the calibration is known
+    for seconds in (1.0, 1.1):  # the first is decoded before the calibration arrives
         frames = send(inputs, images, seconds).observation.cameras[-3:]
         views = plan_views(rig(*SIZE), [ideal(each) for each in cameras.values()])
         for frame, view, canonical in zip(frames, views, rig(*SIZE), strict=True):

@@ -1,4 +1,4 @@
-"""Rigs that cannot be used, and cameras that are missing: what the node says and whether it drives."""
+"""Rigs that cannot be used, and cameras that are missing: the node's diagnostics and whether it drives."""
 
 import warnings
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Claims about `reflectdrive eval --closed-loop`: drives follow from their seed, and the table says what happened."""
+"""Claims about `reflectdrive eval --closed-loop`: drives follow from their seed, and the table lists their outcomes."""
 
 import argparse
 import json

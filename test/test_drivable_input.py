@@ -57,14 +57,14 @@ def converted(message, at=(0.0, 0.0, 0.0), now_s=0.0, speed=5.0, free_below=50, 
     st.integers(0, 2**32 - 1),
 )
 def test_a_grid_never_says_that_there_is_more_room_than_there_is(at, turn, resolution, seed):
-    """However grid and car are turned: what it tells is at most the way to the kerb, and little less on the road."""
+    """For any pose of grid and car, its clearance is at most the distance to the kerb, and little less on the road."""
     corner = geometry.compose(np.array([12.0, 0.0, turn]), np.array([-50.0, -50.0, 0.0]))
     build_grid = converted(grid(resolution=resolution, size=(100.0, 100.0), origin=tuple(corner)), at)
     points = np.random.default_rng(seed).uniform((-4, -8), (20, 8), (200, 2))
     truth = 3.0 - np.abs(geometry.transform_points(np.array(at), points)[:, 1])
     clearances = drivable.clearances(build_grid, points)
-    truth = np.maximum(truth, -drivable.REACH_M)  # further out it is not told how far
-    assert (clearances <= truth + 0.72 * resolution).all()  # the road itself is told in whole cells
+    truth = np.maximum(truth, -drivable.REACH_M)  # distances beyond are capped
+    assert (clearances <= truth + 0.72 * resolution).all()  # the road consists of whole cells
     near = truth > -3.0
     assert (clearances >= truth - 2.5 * resolution)[near].all()
 
@@ -175,7 +175,7 @@ def test_the_topic_is_subscribed_when_the_settings_require_it():
 
 
 class AtOnce:
-    """An executor that has done its work when it is asked."""
+    """An executor that runs its work at once."""
 
     def submit(self, work, *arguments):
         done = Future()

@@ -286,7 +286,7 @@ def test_a_session_that_nobody_calls_ends_and_one_that_is_called_stays():
 
 @pytest.fixture
 def server_log(caplog):
-    """What the log of a server says, formatted as `reflectdrive serve` does."""
+    """The log lines of a server, formatted as `reflectdrive serve` does."""
     caplog.set_level(logging.INFO)
     formatter = service.LogFormatter()
     return lambda: [formatter.format(record) for record in caplog.records]

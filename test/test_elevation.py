@@ -150,7 +150,7 @@ def test_a_plan_over_or_under_a_bridge_stays_on_its_level(z, level):
 
 
 def test_a_deck_above_a_road_is_kept_by_its_height():
-    """Two levels exactly above each other, both with the ramp: only the odometry's height tells them apart."""
+    """Two levels exactly above each other, both with the ramp: only the odometry's height distinguishes them."""
     both = elevation(straight(ramp), straight(lambda x: 18.0))
     assert driven(RoadSurface(plane(z=10.1), both), length=40.0)[0][-1, 2] == pytest.approx(0.1 + ramp(40.0), abs=0.05)
     assert driven(RoadSurface(plane(z=17.9), both), length=40.0)[0][-1, 2] == pytest.approx(17.9, abs=0.01)

@@ -1,4 +1,4 @@
-"""Ways to install: images, the lock for ROS 2 Humble, the change log and what package.xml tells about the project."""
+"""Installation: images, the lock for ROS 2 Humble, the change log and the metadata of package.xml."""
 
 import ast
 import configparser

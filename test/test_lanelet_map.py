@@ -92,7 +92,7 @@ def test_inputs_turn_odometry_and_a_lanelet_route_into_an_observation():
         (along,), (offset,) = geometry.project(route, np.zeros((1, 2)))
         assert abs(offset) < LANE_WIDTH_M / 2
         heading = geometry.sample(route, np.array([along]))[0, 2]
-        assert abs(heading) < np.deg2rad(45)  # it leads on the way the car goes
+        assert abs(heading) < np.deg2rad(45)  # it leads in the car's direction
 
 
 def reasons_along_the_drive(**inputs):
@@ -121,7 +121,7 @@ def test_the_drivable_space_of_the_map_refuses_no_plan_along_its_route():
 
 
 def test_lanelets_narrower_than_a_bend_refuse_plans_before_one_corner_only(monkeypatch):
-    """docs/on_a_car.md tells this number, of a drivable space that is not widened along the route."""
+    """docs/on_a_car.md has this number, of a drivable space that is not widened along the route."""
     monkeypatch.setattr(drivable_area, "areas_beside_road", lambda *_: [])
     refused = [k for k, reason in enumerate(reasons_along_the_drive(drivable_type="map")) if reason]
     assert 7 <= len(refused) <= 9  # 8; rounding may decide on the first and the last

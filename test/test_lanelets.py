@@ -1,4 +1,4 @@
-"""Drawn Lanelet2 maps as SUMO networks: lanes lie where they were drawn, and traffic can be sent through them."""
+"""Lanelet2 maps as SUMO networks: lanes lie where the map has them, and traffic can drive on them."""
 
 import shutil
 from functools import cache
@@ -24,7 +24,11 @@ except sumo.SumoMissing as fault:
 HERE = Path(__file__).parent
 CARGO = HERE / "data" / "lanelet2_maps" / "cargo_transport_map.osm"
 SHARED = HERE.parents[1] / "shared" / "data" / "lanelet2_maps"
-LONGEST_M = {"cargo_transport_map": 1000, "kashiwa_54SVE036736": 600, "karlsruhe_mapping_example": 150}  # way to drive
+LONGEST_M = {
+    "cargo_transport_map": 1000,
+    "kashiwa_54SVE036736": 600,
+    "karlsruhe_mapping_example": 150,
+}  # route length to drive
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -136,7 +140,7 @@ def test_a_lanelet_with_swapped_bounds_is_driven_as_its_neighbours(tmp_path):
 
 
 def test_neighbours_whose_bounds_cross_by_millimetres_are_no_junction(tmp_path):
-    """As in maps of CARGO's lanes with own points for each lanelet, a few millimetres wider than drawn."""
+    """As in maps of CARGO's lanes with own points for each lanelet, a few millimetres wider than in the map."""
     before = road_map(CARGO.stem)
 
     def widen(root):

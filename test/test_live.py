@@ -45,7 +45,7 @@ CHROMIUM = next(
 )
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- the page's state ------------------------------------------------------------------------------------------------
 
 
 def live_state(**newest):
@@ -161,7 +161,7 @@ def test_cameras_are_listed_left_to_right_with_their_lens_where_it_has_arrived()
     cameras = as_json(LiveState("", {}, images, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
     assert {camera["name"] for camera in cameras} == set(CAMERAS)
     by_name = {camera["name"]: camera for camera in cameras}
-    assert by_name["front_right"]["lens"] is None  # it has no camera_info: shown without the plan
+    assert by_name["front_right"]["lens"] is None  # it has no camera_info: displayed without the plan
     assert by_name["front"]["lens"]["ego"] == pytest.approx([50.0, 0.0, 0.0])
     assert image.stamp_ns == int(by_name["front"]["stamp_ns"])
 

@@ -27,7 +27,7 @@ def arc(radius_m):
 
 
 def bend_map(border_m=None):
-    """A map of one lanelet; with a kerb this far beside it, outside the bend."""
+    """A map of one lanelet; with a kerb at this distance from it, outside the bend."""
     left, right = arc(RADIUS_M - 0.5 * WIDTH_M), arc(RADIUS_M + 0.5 * WIDTH_M)
     flat = (np.zeros(len(left)), np.zeros(len(right)))
     lanelet = Lanelet(left, right, np.zeros((0, 2)), True, float("nan"), *flat)

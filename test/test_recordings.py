@@ -145,7 +145,7 @@ def test_the_car_ahead_is_where_its_label_puts_it(pandaset, source):
     assert len(ahead) == 1
     thing = objects.objects[ahead[0]]
     assert in_base[ahead[0]][:2] == pytest.approx([12.93, 0.20], abs=0.05)
-    assert abs(in_base[ahead[0]][2]) < 0.1  # it faces the way we do
+    assert abs(in_base[ahead[0]][2]) < 0.1  # it faces in our direction
     size = thing.shape.dimensions
     assert [size.x, size.y, size.z] == pytest.approx(source["cub_lwh"][nearest].tolist(), abs=1e-5)
 

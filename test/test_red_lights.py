@@ -1,4 +1,4 @@
-"""How long a light counts as red that was seen red: a minute without messages, a second after localisation jumped."""
+"""How long an observed red light counts as red: a minute without messages, a second after localisation jumped."""
 
 from light_inputs import RED, UNKNOWN, car, groups, lamp, map_writer, snapshot_at, state_at  # noqa: F401
 from light_maps import JUNCTION

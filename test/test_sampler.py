@@ -72,7 +72,7 @@ def test_the_same_shard_is_the_same_to_the_last_byte(shard, folder):
 
 
 def test_displaced_egos_are_further_off_their_lane_and_the_expert_drives_back(folder, shard):
-    """Only where they are asked for: a share of 0 is tested to the last byte above and in test_scene_sets.py."""
+    """Only where the options require them: a share of 0 is tested to the last byte above and in test_scene_sets.py."""
     options = sampler.Options(pictures=False, displaced_share=1.0)
     displaced = list(sampler.Shard("claims", 3, 24, folder, options).scenes())
 

@@ -58,7 +58,7 @@ def lane_length(road_map, key):
 
 
 def joints(road_map):
-    """Every way from a road lane across a junction to the next: lists of lane keys."""
+    """Every path from a road lane across a junction to the next: lists of lane keys."""
     for key, lane in road_map.lanes.items():
         if lane.across_junction is None:
             for first in lane.lane.successors:
@@ -239,7 +239,7 @@ def test_another_seed_or_name_is_another_town(tmp_path):
     assert towns.town_hash(towns.make("val-00001", 1, tmp_path)) not in hashes
 
 
-# --- ways and lines --------------------------------------------------------------------------------------------------
+# --- paths and lines -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", SEEDS)

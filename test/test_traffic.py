@@ -96,7 +96,7 @@ def test_bodies_move_along_their_heading_and_without_jolts(log, drivers):
 
 
 def test_traffic_goes_on_for_as_long_as_one_looks(town):
-    """Routes are made longer on the way, again and again, from what SUMO drives and not from what was asked of it."""
+    """Routes are extended during the drive, from the edges that SUMO drives and not from the requested ones."""
     with Simulation(town, Demand.sample(town, SEED), SEED) as simulation:
         simulation.warm_up(300.0)
         simulation.step()
@@ -190,7 +190,7 @@ def test_there_is_something_to_answer(log, drivers, town):
 
 
 def test_who_steps_out_is_not_driven_over(log, drivers):
-    """People away from crossings are unknown to SUMO; its drivers are held back for them."""
+    """SUMO does not contain people away from crossings; its drivers are slowed for them."""
     people = np.flatnonzero(log.shapes == Shape.PEDESTRIAN)
     hits = steps = 0
     for step in range(0, log.steps, 5):
@@ -219,7 +219,7 @@ def test_a_snapshot_leaves_out_the_ego(log, drivers):
 
 
 def test_the_logged_route_is_driven(town, monkeypatch):
-    """Routes begin so short that they are made longer on the way."""
+    """Routes begin so short that they are extended during the drive."""
     monkeypatch.setattr(demand, "ROUTE_M", 300.0)
     log = record(town, 2, 70.0, warm_up_s=5.0, density=0.3)
     first_demand = Demand.sample(town, 2, 0.3)
@@ -322,7 +322,7 @@ def test_a_follower_stops_behind_the_ego(live, town):
         if not np.isnan(live.poses[follower, 0]):
             sizes = np.array([[5.176, 2.297], live.roster.sizes[follower, :2]])
             assert not geometry.boxes_overlap(stands, sizes[0], live.poses[follower], sizes[1])
-    assert live.roster.ids[leader] not in live.snapshot().actors.ids  # made room
+    assert live.roster.ids[leader] not in live.snapshot().actors.ids  # removed for the ego
 
 
 def test_the_ego_moves_to_its_pose_and_stays(live, town):

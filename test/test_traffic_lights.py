@@ -330,7 +330,7 @@ def test_a_thousand_lamps_do_not_hold_the_node_and_many_more_are_refused(write_m
 
 
 def limit_at(scene, x):
-    """The limit of the route at this place ahead of the car, m."""
+    """The limit of the route at this distance ahead of the car, m."""
     return scene.route_limits_mps[np.searchsorted(scene.route[:, 0], x, side="right") - 1]
 
 

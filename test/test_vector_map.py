@@ -78,7 +78,7 @@ def test_limits_centrelines_and_who_may_drive_there_come_along(tmp_path):
 
 
 def test_a_centreline_that_autowares_loader_computed_does_not_cut_bends():
-    """The loader gives every lanelet one, a point every 5 m; only a drawn one is another way than the middle."""
+    """The loader gives every lanelet one, a point every 5 m; only one from the map differs from the middle."""
     angles = np.linspace(0.0, np.pi / 2, 40)
     round_the_corner = np.stack([np.sin(angles), 1.0 - np.cos(angles)], axis=1)
     left, right = 8.0 * round_the_corner + (0.0, 2.0), 12.0 * round_the_corner - (0.0, 2.0)
@@ -171,7 +171,7 @@ def with_rules(tmp_path):
 
 
 def greedy():
-    """A string in it that says it is a terabyte long."""
+    """A string in it with a length field of a terabyte."""
     at = archive().index(b"local_x") - 8
     return archive()[:at] + struct.pack("<Q", 1 << 40) + archive()[at + 8 :]
 

@@ -312,7 +312,7 @@ def test_the_node_takes_map_and_route_from_autoware_and_drives_on_by_them_after_
     log = tmp_path / "node.log"
 
     def until(condition, timeout_s=60.0):
-        """Send where the car stands until plan and diagnostics are as wanted; the plan."""
+        """Send the car's pose until plan and diagnostics meet a condition; returns the plan."""
         deadline = time.perf_counter() + timeout_s
         lines, newest = {}, None
         while time.perf_counter() < deadline:

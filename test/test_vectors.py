@@ -42,7 +42,7 @@ def field_names(observation):
 
 
 def outside_m(lanes, points):
-    """(N,) metres by which points lie beside the nearest lane, negative within it."""
+    """(N,) metres by which points lie outside the nearest lane, negative within it."""
     least = np.full(len(points), np.inf)
     for line, width_m in zip(lanes.points[lanes.valid], lanes.widths_m[lanes.valid], strict=True):
         at_m, offset_m = geometry.project(line, points)
@@ -58,7 +58,7 @@ def stored():
 
 @pytest.fixture(scope="module")
 def driven():
-    """A world after three seconds, and what was seen on the way: stamp -> tracking id -> pose in the map."""
+    """A world after three seconds, and the poses observed until then: stamp -> tracking id -> pose in the map."""
     with World(WorldOptions(seed=2, town="closed-loop-00002")) as world:
         poses_by_stamp = {}
         for _ in range(30):
@@ -336,7 +336,7 @@ def test_the_lanes_of_a_line_are_those_in_its_direction(driven):
     of_line, of_lanes = (
         {tuple(row[0]) for row in each.points[each.valid].round(3)} for each in (by_line, observation.route_lanes)
     )
-    assert len(of_lanes & of_line) > 0.7 * len(of_lanes)  # this route comes back beside itself
+    assert len(of_lanes & of_line) > 0.7 * len(of_lanes)  # this route returns next to itself
     assert of_line <= of_lanes
 
 
@@ -359,7 +359,7 @@ def inputs_on_the_map():
 
 
 def drive_on(inputs, driven_line, steps=26, first_s=1.0):
-    """The observation after steps of 0.1 s at 5 m/s along the way, behind a car that gets away at 7 m/s."""
+    """The observation after steps of 0.1 s at 5 m/s along the line, behind a car that drives away at 7 m/s."""
     at_m = 20.0 + 0.5 * np.arange(steps)
     for k, (pose, lead) in enumerate(
         zip(geometry.sample(driven_line, at_m), lead_poses(driven_line, steps), strict=True)
@@ -387,7 +387,7 @@ def vector_planner(monkeypatch):
 
 def test_the_node_provides_the_lanes_of_its_map_and_the_history_of_its_objects(driven_line, vector_planner):
     observation = drive_on(inputs_on_the_map(), driven_line)
-    assert field_names(observation) == ["lanes", "route_lanes", "history"]  # no input tells of lights
+    assert field_names(observation) == ["lanes", "route_lanes", "history"]  # no input has lights
     ego_from_map = geometry.invert(observation.ego.map_from_ego)
     there = geometry.compose(ego_from_map, lead_poses(driven_line, 26)[-AgentHistory.STEPS :])
     assert observation.history.valid.all()

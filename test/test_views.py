@@ -1,6 +1,6 @@
 """RViz configuration and Foxglove layout show topics that exist, with the types and QoS that they have.
 
-Neither program runs here: what is held is that they ask for what the node, the world and our bags publish.
+Neither program runs here: the check is that they read topics and fields that the node, the world and our bags publish.
 """
 
 import json

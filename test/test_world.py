@@ -84,7 +84,7 @@ def test_a_straight_plan_moves_the_ego_as_the_score_says():
 
 
 def test_a_car_off_an_old_plan_returns_to_its_line():
-    """A car beside its plan comes to it: an old plan is a line on the road, not one that moves along with the car."""
+    """A car with a lateral offset converges to its plan, which is a line on the road and does not move with the car."""
     offset_pose = geometry.compose(PLACE, np.array([0.0, 0.5, 0.0]))
     plan, ego = straight(8.0), ego_at_speed(offset_pose, 8.0)
     for step in range(50):
@@ -111,7 +111,7 @@ def test_without_a_plan_for_now_the_car_stops(plan):
     assert abs(lateral_m) < 1e-6
 
 
-# --- the way ----------------------------------------------------------------------------------------------------------
+# --- the route --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_turn_is_announced_lasts_until_its_end_and_is_over_after_it(road_map, 
 
 
 def test_a_bend_without_a_choice_is_the_road(road_map):
-    """At the end of an arm the only way on is back, and that is said; nothing else is a choice there."""
+    """At the end of an arm a U-turn is the only continuation, and is announced; there is no other choice."""
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cn", "nc"))
     command, words = instructions.next_instruction(road_map, route.lanes_from(route.starts_m[3] - 20.0), 166.0)
     assert (command, words) == (Command.LEFT, "turn back in 20 m")
@@ -341,7 +341,9 @@ def test_a_stop_line_crossed_at_red_is_an_event(road_map, space, lamp, expected_
     pose = crossing.pose_on(road_map, key, 160.0)
     lamps = np.full(len(road_map.signals), int(Lamp.GREEN if lamp is Lamp.RED else Lamp.RED))
     for index, signal in enumerate(road_map.signals):
-        if set(signal.connectors) & set(route.lanes):  # the others show the opposite: only our way's light counts
+        if set(signal.connectors) & set(
+            route.lanes
+        ):  # the others show the opposite: only the light of our route counts
             lamps[index] = lamp
     ego, plan = ego_at_speed(pose, 10.0), straight(10.0, 0, pose)
     log = watched(road_map, space, ego, plan, 60, lamps=lamps, route=frozenset(route.lanes))

@@ -1,4 +1,4 @@
-"""The proving ground on the car's topics: what is said is what is, and what comes back is followed."""
+"""The proving ground on the car's topics: messages equal the state of the world, and plans are followed."""
 
 import os
 import signal
@@ -155,7 +155,7 @@ def test_a_context_of_our_own_does_not_read_the_command_line(monkeypatch):
 
 @pytest.mark.dds
 def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
-    """Each subscription is made with the very QoS of the topic table."""
+    """Each subscription has the QoS of the topic table."""
     context = new_context()
     node = WorldNode(world, SMALL, RIG, context=context)
     ear = rclpy.create_node("ear", context=context)
