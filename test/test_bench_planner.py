@@ -9,12 +9,12 @@ from io import StringIO
 import numpy as np
 import pytest
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
+from reflectdrive_ros.bench.graphs import token_graphs
 from rich.console import Console
 from tiny_net import ONE_LAYER, tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import gpu, planner
-from reflectdrive_ros.bench.graphs import token_graphs
 from reflectdrive_ros.bench.parity import full_rounds, lite_rounds, run_step
 from reflectdrive_ros.command import error_console
 from reflectdrive_ros.features.images import ModelInputs

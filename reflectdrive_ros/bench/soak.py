@@ -124,8 +124,8 @@ class ProcessMonitor:
                 self.late += 1
                 self.late_steps[status.step_kind] += 1
             self.stops += status.source == status.SOURCE_STOP
-        for kept in answers.kept.values():  # the drive is long: what has been counted is let go
-            kept.clear()
+        for messages in answers.kept.values():  # the drive is long: what has been counted is let go
+            messages.clear()
         if time.perf_counter() >= self._due:
             self._due = time.perf_counter() + 1.0
             self.memory_mb.append(resident_mb(pid))

@@ -5,7 +5,6 @@ Eager, as `model.token.rollout` is written; on a GPU the mode of `model.token.cu
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..model.token.rollout import Decoding
 from ..planning.planner import Prefilled, draft_sequentially
-from ..tokens import TokenLayout
 from .feature_cache import FeatureCache
 
 # The cards of weights store the answers (`golden`) under these rules. They stay fixed when defaults change, or existing
@@ -84,16 +82,6 @@ class TorchNetwork:
         """`device` may be auto; `threads` is for the whole process. Raises CheckpointError for what cannot be used."""
         device = resolve_device(device, threads)
         return TorchNetwork(load(path, sha256), device, decoding)
-
-    def with_layout(self, layout: TokenLayout) -> TorchNetwork:
-        """The same weights, decoded in another order or by other intervals. Raises ValueError for other tokens."""
-        mine = self.layout
-        same = replace(layout, last_waypoint_first=mine.last_waypoint_first, interval_bins=mine.interval_bins)
-        if same != mine:
-            raise ValueError("TorchNetwork.with_layout got other tokens than the network's")
-        net = copy.copy(self._net)
-        net.config = replace(net.config, layout=layout)
-        return TorchNetwork(net, str(self._device), self.decoding, self.inputs.tokenizer, self._mode)
 
     def set_decoding(self, decoding: Decoding) -> None:
         """Other rules from now on."""
