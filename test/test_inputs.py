@@ -315,16 +315,19 @@ def test_an_empty_route_is_a_sentence(points):
     assert levels(made, 1.0)["route"] is Level.ERROR
 
 
-def test_a_route_that_crosses_itself_is_followed_in_order():
-    """A figure of eight: at the crossing the car stays on the branch it came along."""
+@pytest.mark.parametrize("is_sent_again", [False, True])
+def test_a_route_that_crosses_itself_is_followed_in_order(is_sent_again):
+    """A figure of eight: at the crossing the car stays on the branch it came along, also with a new route there."""
     t = np.linspace(0.0, 2 * np.pi, 400)
     eight = np.stack([80 * np.sin(t), 80 * np.sin(t) * np.cos(t)], axis=1)
     made = Inputs(small(cameras__required=False))
     made.put("route", route(eight), 0)
     for k, index in enumerate(range(150, 260, 2)):
-        x, y = eight[index]
         dx, dy = eight[index + 1] - eight[index]
+        x, y = eight[index] + np.array([-dy, dx]) / np.hypot(dx, dy)  # 1 m to the left: the other branch is nearer
         seconds = 1.0 + 0.1 * k
+        if is_sent_again:
+            made.put("route", route(eight), ns(seconds))
         made.put("odometry", odometry(seconds, x=x, y=y, yaw=float(np.arctan2(dy, dx)), speed=35.0), ns(seconds))
         ahead = made.snapshot(ns(seconds)).observation.route
         near = ahead[np.argmin(np.hypot(ahead[:, 0] - 10.0, ahead[:, 1]))]
