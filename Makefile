@@ -236,7 +236,7 @@ test-worlds: setup
 		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
 soak: setup
-	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(BIN)/python -m reflectdrive_ros.bench.soak --json $(LONG_RUNS)/soak.json $(ARGS); \
+	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(RUN) bench soak --json $(LONG_RUNS)/soak.json $(ARGS); \
 		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
 generated: setup

@@ -48,7 +48,7 @@ def test_intervals_hold_the_mean_narrow_with_the_scenes_and_do_not_depend_on_blo
         widths.append(high - low)
     assert widths[1] < 0.3 * widths[0]
     whole = bootstrap.bootstrap_intervals(few)
-    monkeypatch.setattr(displacement, "DRAWS_AT_ONCE", 200)
+    monkeypatch.setattr(bootstrap, "DRAWS_AT_ONCE", 200)
     assert np.allclose(bootstrap.bootstrap_intervals(few), whole)
 
 

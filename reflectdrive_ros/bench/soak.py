@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import arguments
-from ..command import command, make_list, run_program
+from ..command import command, make_list
 from ..config import Config, override_dotted
 from ..demo import world_bag
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
@@ -192,7 +192,3 @@ def table(numbers: dict[str, Any]) -> Table:
         rows[f"{name} p50 / p99 / max"] = f"{times} ms"
     rows["limits exceeded"] = ", ".join(name for name, met in numbers["limits_met"].items() if not met) or "none"
     return make_list(f"soak · {numbers['planner']} · {numbers['minutes']:g} min", rows)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_program(__doc__, add_arguments, run))
