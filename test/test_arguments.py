@@ -118,10 +118,11 @@ def all_commands(monkeypatch):
             (choices,) = (each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction))
             parser = choices[word]
         yield from commands_of(" ".join(words), parser)
-    for module in MODULES:
-        parser = argparse.ArgumentParser()
-        importlib.import_module(f"reflectdrive_ros.{module}").add_arguments(parser)
-        yield module, parser
+    for name in MODULES:
+        module = importlib.import_module(f"reflectdrive_ros.{name}")
+        parser = argparse.ArgumentParser(description=module.__doc__)
+        module.add_arguments(parser)
+        yield name, parser
 
 
 def commands_of(name, parser):
