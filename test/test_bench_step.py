@@ -13,7 +13,8 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import step
 from reflectdrive_ros.bench.parity import full_rounds, lite_rounds, run_step
 from reflectdrive_ros.bench.step import LATER_S, consecutive_inputs, moved_on, torch_device
-from reflectdrive_ros.config import Config, ModelConfig
+from reflectdrive_ros.core.config import Config, ModelConfig
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.evaluation.privilege import observe
@@ -21,7 +22,6 @@ from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.model.peaks import has_gpu
 from reflectdrive_ros.model.token.cuda_graphs import MODES
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
-from reflectdrive_ros.tokens import TokenLayout
 
 SCENES = 2
 WORDS = ("<pad>", "<unk>")

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from reflectdrive_ros import planning
 from reflectdrive_ros.cli import eval
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.data import real_tracks
-from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.evaluation import recorded_tracks, variants
 from reflectdrive_ros.planning.planner import PlanningError
 

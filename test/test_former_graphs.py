@@ -17,7 +17,7 @@ from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
 
 from reflectdrive_ros.deploy import engines
-from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model.card import CARD, FORMER_FORMATS, FORMER_TENSORS, GraphCard
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.trt.backend import TrtNetwork

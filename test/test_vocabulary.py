@@ -54,7 +54,7 @@ WORD = re.compile("|".join(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])" for word in R
 
 # loaders know the former names, and files that were written with them stay readable
 FORMER = {
-    "reflectdrive_ros/config_fields.py": {"looked_at"},
+    "reflectdrive_ros/infra/config_fields.py": {"looked_at"},
     "reflectdrive_ros/training/settings.py": {"blank", "eyes", "mirror_share", "odds", "worth"},
     "reflectdrive_ros/training/run_log.py": {"odds", "worth", '"seen"'},
     "reflectdrive_ros/model/checkpoint.py": {"odds"},

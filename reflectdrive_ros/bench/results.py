@@ -18,11 +18,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..command import command
-from ..documents import read_json
 from ..evaluation.bootstrap import format_difference
 from ..evaluation.variants import RANDOM_WEIGHTS
-from ..files import shown
+from ..infra.command import command
+from ..infra.documents import read_json
+from ..infra.files import shown
 from .results_table import STALE, Numbers, ResultsError, cell, markdown, origin
 from .staleness import head_of, refusal, stale
 

@@ -24,17 +24,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_list
-from ..config import Config, override_dotted
+from ..core.config import Config, override_dotted
 from ..demo import world_bag
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
-from ..progress import ShownProgress
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_list
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
+from ..infra.signals import defer_signals
 from ..replay.node import PlannerOutputs
 from ..ros.processes import isolated_environment, running_node
 from ..runtime import cli_args
-from ..stopping import defer_signals
 from .node import growth_percent, resident_mb
 
 MINUTES = 60.0

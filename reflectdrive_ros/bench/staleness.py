@@ -13,12 +13,8 @@ from pathlib import Path
 from .results_table import Numbers, ResultsError
 
 PACKAGE = "reflectdrive_ros"
-GROUND = (
-    *("agent_history.py", "agent_motion.py", "config.py", "domain.py", "geometry.py", "kinematics.py", "lanes.py"),
-    *("recipe_config.py", "tokens.py", "vector_spec.py"),
-)
-ROOMS = ("features", "scoring", "model", "data", "planning", "sim", "runtime", "evaluation")
-SCORED = ("src", "models", *(f"{PACKAGE}/{room}" for room in (*GROUND, *ROOMS)))  # paths of a plan and of its score
+ROOMS = ("core", "maps", "features", "scoring", "model", "data", "planning", "sim", "runtime", "evaluation")
+SCORED = ("src", "models", *(f"{PACKAGE}/{room}" for room in ROOMS))  # paths of a plan and of its score
 TOKENS = (f"{PACKAGE}/model/token", f"{PACKAGE}/features/images.py", f"{PACKAGE}/features/reprojection.py")
 OTHERS = ("src", "models", PACKAGE, "test/faults")  # of any other command
 PATHS: dict[str, tuple[str, ...]] = {  # command of the file -> the paths on which its numbers depend

@@ -36,23 +36,24 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments, geometry, kinematics
-from ..command import command, make_table
-from ..config import Config, ConfigError
+from ..core import geometry, kinematics
+from ..core.config import Config, ConfigError
+from ..core.domain import Array, Observation, StepKind
 from ..data import shards
 from ..data.shards import SetError
-from ..domain import Array, Observation, StepKind
 from ..evaluation import open_loop
 from ..evaluation.privilege import observe
 from ..features.images import ModelInputs
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..model import checkpoint
-from ..model.curve import checkpoint as denoiser_checkpoint
+from ..model.denoiser import checkpoint as denoiser_checkpoint
 from ..model.peaks import has_gpu, measure_peaks
 from ..planning import LEARNED, VECTOR_PLANNERS, decoding_config
 from ..planning.denoiser import Denoiser, present_states, sample
 from ..planning.planner import AnyNetwork, Network, prefill_sequences
-from ..progress import track_progress
-from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine
 from ..runtime.model_file import resolve_path

@@ -22,15 +22,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .. import arguments
-from ..command import command
-from ..config import Config, ConfigError
+from ..core.config import Config, ConfigError
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
-from ..errors import UserError
 from ..evaluation import closed_loop, open_loop, privilege, recorded_tracks, variants
 from ..evaluation.privilege import PRIVILEGES
 from ..evaluation.variants import Variant
+from ..infra import arguments
+from ..infra.command import command
+from ..infra.errors import UserError
 from ..planning import LEARNED, PLANNERS
 from ..runtime import cli_args
 

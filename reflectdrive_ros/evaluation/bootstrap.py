@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 
 BOOTSTRAP_SAMPLES = 1000  # for the interval of a mean
 DRAWS_AT_ONCE = 1_000_000

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from ..command import make_table
-from ..domain import Array
+from ..core.domain import Array
+from ..infra.command import make_table
 from ..scoring.scorer import SUB_SCORES
 from ..scoring.simulate import DT_S
 from ..sim.drive_log import DriveLog

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from .. import kinematics
-from ..command import make_table
-from ..config import ScoringConfig
-from ..domain import Array, Observation, Plan, Trajectory
+from ..core import kinematics
+from ..core.config import ScoringConfig
+from ..core.domain import Array, Observation, Plan, Trajectory
+from ..infra.command import make_table
 from ..planning.planner import Planner, PlannerContext, PlannerState, PlanningError
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, Scene, score, score_states, total
 from ..scoring.simulate import HORIZON_S

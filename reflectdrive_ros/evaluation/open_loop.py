@@ -30,20 +30,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import kinematics, parallel
-from ..command import make_table
-from ..config import Config
+from ..core import kinematics
+from ..core.config import Config
+from ..core.domain import Array, Observation, Plan
 from ..data import sets, shards
 from ..data.scene import DrivingScene
 from ..data.shards import Index, SetError, ShardNote
-from ..domain import Array, Observation, Plan
-from ..files import shown
+from ..infra import parallel
+from ..infra.command import make_table
+from ..infra.files import shown
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
+from ..infra.storage import location
 from ..planning import PROPOSALS, get_planner
 from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
-from ..progress import ShownProgress
-from ..provenance import write_numbers
 from ..scoring.scorer import WAYPOINT_TIMES_S
-from ..storage import location
 from . import displacement, driving_scores, scene_sets
 from . import privilege as privileges_of
 from .bootstrap import percent_interval

@@ -21,12 +21,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..command import make_table
-from ..config import Config
+from ..core.config import Config
 from ..data import real_tracks
+from ..infra.command import make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
-from ..progress import track_progress
-from ..provenance import write_numbers
 from . import driving_scores
 from .driving_scores import MEASURES, Scores
 from .variants import Variants, check, references, weights_of

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import arguments
-from ..config import Config, ConfigError, override_dotted
+from ..core.config import Config, ConfigError, override_dotted
 from ..data.scene import INSTANTS_S
+from ..infra import arguments
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, decoding_config, get_planner
 from ..planning.planner import AnyNetwork, Planner
 from ..runtime.engine import check_network

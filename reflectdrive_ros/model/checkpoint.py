@@ -24,10 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
-from ..errors import UserError
-from ..files import MODEL_BYTES, open_limited, sha256_of, write_atomic
-from ..tokens import TokenLayout
+from ..core.tokens import TokenLayout
+from ..infra.documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
+from ..infra.errors import UserError
+from ..infra.files import MODEL_BYTES, open_limited, sha256_of, write_atomic
 from .card import ADDED_LAYOUT, LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
 from .token.moe import RefineConfig
 from .token.net import TokenNet, TokenNetConfig

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import kinematics
-from ..config import GuardConfig
-from ..domain import Observation, Plan, Verdict
+from ..core import kinematics
+from ..core.config import GuardConfig
+from ..core.domain import Observation, Plan, Verdict
 from ..scoring.safety import BACKWARDS_MPS, SafetyContext, unsafe_reason, vehicle_demands
 
 AVERAGE_S = 0.5  # accelerations are averaged over this time: finer ones are noise of a 2 Hz plan

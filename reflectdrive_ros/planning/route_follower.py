@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import IdmConfig, VehicleConfig
-from ..domain import Agents, Array, Observation, Plan, Trajectory
+from ..core import geometry, kinematics
+from ..core.config import IdmConfig, VehicleConfig
+from ..core.domain import Agents, Array, Observation, Plan, Trajectory
 from .planner import PlannerContext, PlannerState, PlanningError
 
 PATH_STEP_M = 0.5

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import arguments
-from ..config import Config, ConfigError, load, override_dotted
+from ..core.config import Config, ConfigError, load, override_dotted
+from ..infra import arguments
 from ..planning import LEARNED, decoding_config, get_planner
 from ..planning.planner import AnyNetwork
 from .model_file import model_config, verified_sha256, weights_sha256

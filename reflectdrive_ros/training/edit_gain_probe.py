@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from .. import arguments
-from ..command import command, make_table, run_program
+from ..core.domain import Array
 from ..data.cache import CachedSet, build_cache
-from ..domain import Array
+from ..infra import arguments
+from ..infra.command import command, make_table, run_program
+from ..infra.progress import track_progress
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
-from ..progress import track_progress
 from . import plan_policy, train_state
 from .data import Source, shape_of
 from .losses import prompt_keys_values

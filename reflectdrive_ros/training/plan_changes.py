@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..domain import Array
-from ..tokens import TokenLayout, poses_from_points
+from ..core.domain import Array
+from ..core.tokens import TokenLayout, poses_from_points
 from .settings import PlanRewardConfig
 
 MIN_STEP_M = 1e-3  # shorter steps have no direction

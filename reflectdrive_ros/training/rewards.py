@@ -17,18 +17,18 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .. import kinematics
-from ..config import Config, ScoringConfig
+from ..core import kinematics
+from ..core.config import Config, ScoringConfig
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
 from ..data.cache import CachedSet
 from ..data.scene import DrivingScene
 from ..data.shards import SceneReader, SetError
-from ..domain import Array
-from ..parallel import RestartablePool, Workers
+from ..infra.parallel import RestartablePool, Workers
 from ..planning.postprocess.comfort import relax_profiles
 from ..planning.postprocess.waypoints import postprocess, token_headings, trajectories
 from ..scoring.safety import SafetyContext
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
-from ..tokens import TokenLayout
 
 COLUMNS = ("score", *SUB_SCORES)  # of a reward
 SCENE_BYTES, MEMORY_SHARE = 160_000, 0.25  # of a scene in memory; of all memory, that scenes may take

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array, Command, EgoState
+from ...core import geometry
+from ...core.domain import Array, Command, EgoState
 
 ROUTE_BEHIND_M, ROUTE_AHEAD_M = 20.0, 250.0  # the part of the route handed to the planner
 TURN_AHEAD_M, TURN_RAD = (

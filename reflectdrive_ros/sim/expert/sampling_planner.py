@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
-from ...config import ScoringConfig
-from ...domain import Array
+from ...core import geometry
+from ...core.config import ScoringConfig
+from ...core.domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
 from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge_alone, judge_among_agents
