@@ -15,26 +15,32 @@ from drive_logs import log
 from scenes import config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
+from reflectdrive_ros.cli import eval as eval_command
 from reflectdrive_ros.core.config import CamerasConfig, Config
 from reflectdrive_ros.core.domain import Trajectory
-from reflectdrive_ros.evaluation import closed_loop, drive_results, driving_scores
-from reflectdrive_ros.infra import arguments
+from reflectdrive_ros.evaluation import closed_loop, drive_results, driving_scores, variants
 from reflectdrive_ros.infra import command as wrapper
 from reflectdrive_ros.infra.errors import UserError
 from reflectdrive_ros.maps import sumo
-from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.scoring.simulate import VX
 from reflectdrive_ros.sim.drive_log import Collision, Event
 from reflectdrive_ros.sim.traffic.actors import Shape
 from reflectdrive_ros.sim.world import World, WorldOptions
 
+
+def variant(planner, settings):
+    (row,) = variants.of_planners(settings, [planner]).values()
+    return row
+
+
+FOLLOWER = variant("route_follower", Config())
 SMALL = replace(Config(), cameras=replace(CamerasConfig(), width=96, height=54))
 
 
 @pytest.fixture(scope="module")
 def drives():
     """Thirty seconds in two worlds."""
-    return [closed_loop.drive(WorldOptions(seed=seed), "route_follower", Config(), 30.0) for seed in (1, 3)]
+    return [closed_loop.drive(WorldOptions(seed=seed), FOLLOWER, 30.0) for seed in (1, 3)]
 
 
 def test_route_follower_stays_on_the_road_and_gets_on(drives):
@@ -50,7 +56,7 @@ def test_route_follower_stays_on_the_road_and_gets_on(drives):
 
 
 def test_a_drive_follows_from_its_seed(drives):
-    again = closed_loop.drive(WorldOptions(seed=1), "route_follower", Config(), 5.0)
+    again = closed_loop.drive(WorldOptions(seed=1), FOLLOWER, 5.0)
     np.testing.assert_array_equal(again.log.states, drives[0].log.states[: len(again.log.states)])
 
 
@@ -76,7 +82,7 @@ def test_a_planner_gets_the_road_where_the_settings_require_it(kind, monkeypatch
             return super().step(observation)
 
     monkeypatch.setattr(closed_loop, "Engine", Listening)
-    closed_loop.drive(WorldOptions(seed=1), "route_follower", config(inputs__drivable_type=kind), 0.3)
+    closed_loop.drive(WorldOptions(seed=1), variant("route_follower", config(inputs__drivable_type=kind)), 0.3)
     assert len(grids) == 3
     assert all((grid is not None) == (kind == "grid") for grid in grids)
 
@@ -100,7 +106,7 @@ def test_a_learned_planner_drives_with_and_without_lite_steps(tiny_model, moving
         cameras__height=54,
         guard__max_acceleration_mps2=15.0,
     )
-    one = closed_loop.drive(moving, "reflectdrive2", settings, 3.0)
+    one = closed_loop.drive(moving, variant("reflectdrive2", settings), 3.0)
     assert set(one.planning_ms) == ({"full", "lite"} if lite else {"full"})
     assert one.sources["PLANNER"] >= 20, one.verdicts
     metrics = closed_loop.drive_metrics([one])["planning_ms"]
@@ -148,7 +154,7 @@ def test_the_parts_of_the_score_are_means_over_all_plans_of_all_drives():
 
 def test_the_score_of_a_driven_plan_is_that_of_its_parts():
     """PDMS = NC DAC (5 EP + 5 TTC + 2 C) / 12, and 0 at a red light."""
-    one = closed_loop.drive(WorldOptions(seed=1), "route_follower", Config(), 3.0)
+    one = closed_loop.drive(WorldOptions(seed=1), FOLLOWER, 3.0)
     nc, dac, ttc, comfort, ep, tlc = one.sub_scores.T
     np.testing.assert_allclose(one.scores, nc * dac * tlc * (5 * ep + 5 * ttc + 2 * comfort) / 12, atol=1e-12)
     assert len(one.scores) == 3
@@ -180,27 +186,17 @@ def test_a_car_that_never_moved_has_no_rates():
 
 
 def command(*words):
+    """Of `reflectdrive eval --closed-loop`, but an interrupt is raised."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--planner", nargs="+")
-    parser.add_argument("--config")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--random-weights", action="store_true")
-    cli_args.add_model_arguments(parser)
-    arguments.add_settings_argument(parser)
-    closed_loop.add_arguments(parser)
-    args = parser.parse_args([str(word) for word in words])
-
-    def run(args, console, errors):
-        return closed_loop.run_closed_loop(args, cli_args.configuration(args), console, errors)
-
-    return wrapper.command()(run)(args)
+    eval_command.add_arguments(parser)
+    args = parser.parse_args(["--closed-loop", *map(str, words)])
+    return wrapper.command()(eval_command.run.__wrapped__)(args)
 
 
 def test_the_command_writes_the_numbers_of_its_table_and_the_page_of_its_worst_incidents(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "drive.json"
-    words = ("--closed-loop", "--planner", "constant_velocity", "--seeds", 1, "--duration", 2, "--json", file)
+    words = ("--planner", "constant_velocity", "--seeds", 1, "--duration", 2, "--json", file)
     assert command(*words, "--first-seed", 3, "--worst", 2) == 0
     assert (tmp_path / closed_loop.FOLDER / closed_loop.PAGE).exists()
     written = json.loads(file.read_text())
@@ -213,8 +209,8 @@ def test_the_command_writes_the_numbers_of_its_table_and_the_page_of_its_worst_i
 
 
 def test_a_drive_that_is_impossible_is_refused_in_one_sentence(capsys, monkeypatch):
-    assert command("--planner", "nobody", "--seeds", 1, "--duration", 1) == 2
-    assert "planner is 'nobody'" in capsys.readouterr().err.replace("\n", " ")
+    assert command("--variant", "a", "planner=nobody", "--seeds", 1, "--duration", 1) == 2
+    assert "--variant a: planner is 'nobody'" in capsys.readouterr().err.replace("\n", " ")
     with monkeypatch.context() as without:
         without.setattr(sumo, "find_home", lambda: None)
         without.setenv("PATH", "")
@@ -223,8 +219,8 @@ def test_a_drive_that_is_impossible_is_refused_in_one_sentence(capsys, monkeypat
 
 
 def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
-    rows = {name: driving_scores.Driver(name) for name in ("nobody", "constant_velocity")}
-    results = dict(closed_loop._iterate_drives([("nobody", 1), ("constant_velocity", 0)], rows, Config(), 1.0, None, 1))
+    rows = variants.of_planners(Config(), ("nobody", "constant_velocity"))
+    results = dict(closed_loop._iterate_drives([("nobody", 1), ("constant_velocity", 0)], rows, 1.0, None, 1))
     assert isinstance(results["constant_velocity", 0], closed_loop.DriveResult)
     assert "planner is 'nobody'" in results["nobody", 1]
 
@@ -252,10 +248,10 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
 
 def test_the_traffic_of_world_300_leaves_its_process_alive():
     """SUMO was reported to die of signal 11 in this world; the drive has a process of its own, as all of a table."""
-    rows = driving_scores.make_drivers(["constant_velocity"], [""], random_weights=False)
-    (result,) = dict(closed_loop._iterate_drives([("constant_velocity", 300)], rows, Config(), 30.0, None, 1)).values()
-    assert isinstance(result, closed_loop.DriveResult), result
-    assert result.log.duration_s == pytest.approx(30.0)
+    rows = variants.of_planners(Config(), ["constant_velocity"])
+    (found,) = dict(closed_loop._iterate_drives([("constant_velocity", 300)], rows, 30.0, None, 1)).values()
+    assert isinstance(found, closed_loop.DriveResult), found
+    assert found.log.duration_s == pytest.approx(30.0)
 
 
 WHOLE = closed_loop._run_drive
@@ -319,7 +315,7 @@ def test_what_a_planner_raises_is_abnormal_though_the_car_stops_safely():
     def raising(state, observation, planner_context):
         raise RuntimeError("planted")
 
-    one = closed_loop.drive(WorldOptions(seed=1), "constant_velocity", Config(), 0.5, recipe=raising)
+    one = closed_loop.drive(WorldOptions(seed=1), variant("constant_velocity", Config()), 0.5, recipe=raising)
     assert one.sources == {"STOP": 5}
     assert drive_results.abnormalities(one) == ["planner failed: RuntimeError: planted (5 times)"]
 
@@ -422,12 +418,12 @@ def test_no_other_table_or_page_has_the_seeds_of_the_thousand_worlds():
 
 
 def test_random_weights_drive_in_a_row_of_their_own(tiny_model):  # noqa: F811
-    rows = driving_scores.make_drivers(["route_follower", "reflectdrive2"], [""], random_weights=True)
+    settings = config(**tiny_model.settings, cameras__width=96, cameras__height=54)
+    rows = variants.of_planners(settings, ["route_follower", "reflectdrive2"], random_weights=True)
     assert list(rows) == ["route_follower", "reflectdrive2", "reflectdrive2 random weights"]
     assert [row.random_weights for row in rows.values()] == [False, False, True]
-    settings = config(**tiny_model.settings, cameras__width=96, cameras__height=54)
     name = "reflectdrive2 random weights"
-    one = closed_loop._run_drive((name, 0), lambda count: None, drivers=rows, config=settings, duration_s=0.3)
+    one = closed_loop._run_drive((name, 0), lambda count: None, variants=rows, duration_s=0.3)
     assert one.planner == name
     assert set(one.planning_ms) <= {"full", "lite", "none"}
     assert command("--planner", "route_follower", "--random-weights") == 2

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.config import Config, ConfigError, load, override_dotted
-from ..core.recipe_config import DecodingConfig
 from ..infra import arguments
 from ..planning import LEARNED, decoding_config, get_planner
-from ..planning.planner import AnyNetwork, Network
+from ..planning.planner import AnyNetwork
 from .model_file import model_config, verified_sha256, weights_sha256
-from .network import load_network, random_network, token_network, worker_network
+from .network import random_network, worker_network
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
@@ -61,16 +60,6 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML)")
     add_model_arguments(parser)
     arguments.add_settings_argument(parser)
-
-
-def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
-    """For benches whose rows decode differently: decoding is built into graphs. Raises ConfigError, ModelFileError."""
-    network = load_network(config.model, decoding) if config.model.file.endswith(".safetensors") else None
-    if network is None:
-        raise ConfigError(
-            "this bench needs a model's weights: give --model models/reflectdrive2_small/weights.safetensors"
-        )
-    return token_network(network, config.model.file, "this bench")
 
 
 def network_for(config: Config, planner: str, random_weights: bool) -> AnyNetwork | None:

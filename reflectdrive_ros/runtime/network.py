@@ -51,6 +51,7 @@ INSTALL_COMMANDS = {  # of the backends
     "random weights": pip_extra("train"),
 }
 RANDOM_SEED = 0  # of `random_network`
+NETWORKS_MAX = 16  # that a worker keeps loaded: as many as a table may compare
 SELF_CHECK_STEPS = 10  # of the sampler
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
@@ -116,13 +117,13 @@ def _load_on(backend: str, path: Path, model: ModelConfig, decoding: DecodingCon
         ) from None
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=NETWORKS_MAX)
 def worker_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork | None:
     """`load_network` for one of several processes that share the cores, loaded once in each."""
     return load_network(replace(model, threads=1), decoding)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=NETWORKS_MAX)
 def random_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork:
     """The configured model's network with random weights from a fixed seed, as at the start of training.
 

@@ -14,7 +14,6 @@ plans at once (a replay, a scene set) gives each network one thread.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -324,21 +323,3 @@ def _options(threads: int = 1) -> ort.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = ERROR_SEVERITY
     return options
-
-
-def profile_nodes(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs: int, folder: Path) -> dict[str, float]:
-    """Milliseconds of each node of a graph, by the names in the optimised graph, `folder`/run.onnx."""
-    options = _options()
-    options.optimized_model_filepath = str(folder / "run.onnx")
-    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
-    session = ort.InferenceSession(str(card.files[graph]), options, [CPU], disabled_optimizers=DISABLED_OPTIMIZERS)
-    names = file_names(put.name for put in session.get_inputs())
-    for _ in range(runs):
-        session.run(None, {names[name]: array for name, array in feeds.items()})
-    spent: dict[str, float] = {}
-    for event in json.loads(Path(session.end_profiling()).read_text()):
-        name, ended = str(event.get("name", "")), "_kernel_time"
-        if event.get("cat") == "Node" and name.endswith(ended):
-            node = name.removesuffix(ended)
-            spent[node] = spent.get(node, 0.0) + event["dur"] / 1e3 / runs
-    return spent

@@ -5,7 +5,6 @@ Eager, as `model.token.rollout` is written; on a GPU the mode of `model.token.cu
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ..core.domain import Array
-from ..core.tokens import TokenLayout
 from ..features.cameras import rig
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.checkpoint import CheckpointError, load, weight_capabilities
@@ -84,16 +82,6 @@ class TorchNetwork:
         """`device` may be auto; `threads` is for the whole process. Raises CheckpointError for what cannot be used."""
         device = resolve_device(device, threads)
         return TorchNetwork(load(path, sha256), device, decoding)
-
-    def with_layout(self, layout: TokenLayout) -> TorchNetwork:
-        """The same weights, decoded in another order or by other intervals. Raises ValueError for other tokens."""
-        mine = self.layout
-        same = replace(layout, last_waypoint_first=mine.last_waypoint_first, interval_bins=mine.interval_bins)
-        if same != mine:
-            raise ValueError("TorchNetwork.with_layout got other tokens than the network's")
-        net = copy.copy(self._net)
-        net.config = replace(net.config, layout=layout)
-        return TorchNetwork(net, str(self._device), self.decoding, self.inputs.tokenizer, self._mode)
 
     def set_decoding(self, decoding: Decoding) -> None:
         """Other rules from now on."""

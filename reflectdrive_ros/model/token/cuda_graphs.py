@@ -48,7 +48,7 @@ class CudaMode:
         return ", ".join(name for name, on in modes.items() if on) or "eager"
 
 
-# Modes that `bench planner --backend torch --device cuda` compares.
+# Modes that `bench step` compares on weights with `model.device=cuda`.
 MODES = (
     CudaMode(),
     CudaMode(fused=True),
@@ -56,7 +56,7 @@ MODES = (
     CudaMode(recorded=True, fused=True),
     CudaMode(recorded=True, compiled=True),
 )
-# The mode in use. The others have not been run on a GPU: switch one on here if a bench shows a smaller gpu.step_ms_p50
+# The mode in use. The others have not been run on a GPU: switch one on here if `bench step` shows a smaller step_ms_p50
 # for one and for six sequences, and same_ids is 1.
 DEFAULT_MODE = CudaMode()
 
