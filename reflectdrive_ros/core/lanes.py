@@ -19,7 +19,7 @@ import shapely
 from . import geometry
 from .domain import Array, LanePolylines
 
-SAME_WAY_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
+SAME_DIRECTION_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
 LANE_REACH_M = 5.0  # inside a crossing, the lane that a turning car is about to meet may begin this far away
 LANE_CHANGE_COST_M = 1000.0  # a lane change costs as much as this detour
 ROUTE_BEHIND_M = 30.0
@@ -36,10 +36,10 @@ ROUTE_TURN_RAD = 0.5
 @dataclass(frozen=True, eq=False)
 class Lane:
     centerline: Array  # (V, 2) m, in driving direction
-    polygons: tuple[Any, ...]  # shapely; more than one where the drawn ring crosses itself
+    polygons: tuple[Any, ...]  # shapely; more than one where the map's ring crosses itself
     successors: tuple[int, ...]
     predecessors: tuple[int, ...]
-    beside: tuple[int, ...]  # neighbours in the same direction
+    adjacent: tuple[int, ...]  # neighbours in the same direction
     speed_limit_mps: float | None
 
 
@@ -53,7 +53,7 @@ def lanes_at(lanes: Mapping[int, Lane], pose: Array) -> list[int]:
         key: gap
         for key, gap in gaps.items()
         if gap < LANE_REACH_M
-        and abs(geometry.wrap(_heading_near(lanes[key].centerline, pose) - pose[2])) < SAME_WAY_RAD
+        and abs(geometry.wrap(_heading_near(lanes[key].centerline, pose) - pose[2])) < SAME_DIRECTION_RAD
     }
     nearest = min(along_it.values(), default=0.0)
     return [key for key, gap in along_it.items() if gap == nearest]
@@ -68,7 +68,7 @@ def same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
     """The lanes `some` with all adjacent lanes of the same direction."""
     road, todo = set(some), list(some)
     while todo:
-        for other in lanes[todo.pop()].beside:
+        for other in lanes[todo.pop()].adjacent:
             if other not in road:
                 road.add(other)
                 todo.append(other)
@@ -89,7 +89,7 @@ def shortest_path(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list
         length = geometry.arc_lengths(lanes[lane].centerline)[-1]
         for other in lanes[lane].successors:
             heapq.heappush(queue, (cost + length, other, [*path, other]))
-        for other in lanes[lane].beside:
+        for other in lanes[lane].adjacent:
             heapq.heappush(queue, (cost + LANE_CHANGE_COST_M, other, [*path, other]))
     return []
 
@@ -113,7 +113,7 @@ def route_line(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Ar
 
 
 def _straightest(lanes: Mapping[int, Lane], lane: int, others: Sequence[int], direction: int) -> int:
-    """Of the lanes that continue a lane (`way` 1 ahead, -1 behind), the one with the smallest change of direction."""
+    """The lane with the smallest turn among those that continue a lane (`direction` 1 ahead, -1 behind)."""
 
     def turn(other: int) -> float:
         ahead, behind = (other, lane) if direction > 0 else (lane, other)
@@ -157,7 +157,7 @@ def _crossing(one: Array, other: Array, ego: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class LaneSegments:
-    """The lanes of a map, cut into segments of at most SEGMENT_M; in the frame of the map. Made once per map."""
+    """The lanes of a map, cut into segments of at most SEGMENT_M; in the frame of the map. Built once per map."""
 
     keys: Array  # (N,) int64, of the lane of each segment
     points: Array  # (N, LANE_POINTS, 2) m, equally spaced
@@ -198,13 +198,13 @@ class LaneSegments:
     def along_line(self, route: Array, map_from_ego: Array, lights: Mapping[int, int] | None = None) -> LanePolylines:
         """As `along` where the lanes of the route are unknown: those within ROUTE_OFFSET_M of its line and in its
         direction. A lane that leaves the line, such as one that turns off, is not among them."""
-        chosen, on_road, _, _ = self._beside_line(route, map_from_ego, LANE_RADIUS_M)
+        chosen, on_road, _, _ = self._match_line(route, map_from_ego, LANE_RADIUS_M)
         return self._ahead(chosen[on_road], route, map_from_ego, lights)
 
     def keys_along_line(self, route: Array, map_from_ego: Array, radius_m: float) -> dict[int, float]:
         """Keys of the lanes of which all segments beside a route (L, 2+), ego frame, are those of `along_line`, within
         `radius_m`; each with the mean distance in metres of its points to the line."""
-        chosen, on_road, alongside, away_m = self._beside_line(route, map_from_ego, radius_m)
+        chosen, on_road, alongside, away_m = self._match_line(route, map_from_ego, radius_m)
         keys = self.keys[chosen]
         leaving = set(keys[alongside & ~on_road].tolist())
         return {
@@ -213,7 +213,7 @@ class LaneSegments:
             if key not in leaving
         }
 
-    def _beside_line(self, route: Array, map_from_ego: Array, radius_m: float) -> tuple[Array, Array, Array, Array]:
+    def _match_line(self, route: Array, map_from_ego: Array, radius_m: float) -> tuple[Array, Array, Array, Array]:
         """Indices (C,) of the segments within `radius_m`; whether (C,) each follows the route's line; whether (C,) a
         part of it is beside the line, neither before nor beyond it; and the mean distance (C,) of that part."""
         if len(route) < 2:
@@ -254,11 +254,11 @@ class LaneSegments:
     ) -> LanePolylines:
         pad = count - len(chosen)
         points = geometry.transform_points(geometry.invert(map_from_ego), self.points[chosen])
-        states = np.array([(lights or {}).get(key, 0) for key in self.keys[chosen].tolist()], np.int64)
+        lamps = np.array([(lights or {}).get(key, 0) for key in self.keys[chosen].tolist()], np.int64)
         return LanePolylines(
             np.pad(points, ((0, pad), (0, 0), (0, 0))),
             np.pad(self.widths_m[chosen], (0, pad)),
             np.pad(self.speed_limits_mps[chosen], (0, pad)),
-            np.pad(states, (0, pad)),
+            np.pad(lamps, (0, pad)),
             np.arange(count) < len(chosen),
         )

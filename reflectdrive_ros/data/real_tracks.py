@@ -278,7 +278,7 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
             polygons=tuple(parts),
             successors=tuple(other for other in entry["succ"] if other in entries),
             predecessors=tuple(other for other in entry["pred"] if other in entries),
-            beside=tuple(other for other in (entry.get("left"), entry.get("right")) if other in entries),
+            adjacent=tuple(other for other in (entry.get("left"), entry.get("right")) if other in entries),
             speed_limit_mps=entry.get("speed_limit"),
         )
     return lanes
