@@ -26,13 +26,13 @@ values = st.one_of(
 )
 
 
-def places(document, above=()):
+def paths(document, above=()):
     """The path of every value inside a document; of long lists the first entries."""
     inside = document.items() if isinstance(document, dict) else ()
     inside = list(enumerate(document))[:4] if isinstance(document, list) else inside
     for name, value in inside:
         yield (*above, name)
-        yield from places(value, (*above, name))
+        yield from paths(value, (*above, name))
 
 
 def with_changes(document, changes):
@@ -53,19 +53,19 @@ def with_changes(document, changes):
 
 def changed(document):
     """Strategy: the document with one to three values replaced or removed."""
-    change = st.tuples(st.sampled_from(list(places(document))), st.one_of(values, st.just(REMOVED)))
+    change = st.tuples(st.sampled_from(list(paths(document))), st.one_of(values, st.just(REMOVED)))
     return st.lists(change, min_size=1, max_size=3).map(lambda changes: with_changes(document, changes))
 
 
 def torn(content):
     """Strategy: the bytes with a byte changed, cut, or with others in their place."""
-    place = st.integers(0, len(content))
+    offset = st.integers(0, len(content))
     some = st.one_of(
         st.binary(max_size=4), st.sampled_from([b"[" * 100, b"{" * 100, b'"', b"\0", b"\xff", b"9" * 5000])
     )
     return st.one_of(
-        st.builds(lambda at, put, over: content[:at] + put + content[at + over :], place, some, st.integers(0, 8)),
-        place.map(lambda end: content[:end]),
+        st.builds(lambda at, put, over: content[:at] + put + content[at + over :], offset, some, st.integers(0, 8)),
+        offset.map(lambda end: content[:end]),
         st.binary(max_size=60),
     )
 
@@ -80,19 +80,19 @@ def documents(document):
     return st.one_of(changed(document).map(as_bytes), torn(content), values.map(as_bytes))
 
 
-def told(fault):
-    said = str(fault)
-    assert said.strip()
-    assert "\n" not in said
-    assert len(said) < 1000, said
+def check_sentence(fault):
+    message = str(fault)
+    assert message.strip()
+    assert "\n" not in message
+    assert len(message) < 1000, message
 
 
-def outcome(how, errors, *given):
+def outcome(how, errors, *arguments):
     """What `how` makes of its input, None where it refuses with one of `errors` and a sentence."""
     try:
-        return how(*given)
+        return how(*arguments)
     except errors as fault:
-        told(fault)
+        check_sentence(fault)
     return None
 
 

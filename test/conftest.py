@@ -68,14 +68,14 @@ def default_signals():
 @pytest.fixture(scope="session")
 def pandaset():
     """The bag of the recording test/data/pandaset_002: 8 s, three cameras, objects and a route."""
-    from shared import made_once
+    from shared import create_once
 
     from reflectdrive_ros.__main__ import main
 
     def make(bag):
         assert main(["make-bag", str(Path(__file__).parent / "data" / "pandaset_002"), str(bag)]) == 0
 
-    return made_once("pandaset", make)
+    return create_once("pandaset", make)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from shared import made_once
+from shared import create_once
 
 from reflectdrive_ros.__main__ import main
 
@@ -15,7 +15,7 @@ def followed_recording(pandaset):
     def make(out):
         assert replayed(pandaset, out, "--json", str(out / "copy.json"))[0] == 0
 
-    out = made_once("followed", make)
+    out = create_once("followed", make)
     return json.loads((out / "summary.json").read_text()), out
 
 

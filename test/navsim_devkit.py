@@ -58,13 +58,15 @@ class AgentInput:
 
 def cameras(frame, size=(288, 162), names=tuple(OURS), distortion=(0.0,) * 5):
     """The devkit's Cameras of a frame: the canonical rig, with images whose grey is that of the frame and camera."""
-    found = {name: Camera() for name in CAMERA_NAMES}
+    cameras_by_name = {name: Camera() for name in CAMERA_NAMES}
     for name in names:
         camera = rig(*size)[OURS[name]]
         pose = geometry.invert_matrix(camera.camera_from_ego)
         pixels = np.full((size[1], size[0], 3), 40 + 10 * frame + OURS[name], np.uint8)
-        found[name] = Camera(pixels, pose[:3, :3], pose[:3, 3], camera.pixels_from_camera, np.array(distortion))
-    return SimpleNamespace(**found)
+        cameras_by_name[name] = Camera(
+            pixels, pose[:3, :3], pose[:3, 3], camera.pixels_from_camera, np.array(distortion)
+        )
+    return SimpleNamespace(**cameras_by_name)
 
 
 def agent_input(entry, command=STRAIGHT, **about):
@@ -81,8 +83,8 @@ def annotations(entry, ego, k):
     for number, track in enumerate(entry["tracks"]):
         for step, x, y, heading, vx, vy in track["states"]:
             if step == k:
-                place = geometry.compose(geometry.invert(ego), np.array([x, y, heading]))
-                boxes.append([place[0], place[1], 0.8, track["length"], track["width"], 1.6, place[2]])
+                pose = geometry.compose(geometry.invert(ego), np.array([x, y, heading]))
+                boxes.append([pose[0], pose[1], 0.8, track["length"], track["width"], 1.6, pose[2]])
                 velocities.append([*geometry.rotate(np.array([vx, vy]), -ego[2]), 0.0])
                 names.append(track["type"])
                 tokens.append(f"track{number}")
@@ -224,8 +226,8 @@ class SceneLoader:
 
     def __init__(self, data_path, original_sensor_path, scene_filter, sensor_config=None):
         logs = sorted(path.stem for path in Path(data_path).glob("*.pkl"))
-        found = entries(2 * len(logs))
-        chosen = [found[2 * k : 2 * k + 2] for k, log in enumerate(logs) if log in scene_filter.log_names]
+        all_entries = entries(2 * len(logs))
+        chosen = [all_entries[2 * k : 2 * k + 2] for k, log in enumerate(logs) if log in scene_filter.log_names]
         every = [entry for pair in chosen for entry in pair]
         self._entries = {
             entry["scene_id"]: entry
@@ -239,13 +241,13 @@ class SceneLoader:
         return list(self._entries)
 
     def get_scene_from_token(self, token):
-        made = scene(self._entries[token])
-        for k, frame in enumerate(made.frames):
+        devkit_scene = scene(self._entries[token])
+        for k, frame in enumerate(devkit_scene.frames):
             for name in CAMERA_NAMES:
-                asked = getattr(self._config, name)
-                if asked is False or (asked is not True and k not in asked):
+                requested = getattr(self._config, name)
+                if requested is False or (requested is not True and k not in requested):
                     setattr(frame.cameras, name, Camera())
-        return made
+        return devkit_scene
 
 
 class MetricCacheLoader:

@@ -18,12 +18,12 @@ def redraw(actions):
         knots = np.concatenate([[0], kept + 1])
         points = np.concatenate([np.zeros((1, 2)), BOOK.to_values(pairs[kept])])
         at = np.arange(1, 9)
-        ways = np.stack([np.interp(at, knots, points[:, axis]) for axis in (0, 1)], axis=1)
+        redrawn = np.stack([np.interp(at, knots, points[:, axis]) for axis in (0, 1)], axis=1)
         if len(knots) > 1:
             pace = (points[-1] - points[-2]) / (knots[-1] - knots[-2])
-            ways += np.maximum(at - knots[-1], 0)[:, None] * pace
+            redrawn += np.maximum(at - knots[-1], 0)[:, None] * pace
         gaps = pairs == BOOK.mask_id
-        pairs[gaps] = BOOK.to_ids(ways)[gaps]
+        pairs[gaps] = BOOK.to_ids(redrawn)[gaps]
     return written
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 FOLDER = Path(os.environ["_REFLECTDRIVE_TEST_SHARED"])
 
 
-def made_once(name, make):
+def create_once(name, make):
     """The file or folder `name`, which `make(path)` writes unless a test of this run has had it made."""
     path, done = FOLDER / name, FOLDER / f"{name}.done"
     with (FOLDER / f"{name}.lock").open("w") as lock:

@@ -9,7 +9,7 @@ import os
 
 import onnx_ir as ir
 import torch
-from shared import made_once
+from shared import create_once
 from torch.utils import _pytree as pytree
 
 from reflectdrive_ros.deploy import export, export_denoiser
@@ -49,7 +49,7 @@ def digest_of(module, tensors, *names):
 
 def shared_trace(module, tensors, inputs, outputs, shapes):
     name = f"{digest_of(module.eval(), tensors, inputs, outputs, repr(shapes))}.onnx"
-    return ir.load(made_once(name, lambda file: ir.save(trace(module, tensors, inputs, outputs, shapes), file)))
+    return ir.load(create_once(name, lambda file: ir.save(trace(module, tensors, inputs, outputs, shapes), file)))
 
 
 export.trace = export_denoiser.trace = shared_trace

@@ -34,9 +34,9 @@ def parser_of(monkeypatch, program, words):
     with monkeypatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", parse)
         patch.setattr(sys, "argv", ["program", *words])
-        with pytest.raises(Parsed) as found:
+        with pytest.raises(Parsed) as caught:
             program(words) if words else program()
-    return found.value.args[0]
+    return caught.value.args[0]
 
 
 def options_of(parser):
@@ -81,10 +81,10 @@ def test_every_numeric_option_refuses_what_is_no_number_of_its_range(monkeypatch
         for text in beyond(action.type):
             with pytest.raises(SystemExit) as ended:
                 parser.parse_args([f"{name}={text}"])
-            said = capsys.readouterr().err.splitlines()
+            output = capsys.readouterr().err.splitlines()
             assert ended.value.code == 2, (command, name, text)
-            assert f"argument {name}: '" in said[-1], (command, name, text, said[-1])
-            assert len(said[-1]) < 200
+            assert f"argument {name}: '" in output[-1], (command, name, text, output[-1])
+            assert len(output[-1]) < 200
         for value in (action.type.low, action.type.high):
             assert action.type(str(value)) == value
         if action.default is not None:
@@ -152,7 +152,7 @@ PARITY = ["bench", "parity", "--model", "weights", "--graphs", "card"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         (["score", "scenes", "out", "--setting", "scoring.form=epdms"], "--setting scoring.form has no effect here"),
         (["score", "scenes", "out", "--setting", "guard.clearance_m=1"], "the command reads scoring.progress_weight, "),
@@ -170,9 +170,9 @@ PARITY = ["bench", "parity", "--model", "weights", "--graphs", "card"]
         ([*PARITY, "--setting", "decoding.goals=4"], "--setting decoding.goals has no effect here: the command reads"),
     ],
 )
-def test_a_setting_without_effect_is_refused(words, said, tmp_path, capsys):
+def test_a_setting_without_effect_is_refused(words, output, tmp_path, capsys):
     assert main([word.replace("{out}", str(tmp_path / "out")) for word in words]) == 2
-    assert said in capsys.readouterr().err
+    assert output in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

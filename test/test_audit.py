@@ -25,30 +25,30 @@ def test_what_is_installed_here_was_chosen(audit):
 
 
 def test_another_version_and_an_unasked_one_are_named(audit):
-    wanted = audit.chosen()
-    there = {"numpy": "1.0", "torch": f"{wanted['torch']}+cpu", "left-pad": "1.3.0", "networkx": "3.0"}
-    first, second = audit.complaints(there, wanted)
+    pinned = audit.chosen()
+    there = {"numpy": "1.0", "torch": f"{pinned['torch']}+cpu", "left-pad": "1.3.0", "networkx": "3.0"}
+    first, second = audit.complaints(there, pinned)
     assert first == "left-pad 1.3.0 is installed, but nothing asks for it: add it to tools/requirements.in"
-    assert second.startswith(f"numpy is 1.0, chosen is {wanted['numpy']}")
+    assert second.startswith(f"numpy is 1.0, chosen is {pinned['numpy']}")
 
 
 def answers(audit, monkeypatch, say):
     """pip-audit's answers, by whether it was asked for what is known to be bad."""
-    asked = []
+    queries = []
 
     def run(words, **_):
         pins = Path(words[-1]).read_text().split()
-        asked.append(pins)
+        queries.append(pins)
         return subprocess.CompletedProcess(words, 0, say(pins), "")
 
     monkeypatch.setattr(audit.subprocess, "run", run)
-    return asked
+    return queries
 
 
 def test_a_database_that_does_not_know_the_worst_is_not_asked_for_the_rest(audit, monkeypatch, capsys):
-    asked = answers(audit, monkeypatch, lambda pins: '{"dependencies": [{"name": "jinja2", "skip_reason": "unknown"}]}')
+    calls = answers(audit, monkeypatch, lambda pins: '{"dependencies": [{"name": "jinja2", "skip_reason": "unknown"}]}')
     assert audit.main() == 0
-    assert asked == [[audit.KNOWN_TO_BE_BAD]] * len(audit.DATABASES)
+    assert calls == [[audit.KNOWN_TO_BE_BAD]] * len(audit.DATABASES)
     assert "no database of known vulnerabilities can be reached" in capsys.readouterr().out
 
 

@@ -43,13 +43,13 @@ def nodes():
         import ray
         from ray.cluster_utils import Cluster as LocalCluster
 
-        made = LocalCluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        cluster = LocalCluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         try:
-            made.add_node(num_cpus=1)
-            yield made
+            cluster.add_node(num_cpus=1)
+            yield cluster
         finally:
             ray.shutdown()
-            made.shutdown()
+            cluster.shutdown()
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def both(nodes):
 
 
 def outcomes_of(tasks, work, workers, **options):
-    found = {outcome.task: outcome for outcome in map_restartable(tasks, work, workers, **options)}
-    assert sorted(found) == sorted(tasks)
-    return [found[task] for task in tasks]
+    outcomes = {outcome.task: outcome for outcome in map_restartable(tasks, work, workers, **options)}
+    assert sorted(outcomes) == sorted(tasks)
+    return [outcomes[task] for task in tasks]
 
 
 # --- the pool --------------------------------------------------------------------------------------------------------
@@ -97,10 +97,10 @@ def dies_or_fails(task, report):
 @pytest.mark.long
 @pytest.mark.parametrize(("isolated", "times"), [(False, f" {ATTEMPTS} times"), (True, "")])
 def test_a_task_that_kills_its_process_or_fails_is_named_and_the_others_are_done(both, isolated, times):
-    found = outcomes_of([0, 1, 2, 3], dies_or_fails, both, isolated=isolated)
-    assert [outcome.result for outcome in found] == [0, None, None, 3]
-    assert found[1].reason == f"its process died{times} (signal 9)"
-    assert found[2].reason == "ValueError: the town has no road"
+    outcomes = outcomes_of([0, 1, 2, 3], dies_or_fails, both, isolated=isolated)
+    assert [outcome.result for outcome in outcomes] == [0, None, None, 3]
+    assert outcomes[1].reason == f"its process died{times} (signal 9)"
+    assert outcomes[2].reason == "ValueError: the town has no road"
 
 
 def reports(task, report):
@@ -112,10 +112,10 @@ def reports(task, report):
 
 @pytest.mark.long
 def test_progress_comes_while_tasks_run(both):
-    seen = []
-    assert [each.task for each in map_restartable([0], reports, both, lambda *values: seen.append(values))] == [0]
-    assert {place for place, _ in seen} == {0}
-    assert seen[-1][1] > 0
+    reported = []
+    assert [each.task for each in map_restartable([0], reports, both, lambda *values: reported.append(values))] == [0]
+    assert {index for index, _ in reported} == {0}
+    assert reported[-1][1] > 0
 
 
 @pytest.mark.long
@@ -191,8 +191,8 @@ def test_a_shard_that_cannot_be_made_is_named_and_left_out(both, tmp_path, monke
 def numbers_of(file, *words):
     """Exit code and JSON of a command, without what says who made it and how long it took."""
     code = main([*map(str, words), "--json", str(file)])
-    made = json.loads(file.read_text())
-    return code, without(made, ("command", "date", "commit", "wall_s", "scenes_per_s", "folder", "memory_mb_max"))
+    numbers = json.loads(file.read_text())
+    return code, without(numbers, ("command", "date", "commit", "wall_s", "scenes_per_s", "folder", "memory_mb_max"))
 
 
 def without(value, names):
@@ -203,11 +203,11 @@ def without(value, names):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("sets") / "set"
+    path = tmp_path_factory.mktemp("sets") / "set"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sets, "SHARD", 8)
-        sets.make(place, spec(20), hand_scenes.make, workers=1, on_progress=lambda scenes: None)
-    return place
+        sets.make(path, spec(20), hand_scenes.make, workers=1, on_progress=lambda scenes: None)
+    return path
 
 
 @pytest.mark.long
@@ -234,10 +234,10 @@ def test_scenes_and_eval_in_closed_loop(both, tmp_path):
 def bags(tmp_path_factory):
     from own_bags import short_bag
 
-    place = tmp_path_factory.mktemp("bags")
+    path = tmp_path_factory.mktemp("bags")
     for name, seconds in (("one", 7.0), ("two", 3.0)):  # the second is too short for a scene
-        short_bag(place / name, "pandaset_002", seconds=seconds)
-    return place
+        short_bag(path / name, "pandaset_002", seconds=seconds)
+    return path
 
 
 @pytest.mark.long
@@ -285,13 +285,13 @@ def test_goal_scores_rewards_and_rollouts(both, tmp_path):
     drafting = goal_scores.DraftingWeights(drafter, checkpoint.save(net, drafter, {}), fast=False)
     from tiny_training import SHAPE
 
-    found = []
+    tables = []
     for name, workers in (("alone", 1), ("cluster", both)):
-        place = make_set(tmp_path / name)
-        prepare(place)
-        found.append(goal_scores.score_set(place, SHAPE, drafting, workers, lambda done, total: None))
-    for field in dataclasses.fields(found[0]):
-        np.testing.assert_array_equal(getattr(found[1], field.name), getattr(found[0], field.name))
+        path = make_set(tmp_path / name)
+        prepare(path)
+        tables.append(goal_scores.score_set(path, SHAPE, drafting, workers, lambda done, total: None))
+    for field in dataclasses.fields(tables[0]):
+        np.testing.assert_array_equal(getattr(tables[1], field.name), getattr(tables[0], field.name))
 
 
 # --- what cannot be used ---------------------------------------------------------------------------------------------
@@ -317,8 +317,8 @@ def test_a_number_of_processes_and_a_cluster_exclude_each_other(folder, capsys, 
 
 def test_without_ray_the_extra_is_named(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    said = refusal(capsys, "eval", "--scenes", folder, "--cluster", "local")
-    assert said == "Ray is not installed, --cluster needs it: pip install '.[cluster]' in a clone of reflectdrive"
+    message = refusal(capsys, "eval", "--scenes", folder, "--cluster", "local")
+    assert message == "Ray is not installed, --cluster needs it: pip install '.[cluster]' in a clone of reflectdrive"
 
 
 def test_an_address_that_does_not_answer_is_said_at_once(folder, capsys):
@@ -326,10 +326,10 @@ def test_an_address_that_does_not_answer_is_said_at_once(folder, capsys):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        begun_s = time.monotonic()
-        said = refusal(capsys, "eval", "--scenes", folder, "--cluster", address)
-    assert said.startswith(f"the cluster {address} does not answer (Connection refused): give HOST:PORT of a head")
-    assert time.monotonic() - begun_s < 20.0
+        start_s = time.monotonic()
+        message = refusal(capsys, "eval", "--scenes", folder, "--cluster", address)
+    assert message.startswith(f"the cluster {address} does not answer (Connection refused): give HOST:PORT of a head")
+    assert time.monotonic() - start_s < 20.0
 
 
 @pytest.mark.long
@@ -341,11 +341,11 @@ def test_an_address_of_something_else_is_refused_after_a_bounded_wait(folder, ca
         thread.start()
         try:
             address = f"127.0.0.1:{server.server_port}"
-            said = refusal(capsys, "eval", "--scenes", folder, "--cluster", address)
+            message = refusal(capsys, "eval", "--scenes", folder, "--cluster", address)
         finally:
             server.shutdown()
             thread.join()
-    assert said.startswith(f"{address} answers, but not as the head of a Ray cluster: give HOST:PORT")
+    assert message.startswith(f"{address} answers, but not as the head of a Ray cluster: give HOST:PORT")
 
 
 @pytest.mark.long
@@ -355,9 +355,9 @@ def test_a_worker_with_another_version_is_named(both, monkeypatch):
     monkeypatch.setattr(cluster, "fingerprint", lambda portable: other)
     with pytest.raises(ClusterError) as fault:
         outcomes_of([0], surroundings, both)
-    said = str(fault.value)
-    assert f"reflectdrive {real['reflectdrive']} and not 9.9.9 (source 0123456789ab), scipy {real['scipy']}" in said
-    assert said.endswith("install the same on every node")
+    message = str(fault.value)
+    assert f"reflectdrive {real['reflectdrive']} and not 9.9.9 (source 0123456789ab), scipy {real['scipy']}" in message
+    assert message.endswith("install the same on every node")
 
 
 @pytest.mark.long
@@ -410,8 +410,8 @@ def test_what_a_killed_command_started_on_this_machine_ends_with_it(tmp_path):
 
 
 def descendants_of(pid):
-    found = []
+    pids = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, task.read_text().split()):
-            found += [child, *descendants_of(child)]
-    return found
+            pids += [child, *descendants_of(child)]
+    return pids

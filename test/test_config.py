@@ -302,6 +302,6 @@ def test_any_values_are_a_configuration_or_one_sentence(values):
 
 @pytest.mark.parametrize(("text", "value"), [("2e-4", 2e-4), ("1.5E3", 1500.0), ("3", 3), ("map", "map"), ("1e", "1e")])
 def test_a_setting_of_the_command_line_may_have_an_exponent(text, value):
-    found = arguments.settings_of([f"a.b={text}"])["a.b"]
-    assert found == value
-    assert type(found) is type(value)
+    parsed = arguments.settings_of([f"a.b={text}"])["a.b"]
+    assert parsed == value
+    assert type(parsed) is type(value)

@@ -76,12 +76,12 @@ def links(page):
 
 
 def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is():
-    found, todo = set(), [ROOT / "README.md"]
+    linked, todo = set(), [ROOT / "README.md"]
     while todo:
         page = todo.pop()
-        found.add(page)
-        todo += [target for target in links(page) if target.suffix == ".md" and target not in {*found, *todo}]
-    assert set(PAGES) <= found, sorted(page.name for page in set(PAGES) - found)
+        linked.add(page)
+        todo += [target for target in links(page) if target.suffix == ".md" and target not in {*linked, *todo}]
+    assert set(PAGES) <= linked, sorted(page.name for page in set(PAGES) - linked)
 
 
 def test_every_row_of_what_autoware_expects_names_its_test():
@@ -211,6 +211,6 @@ def test_modules_and_source_files_on_the_pages_exist(page):
     for module in re.findall(r"python -m (reflectdrive_ros[\w.]*)", text):
         assert importlib.util.find_spec(module), f"{page.name} names the module {module}"
     package = ROOT / "reflectdrive_ros"
-    places = [ROOT, package, *(folder for folder in package.rglob("*") if folder.is_dir())]
+    folders = [ROOT, package, *(folder for folder in package.rglob("*") if folder.is_dir())]
     for file in re.findall(r"`([\w/]+\.py)`", text):
-        assert any((place / file).is_file() for place in places), f"{page.name} names the file {file}"
+        assert any((parent / file).is_file() for parent in folders), f"{page.name} names the file {file}"

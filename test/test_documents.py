@@ -32,13 +32,13 @@ from reflectdrive_ros.infra.documents import (
 )
 
 
-def refusal(how, *given):
+def refusal(how, *arguments):
     with pytest.raises(DocumentError) as fault:
-        how(*given)
-    said = str(fault.value)
-    assert "\n" not in said
-    assert len(said) < 500
-    return said
+        how(*arguments)
+    message = str(fault.value)
+    assert "\n" not in message
+    assert len(message) < 500
+    return message
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -46,10 +46,10 @@ def refusal(how, *given):
 
 @pytest.mark.parametrize("reader", [parse_json, parse_yaml])
 def test_nesting_is_read_up_to_the_limit(reader):
-    found = reader("[" * DEEPEST + "]" * DEEPEST)
+    document = reader("[" * DEEPEST + "]" * DEEPEST)
     for _ in range(DEEPEST - 1):
-        (found,) = found
-    assert found == []
+        (document,) = document
+    assert document == []
     for depth in (DEEPEST + 1, 500, 100_000):
         assert refusal(reader, "[" * depth + "]" * depth) == f"nests deeper than {DEEPEST} levels"
     assert "nests deeper" in refusal(reader, '{"a": ' * 100 + "1" + "}" * 100)
@@ -103,10 +103,10 @@ def test_arrays_come_back_by_name(tmp_path):
     for save in (np.savez, np.savez_compressed):
         with (tmp_path / "some.npz").open("wb") as file:
             save(file, **arrays)
-        found = read_arrays(tmp_path / "some.npz")
-        assert sorted(found) == ["a", "b", "c"]
+        parsed = read_arrays(tmp_path / "some.npz")
+        assert sorted(parsed) == ["a", "b", "c"]
         for name, value in arrays.items():
-            np.testing.assert_array_equal(found[name], value)
+            np.testing.assert_array_equal(parsed[name], value)
 
 
 @pytest.mark.timeout(10)
@@ -114,8 +114,8 @@ def test_arrays_that_are_more_than_they_seem_are_refused(tmp_path):
     buffer = io.BytesIO()
     np.savez_compressed(buffer, a=np.zeros(10_000_000, np.uint8))
     assert len(buffer.getvalue()) < 20_000
-    said = refusal(parse_arrays, buffer.getvalue(), 1_000_000)
-    assert said == "holds 10000128 bytes of arrays, more than the limit of 1000000"
+    message = refusal(parse_arrays, buffer.getvalue(), 1_000_000)
+    assert message == "holds 10000128 bytes of arrays, more than the limit of 1000000"
 
     def packed(array):
         buffer = io.BytesIO()

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from changed_documents import as_bytes, changed, documents, npz, outcome, told, torn, values
+from changed_documents import as_bytes, changed, check_sentence, documents, npz, outcome, torn, values
 from fuzzing import fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,7 +103,7 @@ def test_names_that_no_readable_file_has_are_one_sentence(reader, name):
     how, errors = READERS[reader]
     with pytest.raises(errors) as fault:
         how(Path(name))
-    told(fault.value)
+    check_sentence(fault.value)
     assert "Errno" not in str(fault.value)
 
 

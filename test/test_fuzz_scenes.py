@@ -8,7 +8,7 @@ import hand_scenes
 import numpy as np
 import pytest
 import yaml
-from changed_documents import as_bytes, changed, documents, npz, outcome, told, torn
+from changed_documents import as_bytes, changed, check_sentence, documents, npz, outcome, torn
 from fuzzing import fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,7 +144,7 @@ BAG = {
 @fuzzed(2)
 @given(
     content=st.one_of(
-        changed(BAG).map(lambda told: json.dumps(told).encode()),  # JSON is YAML
+        changed(BAG).map(lambda document: json.dumps(document).encode()),  # JSON is YAML
         torn(yaml.safe_dump(BAG).encode()),
     )
 )
@@ -153,11 +153,11 @@ def test_bag_metadata(tmp_path_factory, content):
     folder.mkdir(exist_ok=True)
     (folder / "bag_0.mcap").write_bytes(b"")
     (folder / "metadata.yaml").write_bytes(content)
-    found = outcome(bag._storage_files, bag.BagError, folder)
-    if found is not None:
-        files, unusable = found
+    storage = outcome(bag._storage_files, bag.BagError, folder)
+    if storage is not None:
+        files, unusable = storage
         assert {file.parent for file in files} == {folder}
         assert "\n" not in unusable
     with pytest.raises(bag.BagError) as fault:  # the bag's only file is empty
         bag.BagReader(folder)
-    told(fault.value)
+    check_sentence(fault.value)

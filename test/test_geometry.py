@@ -128,10 +128,10 @@ def test_the_nearest_place_is_shapelys(line, others):
     st.integers(0, 20),
 )
 def test_left_is_positive_also_where_points_repeat(line, share, gap, side, where):
-    place = geometry.sample(line, np.array([share * geometry.arc_lengths(line)[-1]]))[0]
-    beside = geometry.transform_points(place, np.array([[0.0, side * gap]]))
+    pose = geometry.sample(line, np.array([share * geometry.arc_lengths(line)[-1]]))[0]
+    points = geometry.transform_points(pose, np.array([[0.0, side * gap]]))
     repeated = np.insert(line, where % len(line), line[where % len(line)], axis=0)
-    _, offset = geometry.project(repeated, beside)
+    _, offset = geometry.project(repeated, points)
     assert np.sign(offset[0]) == side
     assert abs(offset[0]) <= gap + 1e-9
 
@@ -148,8 +148,8 @@ def test_left_is_left_beside_a_first_point_that_is_given_twice(side):
 def test_beyond_its_ends_a_line_goes_on_straight(line, beyond):
     length = geometry.arc_lengths(line)[-1]
     ends = geometry.sample(line, np.array([-beyond, 0.0, length, length + beyond]))
-    for outside, end, way in ((ends[0], ends[1], -beyond), (ends[3], ends[2], beyond)):
-        assert_same_poses(outside, geometry.compose(end, np.array([way, 0.0, 0.0])), atol=1e-8)
+    for outside, end, distance_m in ((ends[0], ends[1], -beyond), (ends[3], ends[2], beyond)):
+        assert_same_poses(outside, geometry.compose(end, np.array([distance_m, 0.0, 0.0])), atol=1e-8)
 
 
 @given(poses, wandering_lines(), points, st.lists(st.floats(-10.0, 100.0), min_size=1, max_size=5))

@@ -36,10 +36,10 @@ needs_whole_set = pytest.mark.skipif(
 
 def compare(folder, tmp_path):
     """Numbers of `reflectdrive score` on a folder's scenes against its official scores."""
-    known = score.official_scores(folder / "scores.jsonl.gz")
+    official = score.official_scores(folder / "scores.jsonl.gz")
     out = tmp_path / "out.jsonl.gz"
-    numbers = score.score_file(folder / "scenes.jsonl.gz", out, known, states=True, console=score.Console())
-    return numbers, {(row["scene_id"], row["traj"]): row for _, row in golden.read_lines(out)}, known
+    numbers = score.score_file(folder / "scenes.jsonl.gz", out, official, states=True, console=score.Console())
+    return numbers, {(row["scene_id"], row["traj"]): row for _, row in golden.read_lines(out)}, official
 
 
 def assert_official(numbers, rows):
@@ -50,14 +50,14 @@ def assert_official(numbers, rows):
 
 
 def test_the_slice_scores_as_official(tmp_path):
-    numbers, rows, known = compare(SLICE, tmp_path)
-    assert_official(numbers, len(known))
+    numbers, rows, official = compare(SLICE, tmp_path)
+    assert_official(numbers, len(official))
     for key, row in rows.items():  # what was written can be read, and has the same keys
-        assert row.keys() == known[key].keys() - {"dbg1", "dbg2"}
+        assert row.keys() == official[key].keys() - {"dbg1", "dbg2"}
         assert {name for group in score.COMPARED for name in row[group]} == {
-            name for group in score.COMPARED for name in known[key][group]
+            name for group in score.COMPARED for name in official[key][group]
         }
-        assert golden.state_error(np.array(row["sim"]), np.array(known[key]["sim"])) < 1e-6
+        assert golden.state_error(np.array(row["sim"]), np.array(official[key]["sim"])) < 1e-6
 
 
 def test_the_weights_of_the_score_are_settings(tmp_path):
@@ -90,7 +90,7 @@ def test_the_slice_has_every_kind_of_scene_and_outcome():
                 values.setdefault(name, set()).add(row[group].get(name))
         values.setdefault("EC", set()).add(row["EC"])
     assert len(kinds) == 14
-    assert {name: {v for v in found if v is not None} for name, found in values.items()} == {
+    assert {name: {v for v in observed if v is not None} for name, observed in values.items()} == {
         "NC": {0.0, 0.5, 1.0},
         "DDC": {0.0, 0.5, 1.0},
         **{name: {0.0, 1.0} for name in ("DAC", "TTC", "C", "HC", "LK", "TLC", "EC")},
@@ -160,14 +160,14 @@ def test_a_bad_file_is_one_sentence_and_leaves_nothing(tmp_path, capsys, content
     scenes, out = tmp_path / "scenes.jsonl", tmp_path / "out.jsonl"
     scenes.write_text(content, encoding="utf-8")
     assert run(scenes, out) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert message in output
+    assert "Traceback" not in output
     assert [path.name for path in tmp_path.iterdir()] == ["scenes.jsonl"]
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("path_of_field", "value", "message"),
     [
         ("map.lanes", "wide", "line 1 has map.lanes = 'wide', expected a list"),
         ("map.lanes", [[]], "line 1 has map.lanes[0] = [], expected an object"),
@@ -209,17 +209,17 @@ def test_a_bad_file_is_one_sentence_and_leaves_nothing(tmp_path, capsys, content
         ("tracks.0.states.0.1", 1e308, "line 1 has tracks[0].states[0][1] = 1e+308, expected a finite number"),
     ],
 )
-def test_a_field_of_a_wrong_type_is_named(tmp_path, capsys, place, value, message):
+def test_a_field_of_a_wrong_type_is_named(tmp_path, capsys, path_of_field, value, message):
     def change(entry):
-        *path, last = [int(name) if name.isdigit() else name for name in place.split(".")]
+        *path, last = [int(name) if name.isdigit() else name for name in path_of_field.split(".")]
         for name in path:
             entry = entry[name]
         entry[last] = value
 
     assert run(one_scene(tmp_path / "scenes.jsonl", change), tmp_path / "out.jsonl") == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert output.count("\n") == 1
     assert not (tmp_path / "out.jsonl").exists()
 
 

@@ -41,13 +41,13 @@ def test_a_missing_library_is_one_sentence_that_names_the_extra(library, words, 
 
 
 @pytest.mark.parametrize(
-    ("kernels", "said"),
+    ("kernels", "message"),
     [
         ("None", "score needs reflectdrive_kernels, which is not compiled: pip install . or `make setup` in a clone"),
         ("Old()", "score cannot run: this processor lacks instructions"),
     ],
 )
-def test_kernels_that_cannot_be_loaded_are_one_sentence(kernels, said):
+def test_kernels_that_cannot_be_loaded_are_one_sentence(kernels, message):
     """The second as src/module.cpp raises it on a processor without AVX2."""
     program = f"""
 import sys
@@ -64,7 +64,7 @@ sys.exit(main(["score", "a", "b"]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert done.stderr.startswith(said)
+    assert done.stderr.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def helps():
 
 @pytest.mark.parametrize("words", EVERY_COMMAND, ids=" ".join)
 def test_every_command_has_help(helps, words):
-    code, told = helps[" ".join(words)]
+    code, output = helps[" ".join(words)]
     assert code == 0
-    assert f"usage: reflectdrive {' '.join(words)}" in told
+    assert f"usage: reflectdrive {' '.join(words)}" in output
 
 
 def test_without_ros_only_the_commands_that_need_it_refuse_and_say_what_to_do():
@@ -139,9 +139,9 @@ def test_without_ros_only_the_commands_that_need_it_refuse_and_say_what_to_do():
     answers = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=240, check=True).stdout)
     assert {name for name, (code, _) in answers.items() if code != 0} == NEED_ROS
     for name in NEED_ROS:
-        code, told = answers[name]
-        assert (code, told.count("\n")) == (2, 1), told
-        assert re.match(rf"{name.split()[-1]} needs ROS 2, but there is no \w+: source the setup\.bash of ", told)
+        code, output = answers[name]
+        assert (code, output.count("\n")) == (2, 1), output
+        assert re.match(rf"{name.split()[-1]} needs ROS 2, but there is no \w+: source the setup\.bash of ", output)
 
 
 @pytest.mark.parametrize("name", ["planner", "world"])
@@ -185,13 +185,13 @@ def test_a_full_disk_behind_standard_output_is_one_sentence(replays, monkeypatch
 
 
 def test_a_terminal_of_ascii_shows_a_table_and_marks_what_it_cannot_show(replays, monkeypatch):
-    kept = io.BytesIO()
-    with io.TextIOWrapper(kept, encoding="ascii") as ascii_only:
+    buffer = io.BytesIO()
+    with io.TextIOWrapper(buffer, encoding="ascii") as ascii_only:
         monkeypatch.setattr(sys, "stdout", ascii_only)
         assert main(["compare", replays, replays]) == 0
-        shown = kept.getvalue().decode("ascii")
-    assert "stra?e (route_follower) ? B: " in shown
-    assert "---" in shown
+        text = buffer.getvalue().decode("ascii")
+    assert "stra?e (route_follower) ? B: " in text
+    assert "---" in text
 
 
 def test_a_working_directory_that_is_gone_is_one_sentence(replays, tmp_path, monkeypatch, capsys):

@@ -44,10 +44,10 @@ def test_the_agent_plans_eight_poses_that_start_at_its_own_speed(module):
     agent = module.ReflectDriveAgent()
     agent.initialize()
     entry = next(each for each in ENTRIES if each["ego"]["vx"] > 5.0)
-    found = agent.compute_trajectory(navsim_devkit.agent_input(entry))
-    assert found.poses.shape == (8, 3)
-    assert found.poses.dtype == np.float32
-    first_m = float(np.hypot(*found.poses[0, :2]))
+    trajectory = agent.compute_trajectory(navsim_devkit.agent_input(entry))
+    assert trajectory.poses.shape == (8, 3)
+    assert trajectory.poses.dtype == np.float32
+    first_m = float(np.hypot(*trajectory.poses[0, :2]))
     assert abs(first_m - 0.5 * entry["ego"]["vx"]) < 1.0
 
 
@@ -64,8 +64,8 @@ def test_a_sampling_of_a_tenth_of_a_second_is_a_finer_sampling_of_the_same_plan(
 
 def test_the_agent_asks_for_three_cameras_at_the_frames_that_its_network_takes(module):
     config = module.ReflectDriveAgent().get_sensor_config()
-    asked = {name: value for name, value in vars(config).items() if value is not False}
-    assert asked == {"cam_f0": [2, 3], "cam_l0": [2, 3], "cam_r0": [2, 3]}
+    requested = {name: value for name, value in vars(config).items() if value is not False}
+    assert requested == {"cam_f0": [2, 3], "cam_l0": [2, 3], "cam_r0": [2, 3]}
 
 
 def test_its_hydra_file_names_the_class_and_its_arguments(module, hydra):
@@ -92,7 +92,7 @@ def test_without_the_devkit_the_agent_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("one_hot", "expected"),
     [
         (navsim_devkit.LEFT, Command.LEFT),
         (navsim_devkit.STRAIGHT, Command.STRAIGHT),
@@ -100,9 +100,9 @@ def test_without_the_devkit_the_agent_says_what_to_install(monkeypatch):
         (navsim_devkit.UNKNOWN, Command.FOLLOW),
     ],
 )
-def test_commands(given, wanted):
-    observation = navsim.observe(navsim_devkit.agent_input(ENTRIES[0], given), RIG, 2)
-    assert observation.command is wanted
+def test_commands(one_hot, expected):
+    observation = navsim.observe(navsim_devkit.agent_input(ENTRIES[0], one_hot), RIG, 2)
+    assert observation.command is expected
 
 
 def test_the_ego_state_is_that_of_the_last_frame_and_its_yaw_rate_from_the_headings():
@@ -146,25 +146,27 @@ def test_missing_images_and_history_are_named():
 def test_scores_with_a_metric_cache_are_those_of_the_golden_scenes():
     """NC, DAC, TTC exactly; EP as far as our simulation of the reference planner starts with another yaw rate."""
     for entry in ENTRIES[:12]:
-        known = golden.parse_scene(entry)
-        made = navsim.scene_of(navsim_devkit.scene(entry), navsim_devkit.metric_cache(entry), RIG, 2, "a-0")
-        wanted = score(replace(known.first, red_lights=known.second.red_lights), known.candidates)
-        found = score(made.scored(vehicle=known.first.vehicle), known.candidates)
+        golden_scene = golden.parse_scene(entry)
+        cached_scene = navsim.scene_of(navsim_devkit.scene(entry), navsim_devkit.metric_cache(entry), RIG, 2, "a-0")
+        expected = score(
+            replace(golden_scene.first, red_lights=golden_scene.second.red_lights), golden_scene.candidates
+        )
+        card = score(cached_scene.scored(vehicle=golden_scene.first.vehicle), golden_scene.candidates)
         for name in ("nc", "dac", "ttc"):
-            assert np.array_equal(getattr(found, name), getattr(wanted, name)), (entry["scene_id"], name)
-        assert np.abs(found.progress_m - wanted.progress_m).max() < 1e-4
-        assert np.abs(found.ep - wanted.ep).max() < 5e-3
-        assert made.reference.multiplier == known.first.reference.multiplier
-        assert abs(made.reference.progress_m - known.first.reference.progress_m) < 0.1
+            assert np.array_equal(getattr(card, name), getattr(expected, name)), (entry["scene_id"], name)
+        assert np.abs(card.progress_m - expected.progress_m).max() < 1e-4
+        assert np.abs(card.ep - expected.ep).max() < 5e-3
+        assert cached_scene.reference.multiplier == golden_scene.first.reference.multiplier
+        assert abs(cached_scene.reference.progress_m - golden_scene.first.reference.progress_m) < 0.1
 
 
 def test_the_expert_is_the_human_and_the_history_ends_here():
     for entry in ENTRIES[:5]:
-        made = navsim.scene_of(navsim_devkit.scene(entry), None, RIG, 2, "a-0")
-        assert np.abs(made.expert - golden.parse_scene(entry).human).max() < 1e-5
-        assert np.abs(made.ego_history[-1]).max() < 1e-9
-        assert not made.has_map
-        assert made.notes["route"] == "driven"
+        converted = navsim.scene_of(navsim_devkit.scene(entry), None, RIG, 2, "a-0")
+        assert np.abs(converted.expert - golden.parse_scene(entry).human).max() < 1e-5
+        assert np.abs(converted.ego_history[-1]).max() < 1e-9
+        assert not converted.has_map
+        assert converted.notes["route"] == "driven"
 
 
 def test_a_scene_without_4_s_of_future_is_refused():

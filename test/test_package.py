@@ -84,9 +84,9 @@ def test_pip_installs_what_is_imported_and_not_from_ros():
 def test_each_python_gets_one_onnxruntime_that_has_wheels_for_it(python):
     """Python 3.10 is that of ROS 2 Humble; onnxruntime has no wheels for it after 1.23.2."""
     every = [Requirement(line) for line in SETUP["options"]["install_requires"].split("\n") if line]
-    found = [one for one in every if one.marker is None or one.marker.evaluate({"python_version": python})]
-    assert sorted(one.name for one in found) == sorted({one.name for one in every})
-    (version,) = (str(one.specifier) for one in found if one.name == "onnxruntime")
+    requirements = [one for one in every if one.marker is None or one.marker.evaluate({"python_version": python})]
+    assert sorted(one.name for one in requirements) == sorted({one.name for one in every})
+    (version,) = (str(one.specifier) for one in requirements if one.name == "onnxruntime")
     assert version == ("==1.23.2" if python == "3.10" else "==1.31.1")
 
 
@@ -132,8 +132,8 @@ print(json.dumps([[each.name, each.sources, each.depends, each.extra_compile_arg
 
 def test_pip_and_colcon_compile_the_kernels_from_the_same_sources_with_the_same_flags():
     command = [sys.executable, "-W", "ignore", "-c", f"import setuptools{EXTENSIONS}"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
-    ((name, sources, depends, flags),) = json.loads(told)
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    ((name, sources, depends, flags),) = json.loads(output)
     assert re.findall(r"Python3_add_library\((\w+) MODULE WITH_SOABI \$\{KERNELS\}\)", CMAKE) == [name]
     (pattern,) = re.findall(r"file\(GLOB KERNELS CONFIGURE_DEPENDS (\S+)\)", CMAKE)
     assert {ROOT / each for each in sources} == set(ROOT.glob(pattern))
@@ -234,9 +234,9 @@ def test_the_dds_profile_holds_three_cameras():
     largest = tree.find(".//dds:maxMessageSize", space)
     assert int(segment.text) >= 64 * 2**20
     assert int(largest.text) >= 1920 * 1080 * 3  # a raw image goes through in one piece
-    made = {entry.text for entry in tree.findall(".//dds:transport_descriptor/dds:transport_id", space)}
+    transports = {entry.text for entry in tree.findall(".//dds:transport_descriptor/dds:transport_id", space)}
     used = {entry.text for entry in tree.findall(".//dds:userTransports/dds:transport_id", space)}
-    assert made == used
+    assert transports == used
 
 
 def test_yaml_files_are_yaml():
@@ -421,8 +421,8 @@ def test_the_set_up_of_another_user_is_used_or_the_reason_is_said(tmp_path, pyth
     private.chmod(0o755 if python == "of all" else 0o000)
     (root / ".venv").chmod(0o555)
     other = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}
-    made_by_pytest = [each for each in tmp_path.parents if "pytest-of-" in str(each)]
-    for folder in [tmp_path, *made_by_pytest] if other else []:
+    pytest_folders = [each for each in tmp_path.parents if "pytest-of-" in str(each)]
+    for folder in [tmp_path, *pytest_folders] if other else []:
         folder.chmod(folder.stat().st_mode | 0o055)
     try:
         command = ["sh", str(root / "tools" / "setup")]

@@ -22,8 +22,8 @@ def test_a_task_whose_process_dies_fails_alone(isolated, processes, times):
     outcomes = map_restartable(
         [0, 1, 2, 3], own_process, 1, lambda *values: reported.append(values), portable=False, isolated=isolated
     )
-    found = {outcome.task: outcome for outcome in outcomes}
-    assert found[1].reason == f"its process died{times} (signal 9)"
-    assert [found[task].reason for task in (0, 2, 3)] == ["", "", ""]
-    assert len({found[task].result for task in (0, 2, 3)}) == processes
+    outcome_of = {outcome.task: outcome for outcome in outcomes}
+    assert outcome_of[1].reason == f"its process died{times} (signal 9)"
+    assert [outcome_of[task].reason for task in (0, 2, 3)] == ["", "", ""]
+    assert len({outcome_of[task].result for task in (0, 2, 3)}) == processes
     assert reported.count((1, 0.5)) == (1 if isolated else ATTEMPTS)

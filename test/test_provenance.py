@@ -20,13 +20,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_provenance_names_version_machine_date_and_command():
-    said = provenance(["reflectdrive", "replay", "my bag"])
-    assert said["command"] == "reflectdrive replay 'my bag'"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["date"])
-    assert said["version"]
-    assert re.search(r", \d+ cores$", said["device"])
-    assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)?", said["commit"])
-    assert "weights_sha256" not in said
+    record = provenance(["reflectdrive", "replay", "my bag"])
+    assert record["command"] == "reflectdrive replay 'my bag'"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", record["date"])
+    assert record["version"]
+    assert re.search(r", \d+ cores$", record["device"])
+    assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)?", record["commit"])
+    assert "weights_sha256" not in record
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_the_recorded_command_is_the_one_that_was_typed(module, program, command
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(sys, "argv", [program, "--minutes", "6"])
     write_numbers(tmp_path / "numbers.json", {}, weights_sha256="AB")
-    found = json.loads((tmp_path / "numbers.json").read_text())
-    assert (found["command"], found["weights_sha256"]) == (command, "ab")
+    record = json.loads((tmp_path / "numbers.json").read_text())
+    assert (record["command"], record["weights_sha256"]) == (command, "ab")
 
 
 def test_numbers_written_to_docs_do_not_make_the_next_ones_dirty(tmp_path):

@@ -20,5 +20,5 @@ def test_an_example_prints_what_the_page_says(name, program, printed, capsys):
     exec(compile(program, f"docs/python.md: {name}", "exec"), {})
     out = capsys.readouterr().out
     assert NUMBER.sub("#", out) == NUMBER.sub("#", printed)
-    told, expected = ([float(number) for number in NUMBER.findall(text)] for text in (out, printed))
-    np.testing.assert_allclose(told, expected, atol=0.11)  # a last digit may be rounded otherwise
+    numbers, expected = ([float(number) for number in NUMBER.findall(text)] for text in (out, printed))
+    np.testing.assert_allclose(numbers, expected, atol=0.11)  # a last digit may be rounded otherwise

@@ -27,13 +27,13 @@ from reflectdrive_ros.sim import sampler
 ROOT = Path(__file__).parents[1]
 
 
-def wanted(name="test", size=30, **options):
-    made_by = {**hand_scenes.MADE_BY, "options": {**hand_scenes.MADE_BY["options"], **options}}
-    return sets.SceneSetSpec(name, size, made_by)
+def spec(name="test", size=30, **options):
+    generator = {**hand_scenes.MADE_BY, "options": {**hand_scenes.MADE_BY["options"], **options}}
+    return sets.SceneSetSpec(name, size, generator)
 
 
 def make(folder, make_shard=hand_scenes.make, want=None, workers=1, on_progress=lambda scenes: None):
-    return sets.make(folder, want or wanted(), make_shard, workers=workers, on_progress=on_progress)
+    return sets.make(folder, want or spec(), make_shard, workers=workers, on_progress=on_progress)
 
 
 def names(folder):
@@ -61,13 +61,13 @@ def reference(tmp_path_factory):
 
 
 def test_a_set_has_its_size_whatever_that_is(small, tmp_path):
-    seen = []
-    index = make(tmp_path, want=wanted(size=25), on_progress=seen.append)
+    reported = []
+    index = make(tmp_path, want=spec(size=25), on_progress=reported.append)
     assert [note.scenes for note in index.shards] == [10, 10, 5]
     assert index == shards.index_of(tmp_path)
     assert len(set(names(tmp_path))) == 25
-    assert seen[0] == 0
-    assert seen[-1] == 25 == index.scenes
+    assert reported[0] == 0
+    assert reported[-1] == 25 == index.scenes
     assert index.counts == {"overlap": 4 + 4 + 2}
     assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", *[".json"] * 4, *[".tar"] * 3]
 
@@ -83,24 +83,24 @@ def test_what_is_whole_is_kept_and_the_rest_made_again(small, reference, tmp_pat
     (folder / "test-00000.tar").unlink()
     (folder / "test-00001.json").unlink()
     (folder / "test-00002.tar").write_bytes(b"something else")
-    kept = (folder / "test-00001.tar").stat().st_mtime_ns
+    old_stamp_ns = (folder / "test-00001.tar").stat().st_mtime_ns
     (folder / "index.json").unlink()
     make(folder)
     assert everything(folder) == everything(reference)
     times = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.tar")}
-    assert times["test-00001.tar"] != kept
+    assert times["test-00001.tar"] != old_stamp_ns
     make(folder)
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.tar")} == times, "made a whole set again"
 
 
 def test_a_set_grows(small, reference, tmp_path):
-    first = make(tmp_path, want=wanted(size=15))
+    first = make(tmp_path, want=spec(size=15))
     assert first.scenes == 15
     first_tar = (tmp_path / "test-00000.tar").stat().st_ino
     make(tmp_path)
     assert everything(tmp_path) == everything(reference)
     assert (tmp_path / "test-00000.tar").stat().st_ino == first_tar
-    assert make(tmp_path, want=wanted(size=15)).scenes == 30, "a larger set serves as well"
+    assert make(tmp_path, want=spec(size=15)).scenes == 30, "a larger set serves as well"
 
 
 def test_what_was_made_of_a_larger_set_is_a_smaller_one(small, reference, tmp_path):
@@ -114,14 +114,14 @@ def test_what_was_made_of_a_larger_set_is_a_smaller_one(small, reference, tmp_pa
 def test_a_set_made_in_parts_is_the_set(small, reference, tmp_path):
     """The second part leaves out what the first holds, here its first ten scenes; neither is taken for the whole."""
     later = sets.SceneSetSpec("test", 20, {**hand_scenes.MADE_BY, "first": 10})
-    make(tmp_path / "a", want=wanted(size=10))
+    make(tmp_path / "a", want=spec(size=10))
     index = make(tmp_path / "b", want=later)
     assert (index.size, index.scenes, index.missing) == (20, 20, {})
     assert names(tmp_path / "a") + names(tmp_path / "b") == names(reference)
-    for folder, want in ((tmp_path / "b", wanted(size=20)), (reference, later)):
+    for folder, want in ((tmp_path / "b", spec(size=20)), (reference, later)):
         with pytest.raises(shards.SetError, match="first differ"):
             make(folder, want=want)
-    assert sets.default_folder("a", later.generator) != sets.default_folder("a", wanted().generator)
+    assert sets.default_folder("a", later.generator) != sets.default_folder("a", spec().generator)
 
 
 def test_a_set_cannot_begin_in_the_middle_of_a_shard(small, tmp_path):
@@ -131,18 +131,18 @@ def test_a_set_cannot_begin_in_the_middle_of_a_shard(small, tmp_path):
 
 def test_a_folder_never_holds_scenes_of_two_programs(small, reference):
     for want, difference in (
-        (wanted(width=640), "options differ"),
+        (spec(width=640), "options differ"),
         (sets.SceneSetSpec("test", 30, {**hand_scenes.MADE_BY, "scene_version": 2}), "scene_version differ"),
-        (wanted("val"), "holds the set 'test', not 'val'"),
+        (spec("val"), "holds the set 'test', not 'val'"),
     ):
         before = everything(reference)
         with pytest.raises(shards.SetError, match=difference):
             make(reference, want=want)
         assert everything(reference) == before
-    places = {
-        sets.default_folder(name, wanted(**more).generator) for name in ("a", "b") for more in ({}, {"width": 640})
+    folders = {
+        sets.default_folder(name, spec(**more).generator) for name in ("a", "b") for more in ({}, {"width": 640})
     }
-    assert len(places) == 4
+    assert len(folders) == 4
 
 
 def test_the_default_place_follows_the_variable(monkeypatch, tmp_path):
@@ -248,7 +248,7 @@ def test_a_shard_that_cannot_be_made_is_named_once(small, tmp_path):
 def test_a_shard_without_scenes_is_not_made_and_comes_later(small, reference, tmp_path):
     index = make(tmp_path, hand_scenes.make_nothing)
     assert index.missing == {"test-00001": "no scene could be made (town_failed 8)"}
-    assert not sets.is_complete(tmp_path, wanted())
+    assert not sets.is_complete(tmp_path, spec())
     make(tmp_path)
     assert everything(tmp_path) == everything(reference)
 
@@ -261,14 +261,14 @@ def test_a_set_with_a_shard_without_scenes_is_not_complete(small, reference, tmp
         tmp_path / "set", "test-00001", shards.ShardContent((), {}, {}), requested=10, generator=index.generator
     )
     shards.write_index(tmp_path / "set", replace(index, shards=(index.shards[0], empty, index.shards[2])))
-    assert not sets.is_complete(tmp_path / "set", wanted())
+    assert not sets.is_complete(tmp_path / "set", spec())
     make(tmp_path / "set")
     assert everything(tmp_path / "set") == everything(reference)
 
 
 def test_a_limit_of_file_sizes_is_named_and_the_set_is_made_once_it_is_gone(tmp_path):
     """`ulimit -f` ends netconvert with SIGXFSZ. Real towns."""
-    size = wanted(size=2)
+    size = spec(size=2)
     index = make(tmp_path, partial(hand_scenes.make_with_small_files, 60_000), size)
     (reason,) = index.missing.values()
     assert "netconvert was ended by SIGXFSZ" in reason
@@ -307,18 +307,18 @@ def test_the_hard_set_is_what_going_straight_on_cannot_do(tmp_path):
     """Of 40 scenes 12: those of high lateral acceleration, and no scene left out is driven worse than one taken."""
     source = hand_scenes.Shard("hard", 0, 40)
     every = list(source.scenes())
-    taken = {scene.name for scene in sets.HardSubset(source, 12).scenes()}
-    assert len(taken) == 12
-    assert {scene.name for scene in every if scene.family == sets.HARD_FAMILY} <= taken
+    selected = {scene.name for scene in sets.HardSubset(source, 12).scenes()}
+    assert len(selected) == 12
+    assert {scene.name for scene in every if scene.family == sets.HARD_FAMILY} <= selected
     others = [scene for scene in every if scene.family != sets.HARD_FAMILY]
     scores = {scene.name: sets.constant_velocity_pdms(scene) for scene in others}
-    assert max(scores[name] for name in scores if name in taken) <= min(
-        scores[name] for name in scores if name not in taken
+    assert max(scores[name] for name in scores if name in selected) <= min(
+        scores[name] for name in scores if name not in selected
     )
 
 
 def test_the_hard_set_is_chosen_from_whole_shards(tmp_path):
-    index = make(tmp_path, want=wanted("hard", 5))
+    index = make(tmp_path, want=spec("hard", 5))
     assert index.scenes == 5
     assert index.families == {sets.HARD_FAMILY: 5}
     assert index.counts == {"overlap": 84}
@@ -387,10 +387,10 @@ def test_no_scene_may_be_left_out_at_the_beginning_but_some_must_be_made(capsys)
 @pytest.mark.long
 def test_the_sampler_makes_the_same_bytes_in_any_process(small, tmp_path):
     """With images; two shards in one process after each other, and each in its own."""
-    maker, made_by = scene_sets.make_sampler(192, 108, images=True)
+    maker, generator = scene_sets.make_sampler(192, 108, images=True)
     folders = [tmp_path / "alone", tmp_path / "together"]
     for workers, folder in enumerate(folders, 1):
-        index = make(folder, maker, sets.SceneSetSpec("test", 14, made_by), workers=workers)
+        index = make(folder, maker, sets.SceneSetSpec("test", 14, generator), workers=workers)
         assert index.missing == {}
         assert index.scenes == 14
     assert everything(folders[0]) == everything(folders[1])
@@ -407,11 +407,11 @@ MADE_ELSEWHERE = {  # by these libraries, on another machine, with this version
 @pytest.mark.parametrize("processor", [{}, OLDER], ids=["this one", "an older one"])
 def test_scenes_are_the_same_bytes_on_another_machine(processor, tmp_path):
     """With images. Who changes the bytes of a scene raises SCENE_VERSION and records the hash that this prints."""
-    _, made_by = scene_sets.make_sampler(192, 108, images=True)
-    if made_by["arithmetic"] != "AVX2" or made_by["libraries"] != MADE_ELSEWHERE["libraries"]:
-        pytest.skip(f"recorded with {MADE_ELSEWHERE['libraries']} on x86, not with {made_by['libraries']}")
+    _, generator = scene_sets.make_sampler(192, 108, images=True)
+    if generator["arithmetic"] != "AVX2" or generator["libraries"] != MADE_ELSEWHERE["libraries"]:
+        pytest.skip(f"recorded with {MADE_ELSEWHERE['libraries']} on x86, not with {generator['libraries']}")
     scenes = [sys.executable, "-m", "reflectdrive_ros", "scenes", "--scenes", "val", "--count", "2"]
     scenes += ["--width", "192", "--height", "108"]
     subprocess.run([*scenes, "--out", str(tmp_path)], env={**os.environ, **processor}, cwd=ROOT, check=True)
-    made = hashlib.sha256((tmp_path / "val-00000.tar").read_bytes()).hexdigest()
-    assert (made_by["scene_version"], made) == (MADE_ELSEWHERE["scene_version"], MADE_ELSEWHERE["val-00000.tar"])
+    digest = hashlib.sha256((tmp_path / "val-00000.tar").read_bytes()).hexdigest()
+    assert (generator["scene_version"], digest) == (MADE_ELSEWHERE["scene_version"], MADE_ELSEWHERE["val-00000.tar"])

@@ -146,7 +146,7 @@ def test_a_damaged_sample_is_one_error(harm):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "complaint"),
+    ("path_of_field", "value", "complaint"),
     [
         ("family", "stroll", "has family = 'stroll', expected one of"),
         ("command", [], r"has command = \[\], expected one of"),
@@ -161,10 +161,10 @@ def test_a_damaged_sample_is_one_error(harm):
         ("notes", [], r"has notes = \[\], expected an object"),
     ],
 )
-def test_a_scene_with_a_field_of_a_wrong_type_is_refused_by_its_name(place, value, complaint):
+def test_a_scene_with_a_field_of_a_wrong_type_is_refused_by_its_name(path_of_field, value, complaint):
     sample = codec.sample_of(hand_scenes.scene(images=False))
     meta = json.loads(sample["meta.json"])
-    *path, last = place.split(".")
+    *path, last = path_of_field.split(".")
     at = meta
     for name in path:
         at = at[name]
@@ -259,9 +259,9 @@ def test_the_index_tells_what_is_there(tmp_path):
 
 
 def test_the_same_scenes_are_the_same_bytes(tmp_path):
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        stored(tmp_path / place, [4], images=True)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        stored(tmp_path / name, [4], images=True)
     assert {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir()} == {
         p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()
     }
@@ -324,7 +324,7 @@ def test_a_folder_without_a_usable_index_is_one_sentence(content, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "complaint"),
+    ("path_of_field", "value", "complaint"),
     [
         ("shards", {}, "has shards = {}, expected a list"),
         ("shards", [3], r"has shards\[0\] = 3, expected an object"),
@@ -346,10 +346,10 @@ def test_a_folder_without_a_usable_index_is_one_sentence(content, tmp_path):
         ("missing", ["test-00003"], r"has missing = \['test-00003'\], expected an object"),
     ],
 )
-def test_an_index_with_a_field_of_a_wrong_type_is_refused_by_its_name(place, value, complaint, tmp_path):
+def test_an_index_with_a_field_of_a_wrong_type_is_refused_by_its_name(path_of_field, value, complaint, tmp_path):
     stored(tmp_path)
     content = json.loads((tmp_path / "index.json").read_text())
-    *path, last = place.split(".")
+    *path, last = path_of_field.split(".")
     at = content
     for name in path:
         at = at[int(name)] if name.isdigit() else at[name]

@@ -37,11 +37,11 @@ def late():
 
 def children():
     """Process ids of what this process began, zombies left out."""
-    found = []
+    processes = []
     for pid in (pid for task in Path("/proc/self/task").iterdir() for pid in text_of(task / "children").split()):
         if command := text_of(Path(f"/proc/{pid}/cmdline")):
-            found.append((int(pid), command))
-    return found
+            processes.append((int(pid), command))
+    return processes
 
 
 def text_of(file):
@@ -194,8 +194,8 @@ def test_stopped_workers_end_and_remove_what_they_were_writing(tmp_path, capsys)
 def test_two_commands_cannot_write_into_one_folder(tmp_path, capsys, words):
     with lock_folder(tmp_path):
         assert main([*map(str, words), "--out", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert (
-        said
+        output
         == f"{tmp_path} cannot be used: another process writes into it; wait for it to end, or name another folder\n"
     )

@@ -137,7 +137,7 @@ def test_bags_of_shared_storage_give_the_sets_and_plans_of_a_disk(tmp_path, caps
 
     for name, seconds in (("one", 7.0), ("two", 3.0)):  # the second is too short for a scene
         short_bag(tmp_path / "bags" / name, "pandaset_002", seconds=seconds)
-    found = []
+    samples = []
     for base in (str(tmp_path), f"local://{tmp_path}"):
         out = f"{base}/{'ours' if base == str(tmp_path) else 'theirs'}"
         assert main(["dataset", f"{base}/bags", "--out", f"{out}/set"]) == 1
@@ -146,8 +146,8 @@ def test_bags_of_shared_storage_give_the_sets_and_plans_of_a_disk(tmp_path, caps
         assert main(["replay", *words]) == 0
         assert "2 kept" in capsys.readouterr().out
         scenes = shards.read(location(f"{out}/set"), images=True, on_damage=pytest.fail)
-        found.append([shards.codec.sample_of(scene, lossless=True) for scene in scenes])
-    assert found[0] == found[1]
+        samples.append([shards.codec.sample_of(scene, lossless=True) for scene in scenes])
+    assert samples[0] == samples[1]
     assert main(["compare", f"local://{tmp_path}/ours/replay", f"local://{tmp_path}/theirs/replay"]) == 0
     assert "no difference shown" in capsys.readouterr().out
     assert (tmp_path / "theirs" / "replay" / "one" / "report.html").exists()
@@ -167,8 +167,8 @@ def refusal(capsys, *words):
 
 
 def test_an_unknown_scheme_and_a_missing_client_are_named(capsys, monkeypatch):
-    said = refusal(capsys, "scenes", "--check", "nothing://set")
-    assert "nothing://set cannot be used (Unsupported filesystem: 'nothing'): give a path, or a URL as s3://" in said
+    message = refusal(capsys, "scenes", "--check", "nothing://set")
+    assert "nothing://set cannot be used (Unsupported filesystem: 'nothing'): give a path, or a URL as s3://" in message
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     assert "pip install gcsfs" in refusal(capsys, "eval", "--scenes", "gs://bucket/set")
     monkeypatch.setitem(sys.modules, "upath", None)
@@ -189,8 +189,8 @@ def test_what_may_not_be_read_names_the_credentials(memory, capsys, monkeypatch)
 
     monkeypatch.setattr(type(memory.fs), "cat_file", refuse)
     monkeypatch.setattr(type(memory.fs), "open", refuse)
-    said = refusal(capsys, "scenes", "--check", memory)
-    assert "index.json cannot be read: Permission denied (check the credentials in the environment)" in said
+    message = refusal(capsys, "scenes", "--check", memory)
+    assert "index.json cannot be read: Permission denied (check the credentials in the environment)" in message
 
 
 # --- S3 --------------------------------------------------------------------------------------------------------------
@@ -254,9 +254,9 @@ def test_a_storage_that_goes_away_in_the_middle_is_one_sentence(s3, monkeypatch,
     make(remote)
     server.kill()
     server.wait()
-    begun_s = time.monotonic()
-    said = refusal(capsys, "eval", "--scenes", remote, "--planner", "constant_velocity")
-    assert "does not answer as it should (EndpointConnectionError" in said or "cannot be read" in said
-    assert said.count("\n") == 0
-    assert "Traceback" not in said
-    assert time.monotonic() - begun_s < 120.0
+    start_s = time.monotonic()
+    message = refusal(capsys, "eval", "--scenes", remote, "--planner", "constant_velocity")
+    assert "does not answer as it should (EndpointConnectionError" in message or "cannot be read" in message
+    assert message.count("\n") == 0
+    assert "Traceback" not in message
+    assert time.monotonic() - start_s < 120.0

@@ -70,8 +70,8 @@ FORMER = {
 
 
 def files():
-    for place in PLACES:
-        path = ROOT / place
+    for folder in PLACES:
+        path = ROOT / folder
         yield from ([path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix in TEXT))
 
 
@@ -83,9 +83,9 @@ def uses(file, text):
     """(line number, word) of every retired word in a text."""
     allowed = FORMER.get(file, ())
     for number, line in enumerate(text.splitlines(), 1):
-        for found in WORD.finditer(line):
-            if found[0] not in allowed:
-                yield number, found[0]
+        for match in WORD.finditer(line):
+            if match[0] not in allowed:
+                yield number, match[0]
 
 
 def test_no_retired_word_is_used():

@@ -20,23 +20,23 @@ from launch import LaunchDescription
 ROOT = Path(__file__).parents[2]
 MAP = str(ROOT / "test" / "data" / "lanelet2_maps" / "cargo_transport_map.osm")
 START_S = 90.0
-CASES = [  # file, arguments, what is said when it runs
+CASES = [  # file, arguments, messages when it runs
     ("planner.launch.py", {"planner": "constant_velocity"}, ("planner constant_velocity",)),
     ("autoware.launch.xml", {"lanelet_map": MAP}, ("planner reflectdrive2",)),
     ("demo.launch.py", {"planner": "route_follower"}, ("planner route_follower", "the world is")),
 ]
 
 
-@launch_testing.parametrize("file, arguments, said", CASES)
-def generate_test_description(file, arguments, said):
+@launch_testing.parametrize("file, arguments, messages", CASES)
+def generate_test_description(file, arguments, messages):
     source = AnyLaunchDescriptionSource(str(ROOT / "launch" / file))
     include = IncludeLaunchDescription(source, launch_arguments=arguments.items())
     return LaunchDescription([include, launch_testing.actions.ReadyToTest()])
 
 
 class WhileItRuns(unittest.TestCase):
-    def test_every_node_says_that_it_runs(self, proc_output, said):
-        for words in said:
+    def test_every_node_says_that_it_runs(self, proc_output, messages):
+        for words in messages:
             proc_output.assertWaitFor(words, timeout=START_S, stream="stderr")
 
 
