@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 from autoware_perception_msgs.msg import ObjectClassification, TrackedObject, TrackedObjects
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from messages import acceleration, camera_info, image, jpeg, ns, odometry, predicted_objects, raw, route, tf_static
 from scenes import ego
@@ -159,7 +159,6 @@ def test_a_large_image_is_decoded_smaller_and_looks_the_same(monkeypatch, size, 
 
 
 @given(st.integers(16, 3000), st.integers(16, 2000))
-@settings(max_examples=25, deadline=None)
 def test_images_of_any_size_are_brought_to_the_asked_one(width, height):
     found, scale = image_decoding.pixels(
         jpeg(1.0, pixels=np.full((height, width, 3), (90, 120, 30), np.uint8)), "front", 64, 36

@@ -15,6 +15,8 @@ from reflectdrive_ros.bench import results
 from reflectdrive_ros.data import sets
 from reflectdrive_ros.evaluation import worlds
 
+pytestmark = pytest.mark.meta
+
 ROOT = Path(__file__).parents[1]
 
 

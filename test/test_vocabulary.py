@@ -3,6 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.meta
+
 ROOT = Path(__file__).parents[1]
 PLACES = ("reflectdrive_ros", "docs", "README.md", "config", "launch", "msg")
 TEXT = {".py", ".md", ".yaml", ".xml", ".html", ".js", ".css", ".msg", ".rviz", ".svg"}
