@@ -67,7 +67,9 @@ def comma(tmp_path_factory):
 def test_the_recording_drives_as_the_golden_has_it_bit_for_bit_on_every_repeat(followed, pandaset, tmp_path, capsys):
     golden = HERE / "golden" / "pandaset_002.route_follower.npz"
     code, numbers = replayed(pandaset, tmp_path, "--no-report", "--golden", str(golden))
-    assert (code, capsys.readouterr().err.replace("\n", "")) == (0, "")
+    # a line of progress comes each minute
+    differences = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("replaying: ")]
+    assert (code, differences) == (0, [])
     assert numbers["plans_sha256"] == followed[0]["plans_sha256"]
 
 

@@ -60,7 +60,8 @@ def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, thre
     for name, most in (("CHUNK_PLANS", 10), ("MARGIN_NS", 500_000_000), ("FRAMES_MAX", 10), ("IMAGES_MAX", 4)):
         monkeypatch.setattr(chunks, name, most)
     monkeypatch.setattr(chunks, "PATH_MAX", 50)
-    _, numbers = replayed(pandaset, tmp_path / "legs", "--duration", "3")
+    code, numbers = replayed(pandaset, tmp_path / "legs", "--duration", "3")
+    assert code == 0
     assert numbers["plans"] == whole["plans"] == 29
     assert numbers["latency_ms"].keys() == whole["latency_ms"].keys()
     shown, all_of_them = (embedded(out / "report.html") for out in (tmp_path / "legs", folder))
