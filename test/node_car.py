@@ -28,7 +28,7 @@ class Car:
         return self.harness.node.get_clock().now().nanoseconds * 1e-9
 
     def latch(self):
-        self.harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 200)]))
+        self.harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 350)]))
         self.harness.inputs["tf_static"].publish(tf_static())
 
     def send(self, cameras=CAMERAS, ego=None, objects=True, shade=None, make=jpeg):

@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import pytest
 import rclpy
-from autoware_vehicle_msgs.msg import TurnIndicatorsCommand, TurnIndicatorsReport
 from builtin_interfaces.msg import Time
 from messages import CAMERAS, camera_info, jpeg, odometry, predicted_objects, raw
 from node_car import EVERYTHING, LATCHED, OK, WARN, Car, car, patient, planned, stopped
@@ -27,7 +26,7 @@ from reflectdrive_ros.core.config import as_yaml
 from reflectdrive_ros.maps.elevation import FLAT_GROUND
 from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
-from reflectdrive_ros.ros import outputs, topics
+from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
@@ -74,42 +73,6 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
             assert len(weighed.x) == len(weighed.y) == len(weighed.probability)
             assert len(message.tokens_before_edit) == len(message.token_confidence) == 16
             assert len(message.round_tokens) == len(message.round_confidence) == 16 * (message.edit_rounds + 1)
-
-
-def test_factors_and_the_stages_of_each_step_are_published(tmp_path):
-    with car(tmp_path, (*EVERYTHING, "planning_factors", "processing_time_detail")) as sender:
-        sender.until(planned)
-        sender.drive(1.0)
-        received = sender.harness.received
-        stamps = {str(message.header.stamp) for _, message in received["planning_factors"]}
-        assert len(stamps & {str(message.header.stamp) for _, message in received["trajectory"]}) >= 5
-        nodes = {node.name: node for node in received["processing_time_detail"][-1][1].nodes}
-        assert {"overall", "snapshot", "engine", "stop", "plan", "guard", "publish"} <= set(nodes)
-        assert nodes["overall"].processing_time >= nodes["engine"].processing_time >= nodes["plan"].processing_time > 0
-
-
-def test_a_driver_keeps_the_turn_signal_and_the_planner_takes_it_over(tmp_path):
-    if not topics.is_installed(topics.OPERATION_MODE_TYPE):
-        pytest.skip("autoware_adapi_v1_msgs is not built: tools/setup builds it")
-    state = topics.message_class(topics.OPERATION_MODE_TYPE)
-    with car(tmp_path) as sender:
-
-        def commanded(command, mode):
-            sender.harness.inputs["operation_mode"].publish(state(mode=mode, is_autoware_control_enabled=True))
-            until = time.perf_counter() + 15.0
-            while time.perf_counter() < until:
-                stamp = outputs.time_message(round(sender.now_s() * 1e9))
-                report = TurnIndicatorsReport(stamp=stamp, report=TurnIndicatorsReport.ENABLE_LEFT)
-                sender.harness.inputs["turn_indicators_status"].publish(report)
-                sender.drive(0.2)
-                sent = sender.harness.received["turn_indicators"]
-                if sent and sent[-1][1].command == command:
-                    return
-            pytest.fail(f"{command} was not commanded, but {sent[-1:]}")
-
-        commanded(TurnIndicatorsCommand.NO_COMMAND, state.LOCAL)
-        commanded(TurnIndicatorsCommand.ENABLE_LEFT, state.AUTONOMOUS)  # the driver's
-        commanded(TurnIndicatorsCommand.DISABLE, state.AUTONOMOUS)  # the route goes straight on
 
 
 def test_a_frozen_image_is_not_driven_on(tmp_path):

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import rclpy
 from autoware_perception_msgs.msg import PredictedObjects
-from messages import CAMERAS
 from nav_msgs.msg import Path as PathMessage
 from node_car import car, planned
 from rclpy.context import Context
@@ -189,36 +188,6 @@ def test_a_console_script_ends_with_exit_code_zero_however_often_ctrl_c_comes(tm
         process.kill()
         process.wait()
     assert "Traceback" not in log.read_text()
-
-
-def test_parameters_tell_the_truth(tmp_path):
-    """What the node runs with is what `ros2 param` shows: read-only, described, with its range."""
-    from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
-    from rclpy.parameter import Parameter
-
-    with car(tmp_path) as sender:
-        node = sender.harness.node
-
-        def ask(kind, name, request):
-            client = node.create_client(kind, f"/planning/reflectdrive/reflectdrive/{name}")
-            assert client.wait_for_service(10.0)
-            future = client.call_async(request)
-            until = time.perf_counter() + 10.0
-            while not future.done() and time.perf_counter() < until:
-                time.sleep(0.02)
-            return future.result()
-
-        names = ["planner", "engine.watchdog_ms", "cameras.names"]
-        values = ask(GetParameters, "get_parameters", GetParameters.Request(names=names)).values
-        assert values[0].string_value == "constant_velocity"
-        assert values[1].double_value == 400.0
-        assert list(values[2].string_array_value) == list(CAMERAS)
-        described = ask(DescribeParameters, "describe_parameters", DescribeParameters.Request(names=names)).descriptors
-        assert all(entry.read_only and entry.description for entry in described)
-        assert described[1].floating_point_range[0].from_value == 20.0
-        change = Parameter("engine.watchdog_ms", value=500.0).to_parameter_msg()
-        result = ask(SetParameters, "set_parameters", SetParameters.Request(parameters=[change])).results[0]
-        assert not result.successful
 
 
 def test_a_publisher_that_can_never_reach_us_is_named_in_the_log(tmp_path):
