@@ -189,6 +189,7 @@ def command(*words):
     """Of `reflectdrive eval --closed-loop`, but an interrupt is raised."""
     parser = argparse.ArgumentParser()
     eval_command.add_arguments(parser)
+    parser.set_defaults(workers=1)  # each takes a second to start, and tests run side by side
     args = parser.parse_args(["--closed-loop", *map(str, words)])
     return wrapper.command()(eval_command.run.__wrapped__)(args)
 

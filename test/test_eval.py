@@ -25,6 +25,7 @@ KEYS = {"scenes", "pdms", "nc", "dac", "ttc", "comfort", "ep"}
 def command(*words):
     parser = argparse.ArgumentParser()
     eval.add_arguments(parser)
+    parser.set_defaults(workers=1)  # each takes a second to start, and tests run side by side
     return eval.run(parser.parse_args([str(word) for word in words]))
 
 

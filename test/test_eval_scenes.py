@@ -39,6 +39,7 @@ QUIET = eval.Console(quiet=True)
 def command(module, *words):
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
+    parser.set_defaults(workers=1)  # each takes a second to start, and tests run side by side
     return module.run(parser.parse_args([str(word) for word in words]))
 
 
