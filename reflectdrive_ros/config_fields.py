@@ -56,26 +56,26 @@ def settings(config: Any, prefix: str = "") -> Iterator[Setting]:
             yield Setting(prefix + entry.name, value, kind, meta["doc"], meta["low"], meta["high"])
 
 
-FORMER_NAMES = {  # settings of earlier versions, and what to do about them
-    "decoding.goals_looked_at": "is now called decoding.rescore_goals",
-    "decoding.goal_trust": "is now called decoding.goal_value_power",
-    "reflectdrive2.careful_nats": "is now called reflectdrive2.goal_logprob_margin",
-    "reflectdrive2.choose": "is now called reflectdrive2.score_goals",
-    "repair.patience": "is now called repair.max_stalled_iterations",
-} | {
-    f"{section}.{name}": "is a constant now: remove it"
-    for section, names in {
-        "inputs": (
-            *("obstacle_low_m", "obstacle_high_m", "obstacle_range_m", "obstacle_cell_m"),
-            *("obstacle_points_min", "obstacles_max"),
-            *("grid_free_below", "route_points_max", "clock_jump_s"),
-        ),
-        "scoring": ("clearance_max_m",),
-        "decoding": ("goal_floor", "edit_at_most"),
-        "reflectdrive2": ("max_jump_m", "max_gap_s"),
-        "repair": ("anchors", "stride"),
-    }.items()
-    for name in names
+CONSTANTS = {  # section -> its names that are constants of the module that uses them, not settings
+    "cameras": ("pair_interval_s", "pair_tolerance_s", "megapixels_max", "frozen_after"),
+    "inputs": (
+        *("image_max_age_s", "acceleration_max_age_s", "objects_max_age_s", "drivable_max_age_s"),
+        *("obstacles_max_age_s", "grid_resolution_max_m", "objects_max", "object_extent_max_m"),
+    ),
+    "engine": ("carry_max_s", "max_lateral_shift_m"),
+    "guard": ("max_deceleration_mps2", "max_start_gap_m"),
+    "idm": (
+        *("max_acceleration_mps2", "comfortable_braking_mps2", "headway_s", "min_gap_m", "lane_margin_m"),
+        "max_lateral_acceleration_mps2",
+    ),
+    "scoring": (
+        *("progress_weight", "ttc_weight", "comfort_weight", "lane_keeping_weight", "extended_comfort_weight"),
+    ),
+    "output": ("dt_s", "horizon_s"),
+    "reflectdrive2": ("lite_edit_rounds", "max_deviation_m", "low_confidence", "goal_logprob_margin"),
+    "drivefine": ("temperature",),
+    "reflexdiffusion": ("sampler", "noise", "reflection_guidance", "confidence_min", "reflections_max"),
+    "repair": ("max_stalled_iterations", "delta", "stop_gap_m"),
 }
 _short = reprlib.Repr()  # a wrong value may be long, nested or contain itself
 _short.maxstring = _short.maxother = 80
@@ -112,8 +112,8 @@ def override(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
     changed: dict[str, Any] = {}
     for key, value in values.items():
         if key not in leaves:
-            if prefix + str(key) in FORMER_NAMES:
-                raise ConfigError(f"setting {prefix}{key} {FORMER_NAMES[prefix + str(key)]}")
+            if key in CONSTANTS.get(prefix[:-1], CONSTANTS if not prefix else ()):
+                raise ConfigError(f"setting {prefix}{key} is a constant: remove it")
             near = difflib.get_close_matches(str(key), leaves, n=1, cutoff=0.5)
             hint = f"did you mean '{prefix}{near[0]}'?" if near else f"expected one of {', '.join(leaves)}"
             raise ConfigError(f"unknown setting {_short.repr(prefix + str(key))}; {hint}")

@@ -30,7 +30,7 @@ from ..config import Config, ModelConfig, override_dotted
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
-from ..domain import Array, Observation
+from ..domain import PLAN_DT_S, Array, Observation
 from ..evaluation import driving_scores, open_loop, privilege
 from ..files import sha256_of
 from ..planning import LEARNED
@@ -183,7 +183,7 @@ def refined_waypoints(observation: Observation, context: PlannerContext) -> Arra
     known, layout = context.safety_context(observation), network.layout
     points = postprocess(layout.decode(ids)[..., :2], observation.ego, layout.waypoint_noise_m, known.road)
     sent = relax_profile(points[0], known)
-    (trajectory,) = trajectories(sent[None], observation.ego.speed_mps, context.config.output.dt_s, known.road)
+    (trajectory,) = trajectories(sent[None], observation.ego.speed_mps, PLAN_DT_S, known.road)
     return kinematics.resample(trajectory, WAYPOINT_TIMES_S)
 
 

@@ -35,7 +35,7 @@ from ..data import shards
 from ..data.contact_sheet import draw_bev
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..domain import Array, Observation, Plan, Verdict
+from ..domain import PLAN_DT_S, Array, Observation, Plan, Verdict
 from ..evaluation import driving_scores, open_loop
 from ..evaluation.driving_scores import MEASURES
 from ..evaluation.privilege import observe
@@ -214,7 +214,7 @@ def plan_variants(
     """The row of each variant in one scene, and its plan (8, 3)."""
     seen = {name: observe(scene, name) for name in dict.fromkeys(name for name, _ in ways.values())}
     present, config = seen["objects"], ways[BOTH][1]
-    (expert_way,) = trajectories(scene.expert[None, :, :2], present.ego.speed_mps, config.output.dt_s)
+    (expert_way,) = trajectories(scene.expert[None, :, :2], present.ego.speed_mps, PLAN_DT_S)
     expert = Plan(present.stamp_ns, present.ego.map_from_ego, expert_way)
     made = dict[tuple[str, Config], tuple[Plan, float, float, float]]()  # two names may have the same settings
     for way in ways.values():
@@ -249,7 +249,7 @@ def locally_repairable(plan: Plan, known: SafetyContext, layout: TokenLayout) ->
     points = postprocess(layout.decode(near), ego, layout.waypoint_noise_m, known.road)
     safety = planned_safety(known, poses_on_road(points, known.road))
     safest = np.lexsort((safety.excess, -safety.first_unsafe))[:GUARD_CHECKS_MAX]
-    made = trajectories(points[safest], ego.speed_mps, known.config.output.dt_s, known.road)
+    made = trajectories(points[safest], ego.speed_mps, PLAN_DT_S, known.road)
     others = (replace(plan, trajectory=one) for one in made)
     return any(guard.check(other, known, 0.0).verdict is Verdict.OK for other in others)
 

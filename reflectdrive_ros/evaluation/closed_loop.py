@@ -40,6 +40,7 @@ from ..command import make_table
 from ..config import Config
 from ..domain import CameraFrame
 from ..errors import UserError
+from ..features.images import PAIR_INTERVAL_S
 from ..parallel import Workers, map_restartable
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..planning.planner import Planner
@@ -144,7 +145,7 @@ class CameraHistory:
     def __init__(self, world: World, config: Config) -> None:
         self._world = world
         self._rig = camera.rig(config.cameras.width, config.cameras.height)
-        self._seen: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(config.cameras.pair_interval_s / DT_S) + 1)
+        self._seen: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(PAIR_INTERVAL_S / DT_S) + 1)
 
     def capture(self) -> tuple[CameraFrame, ...]:
         self._seen.append(self._world.render_images(self._rig))

@@ -40,12 +40,15 @@ from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
 from ..tokens import TokenLayout
 from .assessment import Assessment, assess, evaluate, rank_as_planned
-from .planner import Network, PlannerContext, no_deadline
+from .planner import CARRY_MAX_S, Network, PlannerContext, no_deadline
 from .postprocess.curvature import limit_curvature
 from .postprocess.route_limits import slow_points
 from .postprocess.speed_profile import drop_reversals
 from .postprocess.waypoints import POINT_DT_S, carried_points, postprocess, waypoint_poses
 
+# Manhattan distance to a waypoint, 61 token pairs; the paper has 10, 221 pairs. On `val` 3, 5 and 10 score the same
+SEARCH_RADIUS_BINS = 5
+MAX_STALLED_ITERATIONS = 1  # the search ends after as many iterations without improvement: more found nothing on `val`
 ANCHORS = 4  # token pairs that are kept per iteration
 ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
@@ -187,7 +190,7 @@ def run_repair(
     back = iterations = improved_at = 0
     routed = [] if known.route is None else [encode_points(follow_route(start.points[0], known), known, layout)]
     while iterations < settings.iterations and not present.sound.all():
-        if iterations - improved_at >= settings.max_stalled_iterations or (
+        if iterations - improved_at >= MAX_STALLED_ITERATIONS or (
             iterations and deadline_used() > HURRY_DEADLINE_SHARE
         ):
             break
@@ -199,7 +202,7 @@ def run_repair(
         braked = brake_along_plan(present.points[0], float(known.scene.motion[0]))
         candidates = [encode_points(braked, known, layout), *routed]
         if deadline_used() <= HURRY_DEADLINE_SHARE:
-            moved = best_pairs(present_ids, place, tried, allowed_violation, known, layout, points_of, settings)
+            moved = best_pairs(present_ids, place, tried, allowed_violation, known, layout, points_of)
             if len(moved) == 0:
                 if place == 0:
                     break  # all neighbours have been tried
@@ -235,10 +238,9 @@ def best_pairs(
     known: SafetyContext,
     layout: TokenLayout,
     points_of: PointsOf,
-    settings: RepairConfig,
 ) -> Array:
     """Ids (M, T) of untried plans with the best pairs near a waypoint, best first; may be empty."""
-    _, near = neighbourhood(ids, place, layout, settings.delta)
+    _, near = neighbourhood(ids, place, layout, SEARCH_RADIUS_BINS)
     near = near[[row.tobytes() not in tried for row in near]]
     if len(near) == 0:
         return near
@@ -346,7 +348,7 @@ def _pursue_route(along: Array, known: SafetyContext) -> Array:
 
 
 def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: float) -> Assessment | None:
-    """The rest of the plan that is driven now, as `count` points, if it is not older than `engine.carry_max_s`, safe,
+    """The rest of the plan that is driven now, as `count` points, if it is not older than CARRY_MAX_S, safe,
     within the vehicle limits, and makes at least CONTINUED_PROGRESS of the progress `far_m` of the unsafe plan.
 
     Two repairs that are each safe, one around an agent and one that stops before it, are not safe when they alternate.
@@ -354,7 +356,7 @@ def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: fl
     if last is None:
         return None
     age_ns = known.observation.stamp_ns - last.stamp_ns
-    if not 0 < age_ns <= known.config.engine.carry_max_s * 1e9:
+    if not 0 < age_ns <= CARRY_MAX_S * 1e9:
         return None
     points = carried_points(last, known.observation, count)
     for place in np.flatnonzero(np.isnan(points[:, 0])):  # beyond its end: at constant velocity

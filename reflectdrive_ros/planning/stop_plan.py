@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import geometry, kinematics
 from ..config import Config
-from ..domain import Agents, Array, EgoState, Observation, Plan
+from ..domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, EgoState, Observation, Plan
 from ..scoring.safety import SafetyContext, first_safe
 
 
@@ -22,14 +22,14 @@ def stop_plan(
     Uses the weakest of three decelerations without a collision and without crossing a closed stop line of `lights`, the
     strongest if there is none. Never fails: it needs only the ego.
     """
-    output, guard = config.output, config.guard
-    times_s = output.dt_s * np.arange(1, round(output.horizon_s / output.dt_s) + 1)
+    guard = config.guard
+    times_s = PLAN_DT_S * np.arange(1, round(PLAN_HORIZON_S / PLAN_DT_S) + 1)
     decelerations = (guard.comfort_braking_mps2, guard.hard_braking_mps2, guard.emergency_braking_mps2)
     distances = np.concatenate([kinematics.braking_distances(ego.speed_mps, each, times_s) for each in decelerations])
     poses = along_path(path, distances) if path is not None else along_present_curve(ego, distances, config)
     choices = poses.reshape(len(decelerations), -1, 3)
     known = SafetyContext(Observation(ego.stamp_ns, ego, np.zeros((0, 3)), agents=agents), config)
-    return Plan(ego.stamp_ns, ego.map_from_ego, first_safe(choices, output.dt_s, known, lights))
+    return Plan(ego.stamp_ns, ego.map_from_ego, first_safe(choices, PLAN_DT_S, known, lights))
 
 
 def along_path(path: Array, distances: Array) -> Array:

@@ -266,9 +266,8 @@ class Drive:
             return
         with suppress(BadMessage):
             if tracked is None or tracked.stamp_ns != convert.stamp_ns(message.header):
-                near, limits = self.odometry[-1].map_from_ego[:2], self.config.inputs
-                frame, extent_m = self.config.output.map_frame, limits.object_extent_max_m
-                tracked = convert.map_agents(message, frame, near, extent_m, limits.objects_max)
+                near, frame = self.odometry[-1].map_from_ego[:2], self.config.output.map_frame
+                tracked = convert.map_agents(message, frame, near)
             if not self.objects or tracked.stamp_ns > self.objects[-1].stamp_ns:
                 rows = {name: row for row, name in enumerate(tracked.ids)}
                 self.objects.append(ObjectSample(tracked.stamp_ns, rows, tracked.agents))

@@ -18,7 +18,7 @@ import shapely
 from .. import geometry
 from ..domain import Array
 from ..lanes import Lane, LaneSegments
-from .convert import BadMessage, require_frame
+from .convert import ROUTE_POINTS_MAX, BadMessage, require_frame
 from .elevation import MapElevation
 from .lanelets import Lanelet, MapElements
 
@@ -68,7 +68,7 @@ class LaneletMap:
         self.lanelets, self.intersections, self.source = elements.lanelets, elements.intersections, source
         self.borders = [shapely.LineString(line) for line in elements.borders if len(line) >= 2]
 
-    def route(self, message: Any, map_frame: str, points_max: int) -> tuple[Array, Array]:
+    def route(self, message: Any, map_frame: str, points_max: int = ROUTE_POINTS_MAX) -> tuple[Array, Array]:
         """Poses (L, 3) in the map from start to goal of an autoware_planning_msgs/LaneletRoute, and speed limits (L,)
         in m/s, NaN where the map has none.
 

@@ -22,7 +22,7 @@ from ..config import Config, ScoringConfig
 from ..data.cache import CachedSet
 from ..data.scene import DrivingScene
 from ..data.shards import SceneReader, SetError
-from ..domain import Array
+from ..domain import PLAN_DT_S, Array
 from ..parallel import RestartablePool, Workers
 from ..planning.postprocess.comfort import relax_profiles
 from ..planning.postprocess.waypoints import postprocess, token_headings, trajectories
@@ -87,7 +87,7 @@ class PlanScorer:
         points = postprocess(waypoints[..., :2], scene.ego, self.layout.waypoint_noise_m, known.road)
         points = relax_profiles(points, known)
         headings = token_headings(waypoints, points, self.layout)
-        sent = trajectories(points, scene.ego.speed_mps, config.output.dt_s, known.road, headings)
+        sent = trajectories(points, scene.ego.speed_mps, PLAN_DT_S, known.road, headings)
         return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in sent])
 
 

@@ -286,10 +286,6 @@ class RlTrainConfig(TrainConfig):
             )
         if not self.by_plans and self.rl.temperature == 0.0:
             raise ConfigError("rl.temperature is 0: all rollouts of a goal would be equal, set it above 0")
-        if self.reward.progress_weight + self.reward.ttc_weight + self.reward.comfort_weight == 0.0:
-            raise ConfigError(
-                "reward.progress_weight, reward.ttc_weight and reward.comfort_weight sum to 0: set one above 0"
-            )
         if self.loss.goal_score or self.loss.goal_value:
             raise ConfigError(
                 "loss.goal_score and loss.goal_value must be 0 in train rl: rl.decision takes their place"

@@ -24,7 +24,7 @@ from ..lanelet_file import import_lanelet2, load_map
 from ..lanelet_map import LaneletMap
 from ..vector_map import VectorMap
 from .camera_rig import RigInput
-from .channel import Channel, InputStatus
+from .channel import MAX_AGE_S, Channel, InputStatus
 from .control import VehicleControl, is_autonomous, shown_signal
 from .lights import LightMemory, states_by_group
 from .route import MapRoute
@@ -38,6 +38,7 @@ ITEMS_MAX = {
 }  # limits per message: reading more takes over 30 ms
 OTHER_ITEMS_MAX = 1000
 SIGNAL_MAX_AGE_S = 1.0  # of the vehicle's report of its turn signal; vehicles send ten and more a second
+FROZEN_AFTER = 10  # identical images in a row: sensor noise makes two images of a live camera differ
 FRAMES_MAX = 10_000  # of /tf_static, over all messages
 BULK_KINDS = ("image", "drivable", "obstacles", "map")  # arrays of bytes or numbers, read without a loop over items
 LIST_KINDS = ("objects", "route", "tf_static")
@@ -48,6 +49,7 @@ CONVERTED_KINDS = {  # messages that are stored as what they say
     "operation_mode": is_autonomous,
     "turn_indicators_status": shown_signal,
 }
+CLOCK_JUMP_S = 1.0  # stamps that go back by more are a restart: buffers are cleared
 JUMP_M = 2.0  # odometry has jumped if it moves by more than its speed explains plus this distance
 JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # after so many jumps within this time localisation is not used
 
@@ -111,16 +113,16 @@ class MessageStore:
         all_needed = needed and not (rig is not None and rig.optional)
         self._images = {
             name: Channel(
-                f"image {name}", all_needed or (needed and name == cameras.anchor), limits.image_max_age_s, keep=4
+                f"image {name}", all_needed or (needed and name == cameras.anchor), MAX_AGE_S["image"], keep=4
             )
             for name in cameras.names
         }
         self._infos = {name: Channel(f"camera_info {name}", all_needed, None) for name in cameras.names}
         self._odometry = Channel("odometry", True, limits.odometry_max_age_s)
-        self._acceleration = Channel("acceleration", False, limits.acceleration_max_age_s)
-        self._objects = Channel("objects", False, limits.objects_max_age_s)
-        self._drivable = Channel("drivable", False, limits.drivable_max_age_s)
-        self._obstacles = Channel("obstacles", False, limits.obstacles_max_age_s)
+        self._acceleration = Channel("acceleration", False, MAX_AGE_S["acceleration"])
+        self._objects = Channel("objects", False, MAX_AGE_S["objects"])
+        self._drivable = Channel("drivable", False, MAX_AGE_S["drivable"])
+        self._obstacles = Channel("obstacles", False, MAX_AGE_S["obstacles"])
         self._lights = Channel("traffic_lights", False, limits.lights_max_age_s)
         self._max_velocity = Channel("max_velocity", False, None)
         self._route = Channel("route", True, None)
@@ -200,7 +202,7 @@ class MessageStore:
     def _store(self, key: str, message: Any, now_ns: int) -> int:
         kind, _, camera = key.partition(":")
         if kind == "image":
-            image_decoding.check_image_size(message, camera, self._config.cameras.megapixels_max)
+            image_decoding.check_image_size(message, camera)
         with self._lock:
             if kind == "instruction":
                 self._instruction = str(message.data)
@@ -267,7 +269,7 @@ class MessageStore:
             for _, message in (before, after)
         )
         moved_m, driven_m = math.hypot(x1 - x0, y1 - y0), max(v0, v1) * dt_s
-        if dt_s > self._config.inputs.clock_jump_s or not moved_m > driven_m + JUMP_M:  # NaN is handled at conversion
+        if dt_s > CLOCK_JUMP_S or not moved_m > driven_m + JUMP_M:  # NaN is handled at conversion
             return
         self._jumps.append(after[0])
         self._odometry.add_remark(
@@ -314,7 +316,7 @@ class MessageStore:
 
     def _is_clock_reset(self, channel: Channel, stamp_ns: int) -> bool:
         newest = channel.newest()
-        return newest is not None and newest[0] - stamp_ns > self._config.inputs.clock_jump_s * 1e9
+        return newest is not None and newest[0] - stamp_ns > CLOCK_JUMP_S * 1e9
 
     def _restart(self) -> None:
         """Drop all stamped messages after a clock reset, such as a bag that loops or a simulator that restarts."""
@@ -354,7 +356,7 @@ class MessageStore:
         count = self._frozen[camera] + 1
         self._images[camera].blocked = (
             f"image {camera}: the same image {count} times in a row: the camera is frozen"
-            if count > self._config.cameras.frozen_after
+            if count > FROZEN_AFTER
             else ""
         )
 
