@@ -76,6 +76,20 @@ CONSTANTS = {  # section -> its names that are constants of the module that uses
     "drivefine": ("temperature",),
     "reflexdiffusion": ("sampler", "noise", "reflection_guidance", "confidence_min", "reflections_max"),
     "repair": ("max_stalled_iterations", "delta", "stop_gap_m"),
+    # of training; those of "data", "loss" and "reward" are of all recipes
+    "data": (
+        *("route_noise_m", "route_yaw_noise_rad", "color_jitter", "draft_temperature"),
+        *("time_power", "condition_dropout", "map_dropout", "perturb_prob"),
+    ),
+    "loss": ("field_margin_m",),
+    "optimizer": ("final_lr_fraction", "warmup_fraction", "weight_decay", "beta2", "gradient_clip"),
+    "rl": ("baseline", "updates", "clip", "abort_entropy", "abort_kl"),
+    "plans": ("pace_m", "delay_m", "offset_m", "bulge_m"),
+    "refine": ("own_norm", "draft_rounds", "draft_temperature", "temperature", "clip", "updates"),
+    "reward": (
+        *("form", "progress_weight", "ttc_weight", "comfort_weight", "lane_keeping_weight"),
+        *("extended_comfort_weight", "plans", "pace_m", "delay_m", "offset_m", "bulge_m"),
+    ),
 }
 _short = reprlib.Repr()  # a wrong value may be long, nested or contain itself
 _short.maxstring = _short.maxother = 80

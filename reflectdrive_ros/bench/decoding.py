@@ -45,7 +45,6 @@ ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
 GOALS = (1, 2, 3, 6, 10)
 SPACINGS_M = (0.3, 0.6, 1.2, 2.4, 4.8)
 DRIVEFINE_ROUNDS = (1, 2, 4, 8, 12, 24)
-TEMPERATURES = (0.5, 1.0, 1.5)
 LAYOUTS: dict[str, dict[str, Any]] = {  # of drivefine: what the rows change of the layout
     "most confident token first": {"last_waypoint_first": False},
     "single bins": {"interval_bins": 0},
@@ -141,9 +140,6 @@ def variants(config: Config) -> dict[str, Variant]:
                 name = f"draft rounds {rounds}, {'refined' if refine else 'not refined'}"
                 changes = replace(config.drivefine, draft_rounds=rounds, refine=refine)
                 found[name] = Variant(replace(config, drivefine=changes))
-        for temperature in TEMPERATURES:
-            changes = replace(config.drivefine, temperature=temperature)
-            found[f"temperature {temperature}"] = Variant(replace(config, drivefine=changes))
         return found | {name: Variant(config, name) for name in LAYOUTS}
 
     def changed(**values: Any) -> Variant:

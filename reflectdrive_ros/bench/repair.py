@@ -44,6 +44,7 @@ from ..planning import decoding_config, get_planner, guard
 from ..planning.assessment import planned_safety
 from ..planning.planner import Network, NetworkWrapper, PlannerContext, PlannerState, Prefilled, draft_sequentially
 from ..planning.postprocess.waypoints import postprocess, trajectories
+from ..planning.repair import SEARCH_RADIUS_BINS
 from ..progress import track_progress
 from ..provenance import write_numbers
 from ..runtime import cli_args
@@ -56,7 +57,6 @@ from ..tokens import TokenLayout
 
 PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)
-DELTAS = (3, 5, 10)
 IMAGES_MAX = 6
 GUARD_CHECKS_MAX = 50  # plans near an unsafe one that the guard checks
 BOTH, GOALS = "goals and repair", "goals"
@@ -129,8 +129,6 @@ def variants(config: Config) -> dict[str, tuple[str, Config]]:
     for iterations in ITERATIONS:  # all of them, also if the first had no effect
         going_on = changed(True, True, iterations=iterations, max_stalled_iterations=max(ITERATIONS))
         found[f"iterations {iterations}"] = ("objects", going_on)
-    for delta in DELTAS:
-        found[f"delta {delta}"] = ("objects", changed(True, True, delta=delta))
     return found
 
 
@@ -243,7 +241,7 @@ def locally_repairable(plan: Plan, known: SafetyContext, layout: TokenLayout) ->
     if plan.tokens is None:
         return False
     near = np.concatenate(
-        [neighbourhood(plan.tokens, place, layout, known.config.repair.delta)[1] for place in range(layout.points)]
+        [neighbourhood(plan.tokens, place, layout, SEARCH_RADIUS_BINS)[1] for place in range(layout.points)]
     )
     ego = known.observation.ego
     points = postprocess(layout.decode(near), ego, layout.waypoint_noise_m, known.road)

@@ -309,9 +309,9 @@ def judge_among_agents(
     return replace(card, score=total(card, config))
 
 
-def total(card: ScoreCard, config: ScoringConfig) -> Array:
+def total(card: ScoreCard, config: ScoringConfig, *, with_comfort: bool = True) -> Array:
     """(N,) multipliers times the weighted mean of the others (section 13)."""
-    earned, weight = _weighted_sum(config, card.ep, card.ttc, card.comfort, card.lk, card.ec)
+    earned, weight = _weighted_sum(config, card.ep, card.ttc, card.comfort, card.lk, card.ec, with_comfort)
     return np.asarray(card.multiplier * earned / weight)
 
 
@@ -330,9 +330,15 @@ def _time_to_collision(scene: Scene, driven: DrivenStates, second: bool, officia
 
 
 def _weighted_sum(
-    config: ScoringConfig, ep: Array, ttc: Array, comfort: Array, lk: Array, ec: Array | None
+    config: ScoringConfig,
+    ep: Array,
+    ttc: Array,
+    comfort: Array,
+    lk: Array,
+    ec: Array | None,
+    with_comfort: bool = True,
 ) -> tuple[Array, float]:
-    parts = [(PROGRESS_WEIGHT, ep), (TTC_WEIGHT, ttc), (COMFORT_WEIGHT, comfort)]
+    parts = [(PROGRESS_WEIGHT, ep), (TTC_WEIGHT, ttc), (COMFORT_WEIGHT if with_comfort else 0.0, comfort)]
     if config.form == "epdms":
         parts.append((LANE_KEEPING_WEIGHT, lk))
         if ec is not None:

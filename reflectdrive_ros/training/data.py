@@ -32,6 +32,8 @@ from .settings import DataConfig
 Made = TypeVar("Made")
 CAMERAS = 3  # of an instant
 PADDING = WORDS.index(PAD)
+COLOR_JITTER = 0.25  # range of brightness, contrast and tint variation
+ROUTE_NOISE_M, ROUTE_YAW_NOISE_RAD = 0.15, 0.005  # standard deviations of the lateral offset and turn of routes
 PREFETCHED_BATCHES = 4  # batches in the making
 RESCORED_GOALS = 6  # goals of a scene with a goal value: the most probable, and others sampled by probability
 BLUR_PX, NOISE_LEVELS = 0.8, 6.0  # largest standard deviations of blur and noise at the network's resolution
@@ -63,7 +65,7 @@ class Source:
         mirror = rng.random(len(rows)) < config.flip_prob
         if self.prompts is not None:
             mirror = self.prompts.mirrored[rows]
-        tables = color_tables(len(rows), config.color_jitter, rng)
+        tables = color_tables(len(rows), COLOR_JITTER, rng)
         side = np.where(mirror, -1.0, 1.0)[:, None]
         if self.targets is None:
             wanted = scenes.expert[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
@@ -133,8 +135,8 @@ class Source:
         """
         config = self.config
         routes = self.scenes.route[rows].astype(float)
-        lateral_m = rng.normal(0.0, config.route_noise_m, len(rows))
-        yaw_rad = rng.normal(0.0, config.route_yaw_noise_rad, len(rows))
+        lateral_m = rng.normal(0.0, ROUTE_NOISE_M, len(rows))
+        yaw_rad = rng.normal(0.0, ROUTE_YAW_NOISE_RAD, len(rows))
         routes[..., 1] = routes[..., 1] * side + lateral_m[:, None] + yaw_rad[:, None] * routes[..., 0]
         with_route = rng.random(len(rows)) >= config.route_dropout
         routes[~with_route] = np.nan

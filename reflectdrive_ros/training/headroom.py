@@ -38,15 +38,16 @@ from ..provenance import write_numbers
 from . import plan_policy, train_state
 from .data import Source, shape_of
 from .losses import prompt_keys_values
-from .plan_changes import change_actions, drawn_modes, offsets_of
+from .plan_changes import PlanModes, change_actions, drawn_modes, offsets_of
 from .rewards import PlanScorer, RewardPool
 from .rollouts import draft_rounds_of
-from .settings import PlanRewardConfig, RlConfig, RlTrainConfig
+from .settings import RlConfig, RlTrainConfig
 
 MODES = ("pace", "delay", "offset", "bulge")
 FOLDS = 5  # of the cross-validation
 RIDGE = (1.0, 10.0, 1e2, 1e3, 1e4, 1e5)  # penalties, the best of which is taken
-CHANGES = PlanRewardConfig(plans=24, pace_m=0.7, delay_m=0.35, offset_m=0.2, bulge_m=0.15)
+PAIRS = 24  # per scene
+CHANGES = PlanModes(pace_m=0.7, delay_m=0.35, offset_m=0.2, bulge_m=0.15)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     net = train_state.load_network(args.model).requires_grad_(False)
     config = RlTrainConfig()
     scenes = build_cache(args.train, shape_of(net.config), args.workers, errors.print, lambda done, total: None)
-    with RewardPool(args.train, scenes, PlanScorer(net.config.layout, config.reward), args.workers) as pool:
+    with RewardPool(args.train, scenes, PlanScorer(net.config.layout), args.workers) as pool:
         found = collect(
             net,
             scenes,
@@ -132,20 +133,20 @@ def collect(
 ) -> Samples:
     """Samples of the first `count` scenes."""
     base, layout = RlTrainConfig(), net.config.layout
-    data = replace(base.data, masked_actions=1, perturbed_actions=0, flip_prob=0.0, color_jitter=0.0, route_dropout=0.0)
+    data = replace(base.data, masked_actions=1, perturbed_actions=0, flip_prob=0.0, route_dropout=0.0)
     source = Source(scenes, data, layout, seed=0)
     parts = []
     for step in track(range(-(-count // data.batch))):
         batch = source.batch(step)
         greedy = plan_policy.decode_greedily(net, batch, GoalRules(), RlConfig(goals=6))
         plan = greedy.plans[:, 0].numpy()
-        drawn = drawn_modes(len(plan), np.random.default_rng([0, step]), CHANGES)
+        drawn = drawn_modes(len(plan), PAIRS, np.random.default_rng([0, step]))
         offsets = offsets_of(drawn, layout.points, CHANGES)
         changed = [change_actions(plan, each, layout) for each in (offsets, offsets.opposite)]
         drafted = greedy.states[:, draft_rounds_of(layout), :1].numpy()
         goals = greedy.plans.numpy()
         scores = pool.score(*batch.scenes, np.concatenate([drafted, goals, *changed], axis=1))[..., 0]
-        of_goals, end = scores[:, 1 : 1 + goals.shape[1]], 1 + goals.shape[1] + CHANGES.plans
+        of_goals, end = scores[:, 1 : 1 + goals.shape[1]], 1 + goals.shape[1] + PAIRS
         hidden = net.hidden(greedy.plans[:, :1], prompt_keys_values(net, batch, True))[:, 0]
         half = hidden.shape[1] // 2
         features = torch.cat([hidden[:, :half].mean(1), hidden[:, half:].mean(1), hidden[:, -2], hidden[:, -1]], 1)

@@ -95,7 +95,7 @@ class _Steps:
         states = greedy.states[:, :, 0].cpu().numpy()
         centers = {"drafts": states[:, drafts], "edits": states[:, -1]}
         wanted = tuple(centers) if config.credit == "rollout" else (config.credit,)
-        return {name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans) for name in wanted}
+        return {name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans.plans) for name in wanted}
 
     def _score(
         self, batch: Batch, greedy: GreedyPlans, changed: dict[str, ChangedPlans], layout: TokenLayout

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from .. import kinematics
-from ..config import Config, ScoringConfig
+from ..config import Config
 from ..data.cache import CachedSet
 from ..data.scene import DrivingScene
 from ..data.shards import SceneReader, SetError
@@ -59,10 +59,8 @@ class Scorer(Protocol):
 class PoseScorer:
     """Scores plans of poses (M, 8, 3) at 0.5 .. 4 s, ego frame, in recorded scenes."""
 
-    scoring: ScoringConfig
-
     def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
-        card = score(scene.scored(), plans, config=self.scoring)
+        card = score(scene.scored(), plans)
         return np.stack([getattr(card, name) for name in COLUMNS], axis=-1).astype(np.float32)
 
 
@@ -71,10 +69,9 @@ class PlanScorer:
     """Scores token plans in recorded scenes."""
 
     layout: TokenLayout
-    scoring: ScoringConfig
 
     def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
-        return PoseScorer(self.scoring)(scene, self.sent_poses(scene, plans, with_route), with_route)
+        return PoseScorer()(scene, self.sent_poses(scene, plans, with_route), with_route)
 
     def sent_poses(self, scene: DrivingScene, actions: Array, with_route: bool) -> Array:
         """(M, 8, 3) poses at 0.5 .. 4 s, ego frame, of the trajectories that a car sends for plans (M, T)."""

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     config = RlTrainConfig()
     scenes = build_cache(args.train, shape_of(net.config), args.workers, errors.print, lambda done, total: None)
     source = Source(scenes, config.data, net.config.layout, config.seed)
-    with RewardPool(args.train, scenes, PlanScorer(net.config.layout, config.reward), args.workers) as pool:
+    with RewardPool(args.train, scenes, PlanScorer(net.config.layout), args.workers) as pool:
         batches = (source.batch(step) for step in range(args.batches + 1))
         found = [
             time_batch(net, batch, config, pool, args.precision == "bf16-mixed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -221,7 +220,7 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
             "give another --init-from"
         )
     try:
-        expert = ExpertConfig(asked.layers, asked.own_norm, asked.own_heads, asked.own_prompt)
+        expert = ExpertConfig(asked.layers, True, asked.own_heads, asked.own_prompt)
         return replace(found, refine=expert, plan_value=found.plan_value or asked.plan_value > 0.0)
     except ValueError:
         most = found.transformer.layers - 1
@@ -309,9 +308,9 @@ def _drafts(job: TokenJob, sources: RunSources, fabric: Fabric, errors: Console)
     source = Source(job.scenes, once, network.layout, config.seed, None, prompts, job.targets)
     asked, rewarded = config.refine, config.refine.needs_rewards
     about = {
-        "drafts": [asked.drafts, asked.draft_rounds, asked.draft_temperature],
+        "drafts": asked.drafts,
         "precision": config.device.precision,
-        "reward": dataclasses.asdict(config.reward) if rewarded else None,
+        "rewarded": rewarded,
         "targets": job.sets.get("teacher") if rewarded else None,
     }
 
@@ -335,4 +334,4 @@ def _reward_pool(sources: RunSources, config: RlTrainConfig | RefineTrainConfig,
     (name,) = sources.sets
     folder = location(name)
     rewards.check_scorable(folder, job.scenes)
-    return RewardPool(folder, job.scenes, PlanScorer(job.network.layout, config.reward), sources.workers)
+    return RewardPool(folder, job.scenes, PlanScorer(job.network.layout), sources.workers)
