@@ -14,8 +14,11 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
@@ -97,11 +100,40 @@ class CamerasConfig:
     )
 
 
+MAX_AGE_S = {  # input -> age above which its newest message describes another scene
+    "image": 0.25,  # at the start of a step
+    "odometry": 0.2,
+    "acceleration": 0.5,  # older ones count as 0, and those below as unknown, with a diagnostic
+    "objects": 0.5,
+    "drivable": 0.5,
+    "obstacles": 0.3,
+    "lights": 1.0,  # lamps are hidden for some frames; an older state counts as the settings of `lights` say
+}
+
+
+@cache
+def _max_ages_s(entries: tuple[str, ...]) -> Mapping[str, float]:
+    """MAX_AGE_S with the entries NAME=SECONDS of `inputs.max_age_s`. Raises ConfigError for one that is none."""
+    ages = dict(MAX_AGE_S)
+    for entry in entries:
+        name, _, seconds = entry.partition("=")
+        if name not in ages or not re.fullmatch(r"\d+(\.\d+)?", seconds) or float(seconds) > 10.0:
+            raise ConfigError(
+                f"inputs.max_age_s holds {entry!r:.80}, expected NAME=SECONDS: a name of {', '.join(ages)}, and 0 to 10"
+            )
+        ages[name] = float(seconds)
+    return MappingProxyType(ages)
+
+
 @dataclass(frozen=True)
 class InputsConfig:
     """Which inputs are used, and what of them is refused."""
 
-    odometry_max_age_s: float = setting(0.2, "largest age of odometry against the image", 0.0, 10.0)
+    max_age_s: tuple[str, ...] = setting(
+        (),
+        "largest ages against the newest image (against odometry without cameras) other than the built-in ones, as "
+        f"NAME=SECONDS: {', '.join(f'{name} {age:g}' for name, age in MAX_AGE_S.items())}",
+    )
     route_type: str = setting("path", "path (nav_msgs/Path) or lanelet (autoware_planning_msgs/LaneletRoute)")
     lanelet_map: str = setting(
         "",
@@ -125,9 +157,6 @@ class InputsConfig:
         "groups (autoware_perception_msgs/TrafficLightGroupArray) or none; used where a map is read, which has the "
         "stop lines",
     )
-    lights_max_age_s: float = setting(
-        1.0, "state of a traffic light; an older one counts as lights.unknown_after_red or lights.unknown", 0.0, 10.0
-    )
     message_max_mb: float = setting(
         2.0,
         "larger objects, routes and transforms are refused unread: reading blocks the node for 5 to 20 ms per MB",
@@ -140,6 +169,14 @@ class InputsConfig:
         0.01,
         1000.0,
     )
+
+    def __post_init__(self) -> None:
+        _max_ages_s(self.max_age_s)
+
+    @property
+    def max_ages_s(self) -> Mapping[str, float]:
+        """Largest age of each input of MAX_AGE_S."""
+        return _max_ages_s(self.max_age_s)
 
     @property
     def needs_map(self) -> bool:
@@ -180,7 +217,6 @@ class GuardConfig:
     max_speed_mps: float = setting(40.0, "largest speed of a plan", 0.5, 80.0)
     max_acceleration_mps2: float = setting(5.0, "largest acceleration of a plan", 0.5, 15.0)
     max_lateral_acceleration_mps2: float = setting(6.0, "speed squared times curvature", 0.5, 15.0)
-    max_curvature_per_m: float = setting(0.35, "largest curvature of a plan", 0.01, 2.0)
     comfort_braking_mps2: float = setting(2.5, "deceleration of the stop plan, first choice", 0.5, 5.0)
     hard_braking_mps2: float = setting(5.0, "second choice, if the first collides", 0.5, 9.0)
     emergency_braking_mps2: float = setting(8.0, "last choice", 0.5, 12.0)

@@ -58,12 +58,9 @@ def settings(config: Any, prefix: str = "") -> Iterator[Setting]:
 
 CONSTANTS = {  # section -> its names that are constants of the module that uses them, not settings
     "cameras": ("pair_interval_s", "pair_tolerance_s", "megapixels_max", "frozen_after"),
-    "inputs": (
-        *("image_max_age_s", "acceleration_max_age_s", "objects_max_age_s", "drivable_max_age_s"),
-        *("obstacles_max_age_s", "grid_resolution_max_m", "objects_max", "object_extent_max_m"),
-    ),
+    "inputs": ("grid_resolution_max_m", "objects_max", "object_extent_max_m"),
     "engine": ("carry_max_s", "max_lateral_shift_m"),
-    "guard": ("max_deceleration_mps2", "max_start_gap_m"),
+    "guard": ("max_deceleration_mps2", "max_curvature_per_m", "max_start_gap_m"),
     "idm": (
         *("max_acceleration_mps2", "comfortable_braking_mps2", "headway_s", "min_gap_m", "lane_margin_m"),
         "max_lateral_acceleration_mps2",
@@ -72,7 +69,7 @@ CONSTANTS = {  # section -> its names that are constants of the module that uses
         *("progress_weight", "ttc_weight", "comfort_weight", "lane_keeping_weight", "extended_comfort_weight"),
     ),
     "output": ("dt_s", "horizon_s"),
-    "reflectdrive2": ("lite_edit_rounds", "max_deviation_m", "low_confidence", "goal_logprob_margin"),
+    "reflectdrive2": ("lite_edit_rounds", "max_deviation_m", "low_confidence"),
     "drivefine": ("temperature",),
     "reflexdiffusion": ("sampler", "noise", "reflection_guidance", "confidence_min", "reflections_max"),
     "repair": ("max_stalled_iterations", "delta", "stop_gap_m"),
@@ -128,6 +125,9 @@ def override(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
         if key not in leaves:
             if key in CONSTANTS.get(prefix[:-1], CONSTANTS if not prefix else ()):
                 raise ConfigError(f"setting {prefix}{key} is a constant: remove it")
+            if prefix == "inputs." and str(key).endswith("_max_age_s"):
+                age = f"[{str(key).removesuffix('_max_age_s')}={_short.repr(value)}]"
+                raise ConfigError(f"unknown setting {prefix}{key}; write inputs.max_age_s: {age}")
             near = difflib.get_close_matches(str(key), leaves, n=1, cutoff=0.5)
             hint = f"did you mean '{prefix}{near[0]}'?" if near else f"expected one of {', '.join(leaves)}"
             raise ConfigError(f"unknown setting {_short.repr(prefix + str(key))}; {hint}")

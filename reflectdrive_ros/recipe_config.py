@@ -38,6 +38,13 @@ class ReflectDrive2Config:
         "draft and edit the plans to all goals and choose the one with the best predicted score; only if neither "
         "objects nor drivable space are known and the network predicts scores (capability plan_value)",
     )
+    goal_logprob_margin: float = setting(
+        1.0,
+        "unless objects and traffic lights are known: choose the nearest valid goal whose log-probability is within "
+        "this margin of the best; 0 chooses the best",
+        0.0,
+        20.0,
+    )
     repair: bool = setting(True, "check the plan if objects or drivable space are known, and repair it if it is unsafe")
 
 

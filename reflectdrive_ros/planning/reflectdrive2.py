@@ -48,7 +48,6 @@ NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
 LITE_EDIT_ROUNDS = 1  # of AutoEdit in a lite step, as in the paper
 MAX_DEVIATION_M = 1.0  # a car further from its position in the last plan takes a full step
 LOW_CONFIDENCE = 0.15  # mean token probability of the last plan below which the next step is a full one
-GOAL_LOGPROB_MARGIN = 1.0  # without a score, the nearest goal within this of the most probable one is chosen, nats
 STANDING_MPS = 0.3
 STANDING_M = 0.1  # a closer goal means an immediate stop
 GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
@@ -193,7 +192,7 @@ def distance(a: Array, b: Array) -> float:
 def select_goal(goals: Array, log_probs: Array, among: Array, ego: EgoState, settings: ReflectDrive2Config) -> int:
     """Index of the goal to drive to, among goals (K, 2) with log-probabilities (K,); `among` (K,) bool are allowed.
 
-    It is the nearest goal whose log-probability is within GOAL_LOGPROB_MARGIN of the best, unless it requires braking
+    It is the nearest goal whose log-probability is within `goal_logprob_margin` of the best, unless it requires braking
     of more than GENTLE_MPS2. A standing vehicle takes the most probable goal, otherwise it might never start.
     """
     allowed = np.where(among, log_probs, -np.inf)
@@ -201,7 +200,7 @@ def select_goal(goals: Array, log_probs: Array, among: Array, ego: EgoState, set
         return int(np.argmax(allowed))
     distance_m = np.hypot(*goals.T)
     gentle = braking_mps2(distance_m, ego.speed_mps) <= GENTLE_MPS2
-    likely = (allowed >= allowed.max() - GOAL_LOGPROB_MARGIN) & (gentle | (allowed == allowed.max()))
+    likely = (allowed >= allowed.max() - settings.goal_logprob_margin) & (gentle | (allowed == allowed.max()))
     return int(np.argmin(np.where(likely, distance_m, np.inf)))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from .. import geometry, kinematics
 from ..config import Config
 from ..domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, EgoState, Observation, Plan
-from ..scoring.safety import SafetyContext, first_safe
+from ..scoring.safety import MAX_CURVATURE_PER_M, SafetyContext, first_safe
 
 
 def stop_plan(
@@ -44,5 +44,5 @@ def along_present_curve(ego: EgoState, distances: Array, config: Config) -> Arra
     """Poses (N, 3) at distances along the circle of the present yaw rate."""
     guard, speed = config.guard, max(abs(ego.speed_mps), 1.0)
     gripping = guard.max_lateral_acceleration_mps2 / speed**2
-    tightest = min(guard.max_curvature_per_m, gripping)
+    tightest = min(MAX_CURVATURE_PER_M, gripping)
     return kinematics.arc(float(np.clip(ego.yaw_rate_rps / speed, -tightest, tightest)), distances)

@@ -108,7 +108,7 @@ class Drive:
         self._jumped: bool = False  # position or clock, since the last odometry
         self._objects_message: Any = None  # the newest, until it is kept
         self._on_map = self.lanelets is None
-        max_age_s = self.config.inputs.lights_max_age_s
+        max_age_s = self.config.inputs.max_ages_s["lights"]
         self._lights = None if self.lanelets is None else LightRecord(self.lanelets, max_age_s)
 
     def frames(

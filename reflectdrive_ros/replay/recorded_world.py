@@ -21,7 +21,7 @@ from ..ros import cdr, convert, image_decoding, rotations
 from ..ros.bag import BagReader, message_class
 from ..ros.convert import BadMessage
 from ..ros.elevation import VehiclePlane
-from ..ros.inputs.channel import MAX_AGE_S, InputStatus
+from ..ros.inputs.channel import InputStatus
 from ..ros.lanelet_file import load_map
 from ..ros.lanelet_map import LaneletMap
 from ..ros.map_drivable import MapDrivableArea
@@ -199,7 +199,7 @@ def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> lis
         return [0.0] * len(stamps)
     times = np.array(sorted(known), np.int64)
     newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
-    allowed_ns = MAX_AGE_S["acceleration"] * 1e9
+    allowed_ns = config.inputs.max_ages_s["acceleration"] * 1e9
     return [
         known[int(times[i])] if i >= 0 and stamp - times[i] <= allowed_ns else 0.0
         for i, stamp in zip(newest.tolist(), stamps, strict=True)

@@ -57,6 +57,7 @@ STRAIGHT_ON = np.array([[-20.0, 0.0], [150.0, 0.0]])  # progress is measured alo
 STANDING_MPS = 0.05  # slower counts as standing, as in the PDM score
 MIN_CURVATURE_SPEED_MPS = 1.0  # below, curvature is heading noise
 MAX_DECELERATION_MPS2 = 9.0  # a plan that brakes harder is beyond the grip of tyres on a dry road
+MAX_CURVATURE_PER_M = 0.35  # of a plan: tighter than any car turns, with room for the noise of a 2 Hz plan
 BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
 SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much ..
 LEAST_GAP_M = 0.15  # .. but none of a gap below this: planned ten times a second, they would add up to a contact
@@ -436,5 +437,5 @@ def vehicle_demands(
         ("speeds up at", acceleration, guard.max_acceleration_mps2, "m/s^2"),
         ("brakes at", deceleration, MAX_DECELERATION_MPS2, "m/s^2"),
         ("turns with a lateral acceleration of", lateral, guard.max_lateral_acceleration_mps2, "m/s^2"),
-        ("turns with a curvature of", curvature, guard.max_curvature_per_m, "1/m"),
+        ("turns with a curvature of", curvature, MAX_CURVATURE_PER_M, "1/m"),
     )

@@ -27,13 +27,6 @@ OTHER_CLOCK = (
 NO_CLOCK = "use_sim_time is true and nothing was received on /clock: publish /clock, or set use_sim_time to false"
 RATE_WINDOW = 20  # messages over which a rate is measured
 PAUSE_S = 5.0  # after a longer gap between stamps, the rate is measured again from there
-MAX_AGE_S = {  # against the newest image: an older message describes another scene
-    "image": 0.25,  # when a step begins
-    "acceleration": 0.5,  # older ones count as 0
-    "objects": 0.5,  # these and the next two: older ones count as unknown
-    "drivable": 0.5,
-    "obstacles": 0.3,
-}
 RATE_MAX_HZ = 10_000.0  # no sensor is faster: such stamps are not times
 AGE_MAX_S = 86_400.0  # stamps further from this node's time are of another clock
 

@@ -37,7 +37,7 @@ from ..lanelet_map import LaneletMap, lanelets_of_route
 from ..map_drivable import MapDrivableArea
 from .camera_pairs import CameraPairs
 from .camera_rig import RigInput
-from .channel import MAX_AGE_S, InputStatus, Level
+from .channel import InputStatus, Level
 from .control import UNKNOWN_CONTROL, VehicleControl
 from .lights import REACH_M, lights_of_route, lights_status, lines_near, of_own_turn
 from .off_map import off_map_reason
@@ -105,7 +105,9 @@ class Inputs(CameraPairs):
                     return True
                 waiting_ns = anchor[0] if self._waiting_ns is None else self._waiting_ns
                 return (now_ns - waiting_ns) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
-            if self._config.needs_cameras or (anchor is not None and (now_ns - anchor[0]) * 1e-9 <= MAX_AGE_S["image"]):
+            if self._config.needs_cameras or (
+                anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.max_ages_s["image"]
+            ):
                 return False
             odometry = self._odometry.newest()
             return odometry is not None and odometry[0] - self._planned_odometry_ns >= 99_000_000

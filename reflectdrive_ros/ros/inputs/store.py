@@ -24,7 +24,7 @@ from ..lanelet_file import import_lanelet2, load_map
 from ..lanelet_map import LaneletMap
 from ..vector_map import VectorMap
 from .camera_rig import RigInput
-from .channel import MAX_AGE_S, Channel, InputStatus
+from .channel import Channel, InputStatus
 from .control import VehicleControl, is_autonomous, shown_signal
 from .lights import LightMemory, states_by_group
 from .route import MapRoute
@@ -100,7 +100,7 @@ class MessageStore:
         self._lock = threading.Lock()
         lights_of_path = config.uses_lights and config.inputs.route_type == "path"
         self._needs_lanes = config.planner in DENOISER_PLANNERS or lights_of_path
-        cameras, limits = config.cameras, config.inputs
+        cameras, limits, ages_s = config.cameras, config.inputs, config.inputs.max_ages_s
         self._vector_map, self._file_map = None, None
         if config.map_by_topic:
             if limits.needs_map:
@@ -112,18 +112,16 @@ class MessageStore:
         needed = config.needs_cameras
         all_needed = needed and not (rig is not None and rig.optional)
         self._images = {
-            name: Channel(
-                f"image {name}", all_needed or (needed and name == cameras.anchor), MAX_AGE_S["image"], keep=4
-            )
+            name: Channel(f"image {name}", all_needed or (needed and name == cameras.anchor), ages_s["image"], keep=4)
             for name in cameras.names
         }
         self._infos = {name: Channel(f"camera_info {name}", all_needed, None) for name in cameras.names}
-        self._odometry = Channel("odometry", True, limits.odometry_max_age_s)
-        self._acceleration = Channel("acceleration", False, MAX_AGE_S["acceleration"])
-        self._objects = Channel("objects", False, MAX_AGE_S["objects"])
-        self._drivable = Channel("drivable", False, MAX_AGE_S["drivable"])
-        self._obstacles = Channel("obstacles", False, MAX_AGE_S["obstacles"])
-        self._lights = Channel("traffic_lights", False, limits.lights_max_age_s)
+        self._odometry = Channel("odometry", True, ages_s["odometry"])
+        self._acceleration = Channel("acceleration", False, ages_s["acceleration"])
+        self._objects = Channel("objects", False, ages_s["objects"])
+        self._drivable = Channel("drivable", False, ages_s["drivable"])
+        self._obstacles = Channel("obstacles", False, ages_s["obstacles"])
+        self._lights = Channel("traffic_lights", False, ages_s["lights"])
         self._max_velocity = Channel("max_velocity", False, None)
         self._route = Channel("route", True, None)
         self._map = Channel("map", limits.route_type == "lanelet", None)
@@ -149,7 +147,7 @@ class MessageStore:
         self._waiting_ns: int | None = None  # stamp of the oldest anchor image that no snapshot has used
         self._cache = ConversionCache()
         red_stays = self._config.lights.unknown_after_red == "stop"
-        self._light_memory = LightMemory(self._config.inputs.lights_max_age_s, red_stays)
+        self._light_memory = LightMemory(self._config.inputs.max_ages_s["lights"], red_stays)
 
     def channels(self) -> list[Channel]:
         latched = [*self._infos.values(), self._tf_static] if self._config.needs_cameras else []
