@@ -93,12 +93,12 @@ def pair(seed):
 def test_a_card_is_expected_to_tell_what_train_makes_of_the_same_words(place):
     parser = argparse.ArgumentParser()
     ablations.add_arguments(parser)
-    runs = ablations.plan_runs(parser.parse_args(command(place, "--setting", "optimizer.weight_decay=0.5")[2:]))
+    runs = ablations.plan_runs(parser.parse_args(command(place, "--setting", "optimizer.ema_decay=0.5")[2:]))
     training = argparse.ArgumentParser()
     train.add_arguments(training)
     for run in runs:
         assert train._config(training.parse_args(["sft", *run.words])) == run.config
-        assert run.config.optimizer.weight_decay == 0.5
+        assert run.config.optimizer.ema_decay == 0.5
     by_name = {run.name: run.config for run in runs}
     assert list(by_name) == ["vision", *pair(0), *pair(1), *pair(2)]
     assert by_name["vision"].optimizer.vision_pretrain_fraction == 0.99

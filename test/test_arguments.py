@@ -155,9 +155,6 @@ ABLATIONS = ["bench", "ablations", "config.yaml", "--train", "train", "--val", "
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["score", "scenes", "out", "--setting", "scoring.form=epdms"], "--setting scoring.form has no effect here"),
-        (["score", "scenes", "out", "--setting", "guard.clearance_m=1"], "the command reads scoring.progress_weight, "),
-        (["score", "scenes", "out", "--setting", "scoring.ttc_weight=-1"], "scoring.ttc_weight is -1"),
         (["engine", "card", "--setting", "decoding.goals=4"], "the command reads model.engines, model.device"),
         (["engine", "card", "--without-gpu", "--setting", "model.device=cuda:1"], "no effect with --without-gpu"),
         (["make-bag", "pandaset_002", "{out}", "--setting", "cameras.width=320"], "--setting has no effect on the"),

@@ -98,9 +98,10 @@ def test_a_route_beside_the_car_is_an_error_of_a_network_of_frenet_coordinates()
         plan(RouteDenoiser(), route=aside)
 
 
-def test_guidance_of_one_is_the_conditional_path_to_the_last_bit():
+def test_guidance_of_one_is_the_conditional_path_to_the_last_bit(monkeypatch):
+    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.0)
     alone, _ = plan(LinearDenoiser())
-    with_both, _ = plan(LinearDenoiser(), replace(OFF, guidance=1.0, reflection=True, confidence_min=0.0))
+    with_both, _ = plan(LinearDenoiser(), replace(OFF, guidance=1.0, reflection=True))
     np.testing.assert_array_equal(alone.trajectory.poses, with_both.trajectory.poses)
 
 
@@ -121,11 +122,14 @@ def test_guided_is_the_published_mixture():
     np.testing.assert_array_equal(guided(both[:1], 0.5), conditional)
 
 
-def test_reflection_off_is_the_base_sampler_to_the_last_bit():
+def test_reflection_off_is_the_base_sampler_to_the_last_bit(monkeypatch):
     settings = replace(OFF, guidance=0.9)
     off, _ = plan(LinearDenoiser(), settings)
-    never, memory = plan(LinearDenoiser(), replace(settings, reflection=True, confidence_min=0.0))
-    none_left, _ = plan(LinearDenoiser(), replace(settings, reflection=True, confidence_min=1.0, reflections_max=0))
+    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.0)
+    never, memory = plan(LinearDenoiser(), replace(settings, reflection=True))
+    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 1.0)
+    monkeypatch.setattr(reflexdiffusion, "REFLECTIONS_MAX", 0)
+    none_left, _ = plan(LinearDenoiser(), replace(settings, reflection=True))
     np.testing.assert_array_equal(off.trajectory.poses, never.trajectory.poses)
     np.testing.assert_array_equal(off.trajectory.poses, none_left.trajectory.poses)
     assert memory.reflections == ()
@@ -194,8 +198,9 @@ def test_a_reflection_that_lowers_the_confidence_is_undone():
     assert [each.kept for each in (*worse.reflections, *better.reflections)] == [False, True]
 
 
-def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is_limited():
-    settings = replace(ReflexDiffusionConfig(), reflections_max=2)
+def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is_limited(monkeypatch):
+    monkeypatch.setattr(reflexdiffusion, "REFLECTIONS_MAX", 2)
+    settings = ReflexDiffusionConfig()
     step = step_of(9)
     assert reflector([], settings)(step, 9) is step
     assert reflector([0.8], settings)(step_of(2), 2).futures is not None
@@ -205,10 +210,11 @@ def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is
     assert len(busy.reflections) == 2
 
 
-def test_an_unconfident_plan_is_reflected_and_reported():
+def test_an_unconfident_plan_is_reflected_and_reported(monkeypatch):
+    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.95)
     made, memory = plan(
         LinearDenoiser(with_all=future(8.0, 0.25)),
-        replace(OFF, guidance=0.9, reflection=True, confidence_min=0.95),
+        replace(OFF, guidance=0.9, reflection=True),
     )
     assert memory.reflections
     assert all(0 <= each.step < 9 and each.before < 0.95 for each in memory.reflections)
