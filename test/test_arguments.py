@@ -106,7 +106,7 @@ def test_no_option_takes_a_number_without_a_range(monkeypatch):
 WITHOUT_SETTINGS = (  # their help says why
     *("scenes", "compare", "import diffusion-planner"),
     *("bench planner", "bench scoring", "bench camera", "bench forecast", "bench compare", "bench results"),
-    *("bench ego-mlp", "bench rollouts", "bench headroom"),
+    *("bench ego-mlp", "bench rollouts", "bench headroom", "score"),
 )
 WITHOUT_JSON = ("bench plans", "bench results")  # likewise
 

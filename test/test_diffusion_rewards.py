@@ -199,7 +199,7 @@ def test_a_run_with_rewards_that_is_stopped_ends_with_the_same_weights(scenes, t
 def test_the_command_logs_the_scores_of_its_plans(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(settings.DENOISERS, "small", lambda: TINY)
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("data: {batch: 4, samples: 1}\nreward: {weight: 1.0, plans: 2}\ncheckpointing: {log_steps: 2}\n")
+    recipe.write_text("data: {batch: 4, samples: 1}\nreward: {weight: 1.0}\ncheckpointing: {log_steps: 2}\n")
     words = ["train", "diffusion", str(recipe), "--train", str(folder), "--out", str(tmp_path / "run"), "--steps", "2"]
     assert main([*words, "--workers", "1"]) == 0
     header, row = (tmp_path / "run/log.csv").read_text().split("\n")[:2]

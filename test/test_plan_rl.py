@@ -47,7 +47,7 @@ def ids_of(*plans):
 
 
 def test_changes_vanish_at_the_present_and_are_smooth():
-    offsets = sample_offsets(1, PAIRS, 80, np.random.default_rng(0), PAIRS, CHANGES)
+    offsets = sample_offsets(1, PAIRS, 80, np.random.default_rng(0), CHANGES)
     for values, end_m in ((offsets.along_m, CHANGES.pace_m), (offsets.left_m, CHANGES.offset_m)):
         assert np.abs(values[..., 0]).max() < 0.01
         assert np.abs(np.diff(values, 2)).max() < 0.02 * end_m

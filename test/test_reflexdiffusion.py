@@ -8,7 +8,6 @@ from scenes import cars, config, observation, straight_route
 from tiny_denoiser import normalized
 
 from reflectdrive_ros import geometry
-from reflectdrive_ros.config import ConfigError
 from reflectdrive_ros.domain import Verdict
 from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.planning import denoiser as sampling
@@ -229,14 +228,6 @@ def test_the_sampler_evaluates_the_network_once_per_step_and_once_more():
     assert {context for context, _ in network.calls} == {1}  # no condition is dropped where nothing needs it
 
 
-def test_noise_is_the_same_in_every_step_and_changes_the_plan():
-    settings = replace(OFF, noise=1.0)
-    one, again = (plan(LinearDenoiser(share=0.9), settings)[0].trajectory.poses for _ in range(2))
-    quiet = plan(LinearDenoiser(share=0.9))[0].trajectory.poses
-    np.testing.assert_array_equal(one, again)
-    assert np.abs(one - quiet).max() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("network", "settings", "sentence"),
     [
@@ -253,11 +244,6 @@ def test_what_cannot_plan_says_why(network, settings, sentence):
 def test_a_car_without_a_route_gets_a_sentence():
     with pytest.raises(PlanningError, match=r"Observation\.route is empty"):
         plan(LinearDenoiser(), route=np.zeros((0, 3)))
-
-
-def test_an_unknown_sampler_is_refused():
-    with pytest.raises(ConfigError, match="expected dpm or ddim"):
-        ReflexDiffusionConfig(sampler="euler")
 
 
 # --- what follows the network ----------------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 SCENES has one scene a line, OUT gets one row per scene and trajectory, both as described in
 test/data/golden/SCHEMA.md (gzipped where the name ends in .gz). Scores are PDMS of NAVSIM v1.1 and EPDMS of v2 with and
-without the human filter, by the rules of the official code. The weights of sub-scores are settings, by default the
-official ones.
+without the human filter, by the rules of the official code. No setting (--setting) changes them.
 """
 
 from __future__ import annotations
