@@ -206,7 +206,7 @@ def test_without_goals_drafts_from_masks_are_one_group_and_ratios_begin_at_one()
     policy = policy_of(net, found, WITHOUT_GOAL)
     torch.testing.assert_close(policy.advantage.sum(1), torch.zeros(2), atol=1e-6, rtol=0.0)
     new = token_log_probs(net, inputs, policy, WITHOUT_GOAL.temperature)
-    kept = ops.top_indices(rl_losses.advantages(policy.finished_reward[:, 1:], 1, "goal").abs(), 4)
+    kept = ops.top_indices(rl_losses.advantages(policy.finished_reward[:, 1:], 1).abs(), 4)
     assert kept.shape == (2, 4)
     assert policy.credited.sum((1, 3)).tolist() == [[24] * 4] * 2
     sampled_log_probs = found.log_probs.sum((1, 3))
