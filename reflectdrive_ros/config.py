@@ -47,7 +47,7 @@ SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with t
     ),
     "reflexdiffusion": (
         "models/reflexdiffusion_small/onnx/card.json",
-        "2f7a697ddc9e279a72c534367075426225f6010a608120070e1909450e1c387a",
+        "66dc3a0f5a8e85e6c52676160dc3e1d5c3151d55a6942e0e057ff40310aeb33f",
     ),
 }
 DENOISER_PLANNERS = frozenset({"reflexdiffusion"})  # their network reads lanes and agents, no images

@@ -200,35 +200,6 @@ def test_a_few_processes_for_each_core_are_allowed():
         arguments.Range(1, 8)("1024")
 
 
-@pytest.mark.parametrize(
-    ("words", "current"),
-    [
-        (["eval", "--set", "test"], "--scenes"),
-        (["eval", f"--{'oracle'}", "words"], "--privilege"),
-        (["scenes", f"--{'no-pictures'}"], "--no-images"),
-        (["replay", "bag", "--set", "planner=x"], "--setting"),
-        (["demo", "--set=planner=x"], "--setting"),
-        (["bench", "repair", "--set", "val"], "--scenes"),
-        (["export", "weights.safetensors", "--blocks", "6"], "--batch"),
-        (["train", "sft", "x.yaml", f"--{'begin-with'}", "run"], "--init-from"),
-        (["train", "sft", "x.yaml", f"--{'language'}", "qwen"], "--language-weights"),
-        (["train", "sft", "x.yaml", f"--{'eyes'}", "siglip"], "--vision-weights"),
-    ],
-)
-def test_a_renamed_option_names_the_current_one(words, current, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert f"is now called {current}" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_renamed_privilege_names_the_current_one(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["eval", "--privilege", "constant_velocity"])
-    assert ended.value.code == 2
-    assert "'constant_velocity' is now called 'objects'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("count", ["2", "3"])
 def test_processes_and_a_cluster_exclude_each_other_also_where_the_number_is_the_default(capsys, count):
     parser = argparse.ArgumentParser()

@@ -281,9 +281,6 @@ def test_scenario_tags_weigh_the_scenes_of_each_set_and_keep_the_weights_of_the_
     assert mixed.shares[:half][~rest][0] == pytest.approx(4.0 * mixed.shares[:half][rest][0])
     with pytest.raises(SetError, match="all scenes of a set have weight 0"):
         cache.merge([scenes], [1.0], dict.fromkeys((each.decode() for each in scenes.tags), 0.0))
-    unknown = replace(scenes, tags=np.full(half, b"", "S10"))
-    with pytest.raises(SetError, match="without scenario tags"):
-        cache.merge([unknown], [1.0], {tag: 2.0})
 
 
 def test_noise_of_a_camera_changes_a_share_of_the_scenes_only():

@@ -96,7 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of the vision pretraining before them",
     )
-    arguments.add_renamed_options(parser, {"eyes-steps": "--vision-steps"})
     parser.add_argument(
         "--seeds", type=arguments.positive_int(100), default=3, metavar="N", help="trainings of each variant"
     )

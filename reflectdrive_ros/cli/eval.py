@@ -28,7 +28,7 @@ from ..command import command, make_table
 from ..config import Config, ConfigError
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
-from ..evaluation import closed_loop, driving_scores, open_loop, privilege
+from ..evaluation import closed_loop, driving_scores, open_loop
 from ..evaluation.driving_scores import MEASURES, Driver, Scores
 from ..evaluation.privilege import PRIVILEGES
 from ..planning import CAMERA_FREE, LEARNED, PLANNERS, VECTOR_PLANNERS
@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|DIR",
         help=f"scene set {', '.join(names)}, or the folder of a set or of recordings (default: {real_tracks.NAME})",
     )
-    arguments.add_renamed_options(parser, {"set": "--scenes", "oracle": "--privilege"})
     parser.add_argument(
         "--planner",
         nargs="+",
@@ -73,7 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--privilege",
         nargs="+",
-        type=privilege.parse,
         choices=PRIVILEGES,
         metavar="NAME",
         help="inputs beyond images: words (command, speed limit, instruction), route (also the route), "

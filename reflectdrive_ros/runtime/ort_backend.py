@@ -41,7 +41,6 @@ from .graphs import (
     GoalChoice,
     check_feeds,
     concat_outputs,
-    file_names,
     graph_inputs,
     input_spec,
     make_feature_cache,
@@ -110,7 +109,7 @@ class OrtNetwork:
 
     def goal_inputs(self, inputs: ModelInputs) -> dict[str, Array]:
         """The inputs of `prefill_goal`. Raises PlanningError."""
-        return {**self.graph_inputs(inputs), **self.goal_choice.inputs(self._card)}
+        return {**self.graph_inputs(inputs), **self.goal_choice.inputs()}
 
     def _encode_views(self, views: Array) -> Array:
         def call(some: Array) -> Array:
@@ -231,9 +230,8 @@ class Graph:
             raise GraphError(f"{file} {reason}") from None
         card.check_metadata(name, self._session.get_modelmeta().custom_metadata_map)
         taken = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
-        self._inputs = file_names(taken)
-        self._outputs = file_names(put.name for put in self._session.get_outputs())
-        self.input_specs = {name: taken[stored] for name, stored in self._inputs.items()}
+        self._outputs = [put.name for put in self._session.get_outputs()]
+        self.input_specs = taken
 
     def run(self, feeds: Mapping[str, Array], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name, as ONNX Runtime's tensors. `kept` are such tensors. Raises PlanningError naming a tensor."""
@@ -241,10 +239,10 @@ class Graph:
         self._check(feeds, kept)
         binding = self._session.io_binding()
         for name, array in feeds.items():
-            binding.bind_cpu_input(self._inputs[name], np.ascontiguousarray(array))
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
         for name, tensor in kept.items():
-            binding.bind_ortvalue_input(self._inputs[name], tensor)
-        for name in self._outputs.values():
+            binding.bind_ortvalue_input(name, tensor)
+        for name in self._outputs:
             if name.startswith(("keys_", "values_")):
                 binding.bind_output(name, self._device, self._place)
             else:
@@ -332,9 +330,8 @@ def profile_nodes(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs:
     options.optimized_model_filepath = str(folder / "run.onnx")
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
     session = ort.InferenceSession(str(card.files[graph]), options, [CPU], disabled_optimizers=DISABLED_OPTIMIZERS)
-    names = file_names(put.name for put in session.get_inputs())
     for _ in range(runs):
-        session.run(None, {names[name]: array for name, array in feeds.items()})
+        session.run(None, dict(feeds))
     spent: dict[str, float] = {}
     for event in json.loads(Path(session.end_profiling()).read_text()):
         name, ended = str(event.get("name", "")), "_kernel_time"

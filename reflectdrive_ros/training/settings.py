@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from ..config import ConfigError, override_from_file, setting
-from ..documents import DocumentError, read_yaml
 from ..features import images as features
-from ..files import shown
 from ..model.curve import net as curve_net
 from ..model.curve.net import CurveNetConfig
 from ..model.token.net import TokenNetConfig, base_config, drivefine_small_config, small_config
@@ -382,56 +380,8 @@ class DiffusionTrainConfig:
             )
 
 
-FORMER = {  # former name of a section or setting -> present name
-    "length": "schedule",
-    "keeping": "checkpointing",
-    "data.masked_blocks": "data.masked_actions",
-    "data.perturbed_blocks": "data.perturbed_actions",
-    "data.mirror_share": "data.flip_prob",
-    "data.blank_share": "data.text_dropout",
-    "data.routeless_share": "data.route_dropout",
-    "data.route_aside_m": "data.route_noise_m",
-    "data.route_turned_rad": "data.route_yaw_noise_rad",
-    "data.light": "data.color_jitter",
-    "data.draft_share": "data.draft_fraction",
-    "data.draft_from": "data.draft_start",
-    "loss.worth": "loss.goal_score",
-    "loss.odds": "loss.goal_value",
-    "loss.seen": "loss.aux_perception",
-    "optimizer.final_share": "optimizer.final_lr_fraction",
-    "optimizer.warmup_share": "optimizer.warmup_fraction",
-    "optimizer.eyes_share": "optimizer.vision_pretrain_fraction",
-    "optimizer.average": "optimizer.ema_decay",
-    "device.shards": "device.fsdp",
-}
-
-
-def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as an earlier version stored them (sections of values), under their present names."""
-
-    def section(name: str, content: Any) -> Any:
-        if not isinstance(content, Mapping):
-            return content
-        return {FORMER.get(f"{name}.{key}", f"{name}.{key}").partition(".")[2]: each for key, each in content.items()}
-
-    return {FORMER.get(name, name): section(name, content) for name, content in values.items()}
-
-
-def _check_former_names(path: Path) -> None:
-    """Raises ConfigError naming the first setting in a YAML file that has another name now."""
-    try:
-        content = read_yaml(path)
-    except (OSError, DocumentError):
-        return  # `read` reports it
-    for name, section in content.items() if isinstance(content, dict) else ():
-        for dotted in (name, *(f"{name}.{key}" for key in (section if isinstance(section, dict) else ()))):
-            if dotted in FORMER:
-                raise ConfigError(f"{shown(path)}: {dotted} is now called {FORMER[dotted]}: rename it")
-
-
 def read(path: Path, defaults: Config) -> Config:
     """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
-    _check_former_names(path)
     config: Config = override_from_file(defaults, path)
     return config
 
