@@ -240,7 +240,7 @@ soak: setup
 		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
 generated: setup
-	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.config > config/reflectdrive.yaml
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.core.config > config/reflectdrive.yaml
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.topics > docs/topics.md

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from . import __version__
-from .errors import Parser
-from .installing import import_advice
-from .stopping import run_process
+from .infra.errors import Parser
+from .infra.installing import import_advice
+from .infra.signals import run_process
 
 ABOUT = (
     "Plans the motion of a car with learned planners that correct their own plans; every plan is checked, and an "
@@ -117,7 +117,7 @@ def empty_argument(argv: list[str]) -> str:
 def add_command(commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, wanted: bool) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:
-        from .command import HelpFormatter  # with its libraries, which a list of commands does not need
+        from .infra.command import HelpFormatter  # with its libraries, which a list of commands does not need
 
         loaded = load_module(name, f"{__package__}.{module}")
         parser.description = loaded.__doc__

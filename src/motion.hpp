@@ -1,4 +1,4 @@
-// Motion along paths: plans in time (see reflectdrive_ros/kinematics.py), curves through waypoints and their speeds
+// Motion along paths: plans in time (see reflectdrive_ros/core/kinematics.py), curves through waypoints and their speeds
 // (planning/postprocess), and agents that follow each other (scoring/following.py).
 #pragma once
 

@@ -5,9 +5,8 @@ The road from west to east has two lanes each way, the other one lane; arms are 
 
 import numpy as np
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import roads
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.maps import roads, sumo
 
 ARM_M = 200.0
 LANE_M = 3.5

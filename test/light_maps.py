@@ -1,7 +1,7 @@
 """A small map with a traffic light: straight lanelets along x, drawn as in Autoware's maps."""
 
+from lanelet_maps import osm
 from messages import LIGHT_GROUP
-from test_lanelet_map import osm
 
 APPROACH, JUNCTION, TURNING, EXIT = 1, 2, 3, 4
 STOP_X_M = 98.0  # of the map that `crossing` draws without arguments

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scenes import turning_route
 
-from reflectdrive_ros import agent_motion, geometry
-from reflectdrive_ros.domain import AgentKind, Agents, Forecast, ForecastSource
+from reflectdrive_ros.core import agent_motion, geometry
+from reflectdrive_ros.core.domain import AgentKind, Agents, Forecast, ForecastSource
 from reflectdrive_ros.scoring import prediction
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.frenet import FrenetFrame

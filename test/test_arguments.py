@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros import arguments
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.arguments import Range
 from reflectdrive_ros.cli import scenes
+from reflectdrive_ros.infra import arguments
+from reflectdrive_ros.infra.arguments import Range
 
 # what makes a number's place in the help; `metavar="N"` without a range would be a number that nobody checks
 NUMERIC_METAVARS = {"N", "M", "S"}

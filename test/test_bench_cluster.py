@@ -5,10 +5,10 @@ import io
 
 import pytest
 from rich.console import Console
-from test_eval_scenes import store
+from stored_scenes import store
 
 from reflectdrive_ros.bench import cluster
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 
 
 def run(wall_s, cpu_s):

@@ -10,7 +10,8 @@ from tiny_net import POSES, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import decoding
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.tokens import Axis, Codebook, TokenLayout
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.features import images as features
@@ -19,7 +20,6 @@ from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.token.moe import RefineConfig
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.tokens import Axis, Codebook, TokenLayout
 
 SCENES = 2
 

@@ -10,7 +10,7 @@ from tiny_training import make_set, network
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import editing
-from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.training import train_state
 
 

@@ -11,7 +11,7 @@ from tiny_training import make_set, network
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import inputs
-from reflectdrive_ros.domain import Command
+from reflectdrive_ros.core.domain import Command
 from reflectdrive_ros.evaluation import privilege
 from reflectdrive_ros.training import train_state
 

@@ -16,13 +16,13 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import gpu, planner
 from reflectdrive_ros.bench.graphs import token_graphs
 from reflectdrive_ros.bench.parity import full_rounds, lite_rounds, run_step
-from reflectdrive_ros.command import error_console
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.features.images import ModelInputs
+from reflectdrive_ros.infra.command import error_console
 from reflectdrive_ros.model.token import torch_bench
 from reflectdrive_ros.model.token.cuda_graphs import MODES
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.runtime.trt import cuda_device
-from reflectdrive_ros.tokens import TokenLayout
 
 WORDS = ("<pad>", "<unk>")
 FULL, LITE = full_rounds(TokenLayout()), lite_rounds(TokenLayout())

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import shapely
 
-from reflectdrive_ros import geometry
 from reflectdrive_ros.bench import reflection, reflection_drives
 from reflectdrive_ros.bench.reflection_variants import BASE, configured, make_variants
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.lanes import Lane
-from reflectdrive_ros.sim.network.roads import RoadType
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.lanes import Lane
+from reflectdrive_ros.maps.roads import RoadType
 
 
 def world(radius_m, limit_mps=12.0, across_junction=None, road_type=RoadType.PLAIN):

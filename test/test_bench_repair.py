@@ -10,7 +10,7 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import repair
 from reflectdrive_ros.bench.repair import BOTH, GOALS
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import Index, ShardContent
 

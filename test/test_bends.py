@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.kinematics import speeds, with_origin
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import Trajectory
+from reflectdrive_ros.core.kinematics import speeds, with_origin
 from reflectdrive_ros.planning.postprocess.bends import LATERAL_MPS2, YAW_RATE_RPS, bend_limits, slow_in_bends
 
 

@@ -6,27 +6,34 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from messages import acceleration, camera_info, ns, odometry, raw, route
-from scenes import config
-from test_camera import ALL_GREEN, EGO, PLAIN, actors, crossroads
+from camera_rigs import (  # noqa: F401 (fixtures)
+    RATIONAL,
+    SIZE,
+    inputs_of,
+    looking,
+    own,
+    raw_settings,
+    render_cameras,
+    send,
+    small,
+    status,
+    turned,
+    turned_rig,
+)
+from messages import camera_info, ns, route
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.demo.sensor_messages import camera_mounts
 from reflectdrive_ros.features import reprojection
-from reflectdrive_ros.features.cameras import Camera, rig
+from reflectdrive_ros.features.cameras import rig
 from reflectdrive_ros.features.reprojection import Calibration, plan_views, project, reproject
-from reflectdrive_ros.ros.inputs.camera_rig import RigInput
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.runtime.engine import NO_DEADLINE_MS, Engine
-from reflectdrive_ros.sim.render import camera, scenery
-from reflectdrive_ros.sim.traffic.actors import Shape, Snapshot
 from reflectdrive_ros.sim.world import World, WorldOptions
 
-SIZE = (288, 144)
 PLUMB_BOB = (-0.30, 0.10, 0.001, -0.0008, -0.02)
-RATIONAL = (-0.30, 0.10, 0.001, -0.0008, -0.02, 0.05, -0.01, 0.001)
 EQUIDISTANT = (-0.02, 0.004, -0.003, 0.0005)
 
 
@@ -34,40 +41,6 @@ def ideal(each, **changes):
     """The calibration of a pinhole camera."""
     made = Calibration(each.name, each.width, each.height, each.pixels_from_camera, "", (), each.camera_from_ego)
     return replace(made, **changes)
-
-
-def turned(each, yaw_deg=0.0, pitch_deg=0.0, roll_deg=0.0, moved_m=(0.0, 0.0, 0.0), size=(1280, 960), focal_px=None):
-    """A camera beside a canonical one: turned about its own axes y, x, z, and moved in the ego frame."""
-    pose = np.eye(4)
-    for axis, angle in ((1, yaw_deg), (0, pitch_deg), (2, roll_deg)):
-        pose[:3, :3] = cv2.Rodrigues(np.radians(angle) * np.eye(3)[axis])[0] @ pose[:3, :3]
-    pose = pose @ each.camera_from_ego
-    pose[:3, 3] -= pose[:3, :3] @ np.array(moved_m)
-    focal_px = focal_px or 0.75 * each.pixels_from_camera[0, 0] * size[0] / each.width
-    matrix = np.array([[focal_px, 0.0, size[0] / 2], [0.0, focal_px, size[1] / 2], [0.0, 0.0, 1.0]])
-    return Camera(each.name, *size, matrix, pose)
-
-
-def looking(name, yaw_deg, size=(640, 360), focal_px=400.0):
-    """A camera 1.5 m above base_link that looks level to this bearing (left is positive)."""
-    yaw = np.radians(yaw_deg)
-    ego_from_camera = np.eye(4)
-    ego_from_camera[:3, 0] = np.sin(yaw), -np.cos(yaw), 0.0
-    ego_from_camera[:3, 1] = 0.0, 0.0, -1.0
-    ego_from_camera[:3, 2] = np.cos(yaw), np.sin(yaw), 0.0
-    ego_from_camera[2, 3] = 1.5
-    matrix = np.array([[focal_px, 0.0, size[0] / 2], [0.0, focal_px, size[1] / 2], [0.0, 0.0, 1.0]])
-    return Camera(name, *size, matrix, geometry.invert_matrix(ego_from_camera))
-
-
-@pytest.fixture(scope="module")
-def render():
-    """A function that gives the images of cameras in one instant, RGB."""
-    town = scenery.build_scenery(crossroads(), 5)
-    snapshot = Snapshot(
-        5.0, actors((Shape.CAR, 20.0, 0.5, 0.1), (Shape.VAN, 14.0, 8.0, 0.4), (Shape.CONE, 9.0, -8.0, 0.0)), ALL_GREEN
-    )
-    return lambda cameras: [f.pixels for f in camera.render_frames(town, snapshot, EGO, 0, cameras, PLAIN)]
 
 
 def decoded(pixels, view):
@@ -237,51 +210,6 @@ def test_one_fisheye_can_be_all_three_cameras():
 
 
 # --- from messages to the network ------------------------------------------------------------------------------------
-
-
-NAMES = ("front_left", "front", "front_right")
-
-
-def small(**changes):
-    return config(cameras__width=288, cameras__height=144, planner="constant_velocity", **changes)
-
-
-def inputs_of(cameras, *, optional=False, infos=(), settings=None, mounts=None):
-    """Inputs with route, calibrations and poses of cameras by name; `infos` replace a camera_info."""
-    made = small(**(settings or {}))
-    found = Inputs(made, SIZE, RigInput(rig(*SIZE), made.cameras, optional=optional))
-    found.put("route", route(), 0)
-    poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
-    found.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)
-    for name, each in cameras.items():
-        message = camera_info(name, each.width, each.height)
-        message.k = each.pixels_from_camera.ravel()
-        found.put(f"info:{name}", dict(infos).get(name, message), 0)
-    return found
-
-
-def send(found, images, seconds=1.0):
-    found.put("odometry", odometry(seconds, x=5.0 * seconds), ns(seconds))
-    found.put("acceleration", acceleration(seconds), ns(seconds))
-    for name, pixels in images.items():
-        found.put(f"image:{name}", raw(seconds, name, pixels), ns(seconds))
-    return found.snapshot(ns(seconds))
-
-
-def status(found, seconds=1.0):
-    return next(each for each in found.statuses(ns(seconds)) if each.name == "camera rig")
-
-
-def raw_settings(**more):
-    return {"cameras__compressed": False, **more}
-
-
-def own():
-    return dict(zip(NAMES, rig(640, 360), strict=True))
-
-
-def turned_rig():
-    return {each.name: turned(each, 4.0, 2.0, moved_m=(0.3, 0.0, -0.4), size=(640, 480)) for each in rig(*SIZE)}
 
 
 def test_messages_of_another_rig_become_the_networks_images(render):

@@ -5,22 +5,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from messages import camera_info, jpeg, ns, odometry, raw
-from test_camera_rig import (  # noqa: F401 (render is a fixture)
+from camera_rigs import (  # noqa: F401 (render is a fixture)
     NAMES,
     RATIONAL,
     inputs_of,
     looking,
     own,
     raw_settings,
-    render,
+    render_cameras,
     send,
     small,
     status,
     turned_rig,
 )
+from messages import camera_info, jpeg, ns, odometry, raw
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.features import reprojection
 from reflectdrive_ros.features.cameras import rig
 from reflectdrive_ros.ros.inputs.camera_rig import RigInput, calibration
@@ -150,7 +150,7 @@ def test_rectified_images_follow_p_and_have_no_distortion():
 # --- cameras that are missing ----------------------------------------------------------------------------------------
 
 
-def test_without_one_camera_there_is_no_observation_unless_the_network_was_trained_for_it(render):  # noqa: F811
+def test_without_one_camera_there_is_no_observation_unless_the_network_was_trained_for_it(render):
     cameras = own()
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))
     del images["front_left"]
@@ -166,7 +166,7 @@ def test_without_one_camera_there_is_no_observation_unless_the_network_was_train
     assert "front_left is black" in status(found, 1.5).message
 
 
-def test_a_car_with_two_cameras_drives_a_network_trained_for_it(render):  # noqa: F811
+def test_a_car_with_two_cameras_drives_a_network_trained_for_it(render):
     names = ("left", "ahead")
     cameras = dict(
         zip(names, (replace(each, name=n) for n, each in zip(names, rig(640, 360)[:2], strict=True)), strict=True)
@@ -179,7 +179,7 @@ def test_a_car_with_two_cameras_drives_a_network_trained_for_it(render):  # noqa
     assert "front_right: ahead covers 1" in status(found).message
 
 
-def test_a_fourth_camera_that_fills_no_view_may_fail(render):  # noqa: F811
+def test_a_fourth_camera_that_fills_no_view_may_fail(render):
     names = (*NAMES, "rear")
     cameras = {**own(), "rear": looking("rear", 180.0)}
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))

@@ -5,14 +5,14 @@ import random
 
 import numpy as np
 import pytest
+from light_inputs import RED, groups, lamp
 from light_maps import STOP_X_M, crossing
 from map_archives import archive, map_message
 from messages import acceleration, ns, odometry, route
 from scenes import Clock
-from test_traffic_lights import RED, groups, lamp
 
-from reflectdrive_ros.config import Config, override_dotted
-from reflectdrive_ros.domain import PlanSource, Verdict
+from reflectdrive_ros.core.config import Config, override_dotted
+from reflectdrive_ros.core.domain import PlanSource, Verdict
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.planning_core import PlanningCore
 

@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
+from lanelet_maps import settings
+from light_inputs import GREEN, LEFT, RED, lamp
 from light_maps import STOP_X_M, crossing
 from messages import traffic_lights
-from test_lanelet_map import load_map, settings
-from test_traffic_lights import GREEN, LEFT, RED, lamp
 
-from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import EgoState
 from reflectdrive_ros.data.scene_lanes import red_now
-from reflectdrive_ros.domain import EgoState
-from reflectdrive_ros.replay.dataset_lights import LightRecord, red_ahead, runs_red, stop_lines
+from reflectdrive_ros.dataset.lights import LightRecord, red_ahead, runs_red, stop_lines
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.scoring.areas import MapAreas
 
 X_M = 70.0  # of the rear axle: 28 m before the stop line

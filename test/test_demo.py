@@ -19,8 +19,8 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import demo
+from reflectdrive_ros.maps.sumo import SumoMissing
 from reflectdrive_ros.ros.bag import BagReader
-from reflectdrive_ros.sim.sumo import SumoMissing
 
 ROOT = Path(__file__).parents[1]
 TRAJECTORY, STATUS = "/planning/reflectdrive/output/trajectory", "/planning/reflectdrive/output/status"
@@ -228,8 +228,8 @@ def test_without_sumo_one_sentence_says_what_to_do(tmp_path, monkeypatch, capsys
     def missing(*_):
         raise SumoMissing
 
-    monkeypatch.setattr("reflectdrive_ros.sim.sumo.binary", missing)
-    monkeypatch.setattr("reflectdrive_ros.sim.sumo.libsumo", missing)
+    monkeypatch.setattr("reflectdrive_ros.maps.sumo.binary", missing)
+    monkeypatch.setattr("reflectdrive_ros.sim.sumo_library.libsumo", missing)
     assert run("--out", tmp_path) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert said.endswith(

@@ -2,28 +2,28 @@
 
 from dataclasses import replace
 
+import denoiser_training
 import numpy as np
 import pytest
-import test_diffusion_training as training
 import torch
 from lightning_fabric import Fabric
 from tiny_training import Silent, make_set
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.model.curve.net import CurveNet
+from reflectdrive_ros.model.denoiser.net import DenoiserNet
 from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, score
 from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, vector_data
 from reflectdrive_ros.training.diffusion import DiffusionJob
-from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate
+from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
 from reflectdrive_ros.training.diffusion_rewards import plan_changes, sampled_changes, waypoint_places
 from reflectdrive_ros.training.plan_changes import PlanModes
 from reflectdrive_ros.training.rewards import COLUMNS, KeptScenes, PoseScorer, ScorePool
 from reflectdrive_ros.training.settings import DenoiserRewardConfig, DiffusionLossConfig
 from reflectdrive_ros.training.vector_data import build_vector_set
 
-SPEC = replace(training.SPEC, route_line_rows=3, ego_frenet=True)
-TINY = replace(training.TINY, spec=SPEC)
+SPEC = replace(denoiser_training.SPEC, route_line_rows=3, ego_frenet=True)
+TINY = replace(denoiser_training.TINY, spec=SPEC)
 SCENES = 6
 MANY = PlanModes(pace_m=2.5, delay_m=0.8, offset_m=0.5, bulge_m=0.2)
 
@@ -130,11 +130,11 @@ def test_a_standing_ego_keeps_its_steering_and_imitates_nobody(scenes):
     places = np.arange(SCENES)
     arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
     asked = settings.DiffusionDataConfig(standing_share=1.0, samples=1)
-    batch = training.VectorBatch.of(arrays, places, places < 0, asked, np.random.default_rng(0), slice(None))
+    batch = VectorBatch.of(arrays, places, places < 0, asked, np.random.default_rng(0), slice(None))
     assert (batch.ego[:, [4, 5, 6, 7, 9]] == 0.0).all()
     np.testing.assert_array_equal(batch.ego[:, [0, 1, 2, 3, 8]], arrays["ego"][:, [0, 1, 2, 3, 8]])
     assert arrays["ego"][:, 4].all()
-    net = CurveNet(TINY)
+    net = DenoiserNet(TINY)
     net.initialise(torch.Generator().manual_seed(0))
     assert DiffusionLosses(net, DiffusionLossConfig())(batch)["ego"] == 0.0
 
@@ -152,8 +152,8 @@ def test_the_loss_moves_plans_the_way_they_should_change(scenes, monkeypatch):
     arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
     monkeypatch.setattr("reflectdrive_ros.training.diffusion_losses.CONDITION_DROPOUT", 0.0)
     asked = settings.DiffusionDataConfig(samples=1)
-    batch = training.VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
-    net = CurveNet(TINY)
+    batch = VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
+    net = DenoiserNet(TINY)
     net.initialise(torch.Generator().manual_seed(0))
     present = net.present_states(batch.inputs)
     with torch.no_grad():
@@ -175,7 +175,7 @@ def test_the_loss_moves_plans_the_way_they_should_change(scenes, monkeypatch):
 
 
 def config(**changes):
-    return replace(training.config(**changes), reward=DenoiserRewardConfig(weight=1.0))
+    return replace(denoiser_training.config(**changes), reward=DenoiserRewardConfig(weight=1.0))
 
 
 def train(of, pool, stop=lambda: False):
@@ -191,7 +191,7 @@ def test_a_run_with_rewards_that_is_stopped_ends_with_the_same_weights(scenes, t
     asked = iter([False, False, True])
     assert train(job("parts"), pool, lambda: next(asked)).step == 2
     assert train(job("parts"), pool).step == 4
-    whole, parts = training.weights(tmp_path / "whole"), training.weights(tmp_path / "parts")
+    whole, parts = denoiser_training.weights(tmp_path / "whole"), denoiser_training.weights(tmp_path / "parts")
     for name, value in whole.items():
         assert torch.equal(value, parts[name]), name
 
@@ -208,7 +208,7 @@ def test_the_command_logs_the_scores_of_its_plans(folder, tmp_path, monkeypatch)
 
 
 def test_rewards_of_a_network_of_the_ego_frame_are_refused(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(settings.DENOISERS, "small", lambda: training.TINY)
+    monkeypatch.setitem(settings.DENOISERS, "small", lambda: denoiser_training.TINY)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("data: {batch: 4}\nreward: {weight: 1.0}\n")
     assert main(["train", "diffusion", str(recipe), "--train", str(folder), "--out", str(tmp_path / "run")]) == 2

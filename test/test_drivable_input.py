@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from input_stream import instant, ready, small
 from messages import ns, odometry
 from nav_msgs.msg import OccupancyGrid
+from replay_records import frame
 from scenes import Clock, ego
-from test_inputs import instant, ready, small
-from test_report import frame
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import InputsConfig, VehicleConfig
-from reflectdrive_ros.domain import Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import InputsConfig, VehicleConfig
+from reflectdrive_ros.core.domain import Verdict
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps.drivable_area import MapDrivableArea, build_grid
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.replay import recorded_world
 from reflectdrive_ros.ros import convert, outputs, topics
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.map_drivable import MapDrivableArea, build_grid
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.rotations import quaternion_from_yaw
 from reflectdrive_ros.scoring import drivable
@@ -186,7 +186,7 @@ class AtOnce:
 @pytest.fixture(scope="module")
 def lanelets():
     pytest.importorskip("lanelet2")
-    from test_lanelet_map import MAP
+    from lanelet_maps import MAP
 
     return load_map(InputsConfig(drivable_type="map", lanelet_map=str(MAP)))
 
@@ -195,7 +195,7 @@ def lanelets():
 def driven():
     """(N, 3) poses of a car that was really driven on the map."""
     pytest.importorskip("lanelet2")
-    from test_lanelet_map import drive
+    from lanelet_maps import drive
 
     messages, points = drive()
     return np.column_stack([points, geometry.headings_along(points)])[:: max(1, len(points) // 40)], messages
@@ -211,7 +211,7 @@ def test_a_recorded_drive_stays_on_the_maps_road(lanelets, driven):
 
 
 def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
-    from test_lanelet_map import MAP
+    from lanelet_maps import MAP
 
     poses, _ = driven
     around = recorded_world.drivable_grids(load_map(InputsConfig(lanelet_map=str(MAP))), VehicleConfig())
@@ -249,7 +249,7 @@ def test_a_car_off_the_map_is_told_so(lanelets, driven):
 
 
 def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_not(driven):
-    from test_lanelet_map import MAP
+    from lanelet_maps import MAP
 
     poses, _ = driven
     settings = {"inputs__drivable_type": "map", "inputs__lanelet_map": str(MAP), "cameras__required": False}

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.features.vectors import vector_inputs
-from reflectdrive_ros.model.curve.net import CurveNet, VectorTensors, small_config
+from reflectdrive_ros.model.denoiser.net import DenoiserNet, VectorTensors, small_config
 from reflectdrive_ros.planning.ego_future import cartesian_poses, ego_poses, frenet_poses, line_of, reference_line
 from reflectdrive_ros.training import vector_data
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = small_config().spec
 FAR, NEAR = np.array([0.0, 8.0, 0.0]), np.array([0.0, 1.5, 0.0])  # lateral shifts of a route
@@ -88,7 +88,7 @@ def test_a_spec_without_the_line_of_the_route_is_refused():
 
 @pytest.fixture(scope="module")
 def net():
-    made = CurveNet(small_config())
+    made = DenoiserNet(small_config())
     made.initialise(torch.Generator().manual_seed(0))
     return made.eval()
 

@@ -27,10 +27,11 @@ from carla_driver_interface.protocol import (
 )
 from carla_driver_interface.testing import FakeCamera, FakeLoop
 
-from reflectdrive_ros import __main__, geometry
+from reflectdrive_ros import __main__
 from reflectdrive_ros.cli import serve
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.domain import LightState, Trajectory
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import LightState, Trajectory
 from reflectdrive_ros.egodriver import convert, driver, service
 from reflectdrive_ros.features.cameras import rig
 from reflectdrive_ros.features.reprojection import plan_views

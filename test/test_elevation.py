@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import CandidateTrajectories
+from lanelet_maps import MAP, settings
 from messages import acceleration, ns, odometry, route
 from rclpy.serialization import deserialize_message
 from scenes import config, ego
-from test_lanelet_map import MAP, settings
 from transforms3d.euler import euler2quat
 
-from reflectdrive_ros.domain import Plan, PlanSource, StepReport, Trajectory, Verdict
-from reflectdrive_ros.kinematics import arc
+from reflectdrive_ros.core.domain import Plan, PlanSource, StepReport, Trajectory, Verdict
+from reflectdrive_ros.core.kinematics import arc
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps.elevation import MapElevation, RoadSurface, VehiclePlane
+from reflectdrive_ros.maps.lanelet_elements import Lanelet, MapElements
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.lanelet_map import LaneletMap
+from reflectdrive_ros.maps.vector_map import SOURCE
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.ros import convert, outputs, rotations
-from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.elevation import MapElevation, RoadSurface, VehiclePlane
 from reflectdrive_ros.ros.inputs.control import Signal
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelet_map import LaneletMap
-from reflectdrive_ros.ros.lanelets import Lanelet, MapElements
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.ros.vector_map import SOURCE
 
 SLOPE = 0.08
 NOSE_UP = -np.arctan(SLOPE)

@@ -10,8 +10,8 @@ import pytest
 
 from reflectdrive_ros import planning
 from reflectdrive_ros.cli import eval
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.data import real_tracks
-from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.planning.planner import PlanningError
 
 HERE = Path(__file__).parent / "data/real_tracks"

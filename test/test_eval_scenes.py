@@ -13,21 +13,23 @@ import hand_scenes
 import numpy as np
 import pytest
 from scenes import config as scenes_config
+from stored_scenes import scenes_folder, store  # noqa: F401 (fixtures)
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros import parallel, planning
+from reflectdrive_ros import planning
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.cli import scenes as scenes_run
-from reflectdrive_ros.config import Config, ConfigError
+from reflectdrive_ros.core.config import Config, ConfigError
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.data import sets, shards
 from reflectdrive_ros.data.scene import Tracks
-from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.evaluation import closed_loop, driving_scores, open_loop, scene_sets
+from reflectdrive_ros.infra import parallel
+from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime import network
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.sim import sumo
 
 KEYS = {"scenes", "pdms", "nc", "dac", "ttc", "comfort", "ep"}
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,26 +40,6 @@ def command(module, *words):
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     return module.run(parser.parse_args([str(word) for word in words]))
-
-
-def store(folder, shards_of=(8, 8, 4), name="test", images=False):
-    """A set made by hand, and its scenes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    scenes, notes = [], []
-    for k, count in enumerate(shards_of):
-        part = list(hand_scenes.Shard(name, k, count, images).scenes())
-        load = shards.ShardContent.of(part)
-        notes.append(shards.write_shard(folder, f"{name}-{k:05d}", load, asked=count, made_by=hand_scenes.MADE_BY))
-        scenes += part
-    shards.write_index(folder, shards.Index(name, sum(shards_of), tuple(notes), hand_scenes.MADE_BY))
-    return scenes
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scenes") / "test"
-    store(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from autoware_perception_msgs.msg import ObjectClassification, TrackedObject, Tr
 from messages import at, ns, odometry, route
 from scenes import cars, config, observation, straight_route, turning_route
 
-from reflectdrive_ros import geometry, kinematics
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.agent_motion import ACCELERATION_RANGE_MPS2, with_motion
 from reflectdrive_ros.bench import forecast
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.agent_motion import ACCELERATION_RANGE_MPS2, with_motion
+from reflectdrive_ros.core.domain import AgentHistory, AgentKind, Agents, Array, ForecastSource
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.domain import AgentHistory, AgentKind, Agents, Array, ForecastSource
 from reflectdrive_ros.evaluation.privilege import observe
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.inputs.snapshot import Inputs

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from test_rl_runs import network_to_begin_with  # noqa: F401 (a fixture)
+from tiny_rl import network_to_begin_with  # noqa: F401 (a fixture)
 from tiny_training import two_sets  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main

@@ -16,8 +16,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from reflectdrive_ros.data import codec
+from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.ros import system_checks
-from reflectdrive_ros.sim import sumo
+from reflectdrive_ros.sim import sumo_library
 
 ROOT = Path(__file__).parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
@@ -155,13 +156,13 @@ def test_a_machine_without_opengl_says_which_packages_to_install(monkeypatch):
     def lacks_opengl(name):
         raise ImportError("libGL.so.1: cannot open shared object file: No such file or directory", name=name)
 
-    monkeypatch.setattr(sumo.importlib, "import_module", lacks_opengl)
+    monkeypatch.setattr(sumo_library.importlib, "import_module", lacks_opengl)
     with pytest.raises(sumo.SumoFailed, match=r"^SUMO cannot be loaded: libGL\.so\.1: .*apt-get install -y libgl1 "):
-        sumo.libsumo()
+        sumo_library.libsumo()
 
 
 def test_the_set_up_and_the_message_name_the_same_packages():
-    assert set(sumo.SYSTEM_LIBRARIES.split()) <= setup_packages()
+    assert set(sumo_library.SYSTEM_LIBRARIES.split()) <= setup_packages()
 
 
 # --- CycloneDDS ------------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import shapely
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import lanelets, routing
-from reflectdrive_ros.sim.network.roads import RoadError
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.maps import lanelet_roads, sumo
+from reflectdrive_ros.maps.roads import RoadError
+from reflectdrive_ros.sim.network import routing
 
 pytest.importorskip("lanelet2")
 try:
@@ -43,7 +43,7 @@ def road_map(name):
     path = CARGO if name == CARGO.stem else SHARED / f"{name}.osm"
     if not path.is_file():
         pytest.skip(f"{name}.osm is not here: it is among the shared data")
-    return lanelets.load(path, folder_of_networks())
+    return lanelet_roads.load(path, folder_of_networks())
 
 
 @pytest.mark.parametrize("name", LONGEST_M)
@@ -88,7 +88,7 @@ def test_what_was_drawn_for_people_is_kept():
 
 
 def test_the_same_map_gives_the_same_network(tmp_path):
-    again = lanelets.load(CARGO, tmp_path)
+    again = lanelet_roads.load(CARGO, tmp_path)
     assert again.net_file.read_bytes() == road_map(CARGO.stem).net_file.read_bytes()
 
 
@@ -97,7 +97,7 @@ def changed(tmp_path, change):
     tree = ElementTree.parse(CARGO)
     change(tree.getroot())
     tree.write(tmp_path / CARGO.name)
-    return lanelets.load(tmp_path / CARGO.name, tmp_path)
+    return lanelet_roads.load(tmp_path / CARGO.name, tmp_path)
 
 
 def swap(relation):
@@ -169,15 +169,15 @@ def move(node, by):
 
 def test_bad_maps_are_named(tmp_path):
     with pytest.raises(RoadError, match=r"missing\.osm does not exist"):
-        lanelets.load(tmp_path / "missing.osm", tmp_path)
+        lanelet_roads.load(tmp_path / "missing.osm", tmp_path)
     text = tmp_path / "text.osm"
     text.write_text("no map")
     with pytest.raises(RoadError, match=r"text\.osm cannot be read as a Lanelet2 map"):
-        lanelets.load(text, tmp_path)
+        lanelet_roads.load(text, tmp_path)
     empty = tmp_path / "empty.osm"
     empty.write_text('<osm version="0.6"><node id="1" lat="49.0" lon="8.4"/></osm>')
     with pytest.raises(RoadError, match=r"empty\.osm holds no road lanelets"):
-        lanelets.load(empty, tmp_path)
+        lanelet_roads.load(empty, tmp_path)
 
 
 def test_a_map_of_one_lane_has_no_drivable_route(tmp_path):
@@ -190,4 +190,4 @@ def test_a_map_of_one_lane_has_no_drivable_route(tmp_path):
     (tmp_path / "one.osm").write_text(f'<osm version="0.6">{drawn}</osm>')
     text = r"one has no drivable route: 1 edges for cars, expected 8; lanelets 7 neither follow nor precede another"
     with pytest.raises(RoadError, match=text):
-        lanelets.load(tmp_path / "one.osm", tmp_path)
+        lanelet_roads.load(tmp_path / "one.osm", tmp_path)

@@ -28,17 +28,17 @@ from scenes import config
 
 from reflectdrive_ros import pages
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.config import Config, VehicleConfig
+from reflectdrive_ros.core.config import Config, VehicleConfig
+from reflectdrive_ros.core.domain import Plan, Trajectory
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.demo import live, live_view
 from reflectdrive_ros.demo.live_topics import OTHER, CameraJpeg, Listener, LiveState, camera_name
 from reflectdrive_ros.demo.world_node import new_context
-from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.topics import NODE_NAME
-from reflectdrive_ros.tokens import TokenLayout
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""

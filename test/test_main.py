@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.command import Output, make_list, make_table
-from reflectdrive_ros.installing import import_advice
+from reflectdrive_ros.infra.command import Output, make_list, make_table
+from reflectdrive_ros.infra.installing import import_advice
 from reflectdrive_ros.replay.plan_measures import MEASURES, PlanMeasures, write_measures
 
 WITHOUT = (

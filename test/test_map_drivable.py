@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from scenes import ego
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.kinematics import box_centres
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.kinematics import box_centres
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps.drivable_area import BORDER_MARGIN_M, MapDrivableArea, build_grid
+from reflectdrive_ros.maps.lanelet_elements import Lanelet, MapElements
+from reflectdrive_ros.maps.lanelet_map import LaneletMap, MapSource
 from reflectdrive_ros.replay.recorded_world import InlineExecutor
-from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.lanelet_map import LaneletMap, MapSource
-from reflectdrive_ros.ros.lanelets import Lanelet, MapElements
-from reflectdrive_ros.ros.map_drivable import BORDER_MARGIN_M, MapDrivableArea, build_grid
 from reflectdrive_ros.scoring import drivable
 
 CAR = VehicleConfig()

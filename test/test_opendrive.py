@@ -8,11 +8,10 @@ import pytest
 import shapely
 from small_xodr import R, figure_of_eight
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import maps, opendrive, opendrive_surface
-from reflectdrive_ros.sim.network.connectors import parse_shape
-from reflectdrive_ros.sim.network.roads import RoadError
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.maps import opendrive, opendrive_surface, road_file, sumo
+from reflectdrive_ros.maps.connectors import parse_shape
+from reflectdrive_ros.maps.roads import RoadError
 from reflectdrive_ros.sim.network.routing import random_walk
 from reflectdrive_ros.sim.traffic.demand import Demand
 from reflectdrive_ros.sim.traffic.simulation import Simulation
@@ -26,7 +25,7 @@ except sumo.SumoMissing as fault:
 def load(folder, text, name="eight.xodr", **options):
     file = folder / name
     file.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return maps.load(file, folder, **options)
+    return road_file.load(file, folder, **options)
 
 
 @pytest.fixture(scope="module")
@@ -200,14 +199,14 @@ def test_cars_on_a_bridge_are_not_in_the_way_of_a_car_below(eight):
 
 def test_bad_maps_say_which_roads_and_why(tmp_path):
     with pytest.raises(RoadError, match=r"missing\.xodr does not exist: give the \.xodr file"):
-        maps.load(tmp_path / "missing.xodr", tmp_path)
+        road_file.load(tmp_path / "missing.xodr", tmp_path)
     with pytest.raises(RoadError, match=r"map\.txt is no map that can be driven on"):
-        maps.load(tmp_path / "map.txt", tmp_path)
+        road_file.load(tmp_path / "map.txt", tmp_path)
     with pytest.raises(RoadError, match="it is no XML"):
         load(tmp_path, "no map")
     (tmp_path / "cut.xodr.gz").write_bytes(gzip.compress(b"<OpenDRIVE>" * 99)[:30])
     with pytest.raises(RoadError, match="cannot be read"):
-        maps.load(tmp_path / "cut.xodr.gz", tmp_path)
+        road_file.load(tmp_path / "cut.xodr.gz", tmp_path)
     with pytest.raises(RoadError, match="holds no OpenDRIVE roads"):
         load(tmp_path, "<OpenDRIVE/>")
     with pytest.raises(RoadError, match="4 edges for cars, expected 8"):

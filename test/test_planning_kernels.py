@@ -5,8 +5,8 @@ import pytest
 from rubber_band import strip_grid
 from scenes import cars, config, ego, observation, straight_route, turning_route
 
-from reflectdrive_ros import geometry, tokens
-from reflectdrive_ros.domain import LightState, StopLines, TrafficLights
+from reflectdrive_ros.core import geometry, tokens
+from reflectdrive_ros.core.domain import LightState, StopLines, TrafficLights
 from reflectdrive_ros.planning.postprocess.smoothing import previous_position, smooth_points, smoothing_matrices
 from reflectdrive_ros.planning.postprocess.speed_profile import (
     BRAKING_MPS2,

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.provenance import commit_of, provenance, write_numbers
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.infra.provenance import commit_of, provenance, write_numbers
 from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.runtime.model_file import model_config
 

@@ -8,7 +8,7 @@ import pytest
 from autoware_perception_msgs.msg import ObjectClassification
 from rclpy.serialization import serialize_message
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.demo.recordings import RecordingError, open_recording
 from reflectdrive_ros.features import reprojection
 from reflectdrive_ros.ros import convert, rotations

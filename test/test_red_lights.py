@@ -1,9 +1,10 @@
 """How long a light counts as red that was seen red: a minute without messages, a second after localisation jumped."""
 
+from light_inputs import RED, UNKNOWN, car, groups, lamp, map_writer, seen_at, state_seen  # noqa: F401
+from light_maps import JUNCTION
 from messages import ns
-from test_traffic_lights import JUNCTION, RED, UNKNOWN, car, drawn, groups, lamp, seen_at, state_seen  # noqa: F401
 
-from reflectdrive_ros.domain import LightState
+from reflectdrive_ros.core.domain import LightState
 from reflectdrive_ros.ros.inputs.channel import Level
 
 
@@ -11,7 +12,7 @@ def lights_line(made, seconds):
     return {line.name: line for line in made.statuses(ns(seconds))}["traffic_lights"]
 
 
-def test_a_red_light_is_forgotten_a_minute_after_the_last_message_and_a_warning_counts_down(drawn):  # noqa: F811
+def test_a_red_light_is_forgotten_a_minute_after_the_last_message_and_a_warning_counts_down(drawn):
     made = car(drawn())
     made.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     for seconds, left in ((2.5, 58), (31.0, 30), (60.5, 0)):
@@ -25,7 +26,7 @@ def test_a_red_light_is_forgotten_a_minute_after_the_last_message_and_a_warning_
     assert state_seen(made, 62.1) is RED
 
 
-def test_while_messages_come_a_red_light_that_they_do_not_mention_stays_red(drawn):  # noqa: F811
+def test_while_messages_come_a_red_light_that_they_do_not_mention_stays_red(drawn):
     """A car that waits close to the line may not see its light."""
     made = car(drawn())
     made.put("lights", groups(1.0, lamp(RED)), ns(1.0))
@@ -48,7 +49,7 @@ def states_after(made, jump_m, *seconds, again=None):
     return states
 
 
-def test_after_a_jump_of_localisation_red_counts_for_a_second_more_with_a_warning(drawn):  # noqa: F811
+def test_after_a_jump_of_localisation_red_counts_for_a_second_more_with_a_warning(drawn):
     made = car(drawn())
     assert states_after(made, 5.0, 2.5, 2.7) == [RED, RED, UNKNOWN]
     line = lights_line(made, 2.5)
@@ -57,9 +58,9 @@ def test_after_a_jump_of_localisation_red_counts_for_a_second_more_with_a_warnin
     assert jumped in line.message
 
 
-def test_a_light_that_is_seen_red_again_after_a_jump_stays_red(drawn):  # noqa: F811
+def test_a_light_that_is_seen_red_again_after_a_jump_stays_red(drawn):
     assert states_after(car(drawn()), 5.0, 2.0, 2.9, 3.8, 30.0, again=2.0) == [RED] * 5
 
 
-def test_a_movement_that_is_no_jump_of_localisation_leaves_red_lights_red(drawn):  # noqa: F811
+def test_a_movement_that_is_no_jump_of_localisation_leaves_red_lights_red(drawn):
     assert states_after(car(drawn()), 2.4, 2.5, 3.4, 30.0) == [RED] * 4  # 5 m/s and less than 2 m

@@ -7,9 +7,11 @@ import pytest
 from scenes import cars, config, observation, straight_route
 from tiny_denoiser import normalized
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import Verdict
-from reflectdrive_ros.kinematics import speeds
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import Verdict
+from reflectdrive_ros.core.kinematics import speeds
+from reflectdrive_ros.core.recipe_config import ReflexDiffusionConfig
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.planning import denoiser as sampling
 from reflectdrive_ros.planning import guard, reflexdiffusion
 from reflectdrive_ros.planning.denoiser import END_TIME, StepResult
@@ -17,9 +19,7 @@ from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, Plan
 from reflectdrive_ros.planning.postprocess.standstill import without_reversal
 from reflectdrive_ros.planning.reflexdiffusion import Reflector, guided, reflect
 from reflectdrive_ros.planning.repair import repair_points
-from reflectdrive_ros.recipe_config import ReflexDiffusionConfig
 from reflectdrive_ros.scoring.safety import SafetyContext
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = VectorSpec(agents=4, lanes=4, route_lanes=4, predicted_agents=2, future_steps=40)
 OFF = ReflexDiffusionConfig(guidance=1.0, reflection=False, repair=False)

@@ -10,9 +10,9 @@ from rubber_band import LAYOUT, plain, redraw, strip_grid
 from scenes import NO_LIGHTS, SECOND_NS, cars, config, observation, straight_route, turning_route
 from tiny_net import tiny_inputs, tiny_net
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import RepairConfig, VehicleConfig
-from reflectdrive_ros.domain import AgentKind, Agents, Plan, StepKind, Trajectory
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import RepairConfig, VehicleConfig
+from reflectdrive_ros.core.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.planning import repair
 from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
@@ -244,7 +244,7 @@ def narrow(gap_m):
     )
     right_edge_m = 3.0 - 1.25 - width_m - gap_m
     grid = strip_grid(6.0)
-    from reflectdrive_ros.domain import DrivableGrid
+    from reflectdrive_ros.core.domain import DrivableGrid
 
     shifted = DrivableGrid(
         grid.distance_m, grid.resolution_m, grid.ego_from_grid + np.array([0, 6.0 + right_edge_m, 0])

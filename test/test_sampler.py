@@ -5,11 +5,11 @@ import hashlib
 import numpy as np
 import pytest
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import Command, ForecastSource
 from reflectdrive_ros.data import codec
 from reflectdrive_ros.data.scene import FAMILIES, NOW
-from reflectdrive_ros.domain import Command, ForecastSource
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import sampler
 from reflectdrive_ros.sim.expert import scenario_tags, scene_extraction

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import SECOND_NS, Clock, cars, config, later, observation
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import Plan, PlanSource, SafetyCheck, Trajectory, Verdict
-from reflectdrive_ros.kinematics import speeds
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import Plan, PlanSource, SafetyCheck, Trajectory, Verdict
+from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.planning.postprocess import lateral_consistency
 from reflectdrive_ros.runtime.engine import Engine, safety_loss
 

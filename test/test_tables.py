@@ -9,28 +9,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drive_logs import log
 from rich.console import Console
 from rich.table import Table
-from test_drive import log
-from test_eval_scenes import store
+from stored_scenes import store
 
-from reflectdrive_ros import command
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import node, parity, repair, scoring, step
 from reflectdrive_ros.cli import dataset, doctor, scenes
 from reflectdrive_ros.cli import eval as eval_command
-from reflectdrive_ros.command import CELL_COLUMNS, make_list, make_table
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.scene import FAMILIES
 from reflectdrive_ros.evaluation import closed_loop, driving_scores, open_loop
 from reflectdrive_ros.evaluation.driving_scores import MEASURES
+from reflectdrive_ros.infra import command
+from reflectdrive_ros.infra.command import CELL_COLUMNS, make_list, make_table
 from reflectdrive_ros.ros.system_checks import run_checks
 
 HERE = Path(__file__).parent
 MEASURED = HERE.parents[0] / "docs" / "bench"
 DRIVERS = driving_scores.make_drivers(["route_follower", "reflectdrive2"], ["words", "objects"], random_weights=True)
-PACKAGE = Path(command.__file__).parent
+PACKAGE = Path(command.__file__).parents[1]
 
 
 def drawn(table, width=80):
@@ -102,7 +102,7 @@ def test_a_list_wraps_its_values_between_words():
 
 def test_tables_are_made_in_one_module():
     others = [file for file in PACKAGE.rglob("*.py") if re.search(r"(?<!\w)Table\(", file.read_text())]
-    assert others == [PACKAGE / "command.py"]
+    assert others == [PACKAGE / "infra" / "command.py"]
 
 
 # --- the tables of the commands --------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ import torch
 from tiny_net import POSES, lite_frame, random_actions, tiny_inputs, tiny_net, xy_layout
 
 from reflectdrive_ros.bench.roofline import costs
+from reflectdrive_ros.core.tokens import Axis, TokenLayout, decoding_rounds
 from reflectdrive_ros.data import distance_map
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import token_layout
 from reflectdrive_ros.model.token import ops, rollout, torch_bench
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
-from reflectdrive_ros.tokens import Axis, TokenLayout, decoding_rounds
 from reflectdrive_ros.training import augment
 from reflectdrive_ros.training.losses import Batch, Losses
 from reflectdrive_ros.training.settings import LossConfig

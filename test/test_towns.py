@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import shapely
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import roads, routing, towns
-from reflectdrive_ros.sim.network.roads import RoadError, RoadType, Turn
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.maps import roads, sumo, sumo_network
+from reflectdrive_ros.maps.roads import RoadError, RoadType, Turn
+from reflectdrive_ros.sim.network import routing, towns
 
 SEEDS = (0, 1, 2, 3, 11)  # 3 and 11 have boulevards
 CAR = VehicleConfig()
@@ -373,12 +373,12 @@ def test_a_network_with_hardly_a_road_has_no_drivable_route(tmp_path):
         "edges": '<edge id="ab" from="a" to="b"/><edge id="ba" from="b" to="a"/>',
     }
     with pytest.raises(RoadError, match="lonely has no drivable route: 2 edges for cars"):
-        towns.convert_network("lonely", plain, tmp_path, ())
+        sumo_network.convert_network("lonely", plain, tmp_path, ())
 
 
 def test_what_netconvert_refuses_is_said_in_its_words(tmp_path):
     with pytest.raises(RoadError, match="odd cannot be converted to a SUMO network: netconvert failed: "):
-        towns.convert_network("odd", {"nodes": "<node"}, tmp_path, ())
+        sumo_network.convert_network("odd", {"nodes": "<node"}, tmp_path, ())
     assert not list(tmp_path.iterdir())
 
 

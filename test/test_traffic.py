@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import shapely
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.sim.network import routing, towns
 from reflectdrive_ros.sim.traffic import demand, traffic_log
 from reflectdrive_ros.sim.traffic.actors import Lamp, Shape

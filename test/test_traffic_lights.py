@@ -6,85 +6,44 @@ from itertools import permutations
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import VelocityLimit
-from autoware_perception_msgs.msg import TrafficLightElement, TrafficLightGroupArray
+from autoware_perception_msgs.msg import TrafficLightElement
 from autoware_planning_msgs.msg import LaneletPrimitive
-from light_maps import APPROACH, EXIT, JUNCTION, STOP_X_M, TURNING, crossing
+from input_stream import small
+from lanelet_maps import route_message, settings
+from light_inputs import (  # noqa: F401 (fixtures)
+    AMBER,
+    CIRCLE,
+    COLOURS,
+    FLASHING,
+    GREEN,
+    LEFT,
+    OFF,
+    ON,
+    RED,
+    UNKNOWN,
+    UP,
+    WHOLE_ROUTE,
+    car,
+    groups,
+    lamp,
+    map_writer,
+    seen_at,
+    state_seen,
+)
+from light_maps import APPROACH, JUNCTION, STOP_X_M, TURNING
 from map_archives import archive, map_message
-from messages import LIGHT_GROUP, acceleration, ns, odometry, route, traffic_lights
+from messages import LIGHT_GROUP, ns, route
 from processor_time import in_loops
 from rclpy.serialization import serialize_message
-from test_inputs import small
-from test_lanelet_map import route_message, settings
 
-from reflectdrive_ros.config import Config, ConfigError, override_dotted
-from reflectdrive_ros.domain import LightState
-from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.core.config import Config, ConfigError, override_dotted
+from reflectdrive_ros.maps.lanelet_elements import TURNS, MapElements, pack, unpack
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.lanelet_map import MapLights
+from reflectdrive_ros.maps.vector_map import read_elements
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.lights import of_own_turn, state_for_turn
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelet_map import MapLights
-from reflectdrive_ros.ros.lanelets import TURNS, MapElements, pack, unpack
-from reflectdrive_ros.ros.vector_map import read_elements
-
-UNKNOWN, GREEN, AMBER, RED = LightState
-COLOURS = {
-    UNKNOWN: TrafficLightElement.UNKNOWN,
-    GREEN: TrafficLightElement.GREEN,
-    AMBER: TrafficLightElement.AMBER,
-    RED: TrafficLightElement.RED,
-}
-CIRCLE, LEFT, UP = TrafficLightElement.CIRCLE, TrafficLightElement.LEFT_ARROW, TrafficLightElement.UP_ARROW
-ON, OFF, FLASHING = TrafficLightElement.SOLID_ON, TrafficLightElement.SOLID_OFF, TrafficLightElement.FLASHING
-WHOLE_ROUTE = ((APPROACH, JUNCTION, EXIT), (5.0, 1.75), (280.0, 1.75))
-
-
-def lamp(state, shape=CIRCLE, status=ON):
-    return TrafficLightElement(color=COLOURS[state], shape=shape, status=status, confidence=1.0)
-
-
-def groups(seconds, *lamps, group=LIGHT_GROUP):
-    """A message with one group of these lamps; with none a message without groups."""
-    return traffic_lights(seconds, *lamps, group=group) if lamps else TrafficLightGroupArray(stamp=stamp(seconds))
-
-
-def stamp(seconds):
-    return outputs.time_message(ns(seconds))
-
-
-@pytest.fixture
-def drawn(tmp_path):
-    """Writes a map and gives its path."""
-
-    def write(**how):
-        file = tmp_path / "crossing.osm"
-        file.write_text(crossing(**how))
-        return file
-
-    return write
-
-
-def car(file, path=False, **more):
-    """Inputs of a car without images on a map; it drives from x = 5 m to x = 280 m."""
-    kind = {"inputs__drivable_type": "map"} if path else {"inputs__route_type": "lanelet"}
-    config = small(inputs__lanelet_map=str(file), inputs__objects_type="none", cameras__required=False, **kind, **more)
-    made = Inputs(config)
-    line = route([(float(x), 1.75) for x in range(5, 281)])
-    made.put("route", line if path else route_message(*WHOLE_ROUTE), 0)
-    return made
-
-
-def seen_at(made, seconds, x=60.0, speed=5.0, **where):
-    """What the planner gets of a car at this place and time."""
-    made.put("odometry", odometry(seconds, x=x, y=1.75, speed=speed, **where), ns(seconds))
-    made.put("acceleration", acceleration(seconds), ns(seconds))
-    return made.snapshot(ns(seconds))
-
-
-def state_seen(made, seconds, lanelet=JUNCTION):
-    lights = seen_at(made, seconds).observation.traffic_lights
-    return LightState(int(lights.states[lights.ids.tolist().index(lanelet)]))
-
 
 # --- which lamp holds ------------------------------------------------------------------------------------------------
 

@@ -13,15 +13,15 @@ import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
+from lanelet_maps import TWO_LANES, drive, ends_of_the_site, ids_along_the_site, osm, route_message, settings
 from map_archives import archive, cut, scrambled
-from test_lanelet_map import TWO_LANES, drive, ends_of_the_site, ids_along_the_site, osm, route_message, settings
 
-from reflectdrive_ros.ros import vector_map, vector_map_reader
-from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelet_map import LaneletMap
-from reflectdrive_ros.ros.lanelets import Lanelet, MapElements, pack, unpack
-from reflectdrive_ros.ros.vector_map import SOURCE, read_elements
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps import vector_map, vector_map_reader
+from reflectdrive_ros.maps.lanelet_elements import Lanelet, MapElements, pack, unpack
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.lanelet_map import LaneletMap
+from reflectdrive_ros.maps.vector_map import SOURCE, read_elements
 
 lanelet2 = pytest.importorskip("lanelet2")
 

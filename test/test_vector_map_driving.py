@@ -8,29 +8,30 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from input_stream import small
+from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message, settings
 from map_archives import archive, cut, map_message, scrambled
 from messages import acceleration, ns, odometry, route
 from rclpy.serialization import serialize_message
 from rich.console import Console
 from scenes import Clock
-from test_inputs import small
-from test_lanelet_map import MAP, TWO_LANES, drive, driven_ids, osm, route_message, settings
 
-from reflectdrive_ros import geometry
 from reflectdrive_ros.cli import replay
-from reflectdrive_ros.domain import PlanSource, Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import PlanSource, Verdict
+from reflectdrive_ros.maps import vector_map
+from reflectdrive_ros.maps.lanelet_elements import MapElements
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.vector_map import VectorMap, read_elements
 from reflectdrive_ros.replay import engine, recorded_world
 from reflectdrive_ros.replay.bag_topics import known_sources
 from reflectdrive_ros.replay.node import Harness
-from reflectdrive_ros.ros import convert, topics, vector_map
+from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelets import MapElements
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.processes import running_node
-from reflectdrive_ros.ros.vector_map import VectorMap, read_elements
 from reflectdrive_ros.runtime import cli_args as words_given
 
 

@@ -5,23 +5,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import shapely
+from lanelet_maps import drive, driven_ids, line_of, route_message, settings
 from messages import ns, odometry, predicted_objects
 from scenes import cars, ego
-from test_default_planner import GRAPHS, SCENES
-from test_lanelet_map import drive, driven_ids, line_of, route_message, settings
-from test_tracks import MAPPED
+from shipped_planner import GRAPHS, SCENES
+from track_files import MAPPED
 
-from reflectdrive_ros import geometry, kinematics, planning
-from reflectdrive_ros.agent_history import GAP_MAX_S, AgentHistoryBuffer
+from reflectdrive_ros import planning
 from reflectdrive_ros.bench import parity
 from reflectdrive_ros.cli.eval import Console
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.agent_history import GAP_MAX_S, AgentHistoryBuffer
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import AgentHistory, LightState, Observation
+from reflectdrive_ros.core.lanes import LANE_RADIUS_M, LANES_MAX, ROUTE_LANES_MAX, SEGMENT_M, Lane, LaneSegments
 from reflectdrive_ros.data import real_tracks, scene_lanes
 from reflectdrive_ros.data.scene import NOW
-from reflectdrive_ros.domain import AgentHistory, LightState, Observation
 from reflectdrive_ros.evaluation import driving_scores
 from reflectdrive_ros.evaluation.privilege import PRIVILEGES, observe
-from reflectdrive_ros.lanes import LANE_RADIUS_M, LANES_MAX, ROUTE_LANES_MAX, SEGMENT_M, Lane, LaneSegments
 from reflectdrive_ros.planning import get_planner
 from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.ros.inputs import snapshot

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.processes import full_topic_name

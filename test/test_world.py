@@ -8,16 +8,16 @@ import crossing
 import numpy as np
 import pytest
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.domain import Command, Plan, Trajectory
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import Command, Plan, Trajectory
+from reflectdrive_ros.maps.roads import RoadType
 from reflectdrive_ros.scoring import drivable, metrics
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, centers, simulate
 from reflectdrive_ros.sim import drive_log, incidents, instructions, local_map
 from reflectdrive_ros.sim.ego import Ego, ego_at_speed, step_ego
 from reflectdrive_ros.sim.network import navigation, routing, towns
-from reflectdrive_ros.sim.network.roads import RoadType
 from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
 from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
 
@@ -377,7 +377,7 @@ def test_faster_than_the_limit_for_a_second_is_speeding_and_told_once(road_map, 
 
 POSES = """
 import sys, numpy as np, hashlib
-from reflectdrive_ros.domain import Plan, Trajectory
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.sim.world import World, WorldOptions
 with World(WorldOptions(seed=4)) as world:
     digest = hashlib.sha256(world.route.tobytes())

@@ -14,15 +14,15 @@ import pytest
 import rclpy
 from rclpy.qos import DurabilityPolicy, QoSCompatibility, ReliabilityPolicy, qos_check_compatible
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config, override_dotted
+from reflectdrive_ros.core.domain import Plan, StepKind, Trajectory
+from reflectdrive_ros.core.kinematics import speeds
+from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.demo.world_messages import Sender, car_topics, is_route_current, plan_from_message
 from reflectdrive_ros.demo.world_node import Pacing, WorldNode, new_context, spin_in_background
-from reflectdrive_ros.domain import Plan, StepKind, Trajectory
-from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.ros import convert, image_decoding, outputs
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.plan_publisher import qos_profile
 from reflectdrive_ros.ros.topics import message_class
 from reflectdrive_ros.sim.render import camera

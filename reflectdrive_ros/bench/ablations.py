@@ -28,18 +28,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
-from ..config import ConfigError, override_dotted
+from ..core.config import ConfigError, override_dotted
 from ..data import shards
-from ..documents import read_json
-from ..errors import UserError
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.documents import read_json
+from ..infra.errors import UserError
+from ..infra.parallel import Workers, map_restartable
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
+from ..infra.signals import child_environment
 from ..model.checkpoint import CARD
-from ..parallel import Workers, map_restartable
-from ..progress import ShownProgress
-from ..provenance import write_numbers
 from ..scoring.scorer import SUB_SCORES
-from ..stopping import child_environment
 from ..training import settings, train_state, validation
 from ..training.settings import TrainConfig
 from .results import format_paired

@@ -17,11 +17,11 @@ from typing import Any
 
 from rich.console import Console
 
-from ..config import Config
+from ..core.config import Config
+from ..core.domain import Array
 from ..data import shards
 from ..data.shards import SetError
 from ..deploy.quantise import ActivationRange, activation_ranges, write_calibration_graphs, write_quantised
-from ..domain import Array
 from ..evaluation import driving_scores, privilege
 from ..features.images import model_inputs
 from ..model.card import CARD, MAX_PDMS_DROP, GraphCard, GraphError

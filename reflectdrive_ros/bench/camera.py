@@ -24,16 +24,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments, geometry
-from ..command import command, make_table
-from ..domain import Array
+from ..core import geometry
+from ..core.domain import Array
 from ..features.reprojection import Calibration, plan_views, reproject
-from ..progress import track_progress
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
+from ..maps.roads import RoadMap
 from ..ros import image_decoding
 from ..ros.topics import message_class
 from ..sim.network import towns
-from ..sim.network.roads import RoadMap
 from ..sim.render import appearance, camera, scenery, visible_scene
 from ..sim.traffic.actors import Actors, Shape, Snapshot
 from .scoring import one_core

@@ -23,16 +23,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments, cluster
-from ..cluster import LOCAL, Cluster
-from ..command import command, make_table
-from ..config import Config, override_dotted
+from ..core.config import Config, override_dotted
 from ..data.sets import SceneSetSpec
-from ..errors import UserError
 from ..evaluation import closed_loop, open_loop, scene_sets
-from ..parallel import Workers
-from ..progress import track_progress
-from ..provenance import write_numbers
+from ..infra import arguments, cluster
+from ..infra.cluster import LOCAL, Cluster
+from ..infra.command import command, make_table
+from ..infra.errors import UserError
+from ..infra.parallel import Workers
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..runtime import cli_args
 
 PLANNER = "route_follower"

@@ -19,10 +19,10 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import files
-from ..command import command, make_table
-from ..errors import UserError
-from ..provenance import write_numbers
+from ..infra import files
+from ..infra.command import command, make_table
+from ..infra.errors import UserError
+from ..infra.provenance import write_numbers
 
 FILE_BYTES = 2**24
 ASSUMED_NOISE = 0.1  # relative, of a time without quartiles

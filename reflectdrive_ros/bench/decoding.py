@@ -21,25 +21,25 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..command import command, make_table
-from ..config import Config
+from ..core.config import Config
+from ..core.recipe_config import DecodingConfig, ReflectDrive2Config
+from ..core.tokens import TokenLayout
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..evaluation import open_loop
 from ..features.images import model_inputs
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..planning import drivefine, reflectdrive2
 from ..planning.assessment import score_candidates
 from ..planning.planner import Network, can_score, prefill_sequences
 from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
-from ..progress import track_progress
-from ..provenance import write_numbers
-from ..recipe_config import DecodingConfig, ReflectDrive2Config
 from ..runtime import cli_args
 from ..scoring.frenet import FrenetFrame
 from ..scoring.safety import SafetyContext
 from ..scoring.scorer import score
-from ..tokens import TokenLayout
 
 ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8)
 GOALS = (1, 2, 3, 6, 10)

@@ -16,20 +16,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..command import make_table
-from ..config import Config
+from ..core.config import Config
+from ..core.domain import Array
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..domain import Array
 from ..evaluation import driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES
 from ..features.vectors import VectorInputs, vector_inputs
-from ..model.curve.net import CurveNet, base_config, small_config
+from ..infra.command import make_table
+from ..infra.progress import track_progress
+from ..model.denoiser.net import DenoiserNet, base_config, small_config
 from ..model.token.torch_bench import measure_peaks
 from ..planning import get_planner
 from ..planning.denoiser import START_SCALE, Denoiser, in_metres, present_states, sample
 from ..planning.planner import PlannerContext, PlanningError
-from ..progress import track_progress
 from ..runtime.network import SELF_CHECK_STEPS, synthetic_vectors
 from ..runtime.torch_denoiser import TorchDenoiser
 from .roofline import bound_ms, denoiser_costs
@@ -46,7 +46,7 @@ PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
 
 
 def figures(
-    network: Denoiser, net: CurveNet, device: str | None, threads: int, steps: int, console: Console
+    network: Denoiser, net: DenoiserNet, device: str | None, threads: int, steps: int, console: Console
 ) -> dict[str, Any]:
     """Milliseconds of each part by batch, beside those of eager torch, and their bounds.
 

@@ -24,21 +24,22 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments, kinematics, parallel
-from ..command import HelpFormatter, command, make_table
-from ..config import Config, ModelConfig, override_dotted
+from ..core import kinematics
+from ..core.config import Config, ModelConfig, override_dotted
+from ..core.domain import PLAN_DT_S, Array, Observation
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
-from ..domain import PLAN_DT_S, Array, Observation
 from ..evaluation import driving_scores, open_loop, privilege
-from ..files import sha256_of
+from ..infra import arguments, parallel
+from ..infra.command import HelpFormatter, command, make_table
+from ..infra.files import sha256_of
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
 from ..planning import LEARNED
 from ..planning.planner import PlannerContext, network_inputs
 from ..planning.postprocess.comfort import relax_profile
 from ..planning.postprocess.waypoints import postprocess, trajectories
-from ..progress import ShownProgress
-from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.model_file import model_config
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S

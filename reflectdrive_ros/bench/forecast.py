@@ -28,15 +28,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import agent_motion, arguments, geometry, kinematics
-from ..command import command, make_table
+from ..core import agent_motion, geometry, kinematics
+from ..core.domain import AgentHistory, Agents, Array, Forecast, Observation
 from ..data import real_tracks, shards
 from ..data.scene import NOW
 from ..data.shards import SetError
-from ..domain import AgentHistory, Agents, Array, Forecast, Observation
 from ..evaluation import open_loop
-from ..progress import track_progress
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..scoring import prediction
 from ..scoring.frenet import FrenetFrame
 from ..scoring.simulate import DT_S

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from ..command import make_table
 from ..features.images import ModelInputs
+from ..infra.command import make_table
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import DEFAULT_MODE, MODES
 from ..model.token.net import TokenNet

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..config import Config
+from ..core.config import Config
 from ..model.card import CARD, LARGEST_BATCH, RENDERED, GraphCard, GraphError
-from ..model.curve.net import CurveNet
+from ..model.denoiser.net import DenoiserNet
 from ..model.token.net import TokenNet
 from ..runtime.network import golden, torch_decoding
 
@@ -33,7 +33,7 @@ def token_graphs(
 
 def denoiser_graphs(
     args: argparse.Namespace,
-    net: CurveNet,
+    net: DenoiserNet,
     sha256: str,
     capabilities: list[str],
     device: str,

@@ -39,22 +39,22 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import HelpFormatter, command, make_table
-from ..config import Config, ConfigError
+from ..core.config import Config, ConfigError
+from ..core.domain import Array, Command, Observation
 from ..data import shards
 from ..data.cache import mirror_words
 from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
-from ..documents import DocumentError, read_json
-from ..domain import Array, Command, Observation
 from ..evaluation import displacement, driving_scores, open_loop, privilege
-from ..files import write_atomic
+from ..infra import arguments
+from ..infra.command import HelpFormatter, command, make_table
+from ..infra.documents import DocumentError, read_json
+from ..infra.files import write_atomic
+from ..infra.parallel import Workers
+from ..infra.provenance import provenance, write_numbers
 from ..model.card import CARD
-from ..parallel import Workers
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
 from ..planning.planner import PlannerContext
-from ..provenance import provenance, write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_network
 from .shard_results import plan_shards

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..config import Config
+from ..core.config import Config
 from ..ros import image_decoding, outputs
 from ..ros.node import SWITCH_INTERVAL_S
 from ..ros.planning_core import PlanningCore

@@ -22,12 +22,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_list
-from ..config import Config, ConfigError, override_dotted
+from ..core.config import Config, ConfigError, override_dotted
 from ..demo.recordings import RECORDING, open_recording
-from ..progress import track_progress
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_list
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..replay.node import Harness
 from ..ros import image_decoding, outputs
 from ..ros.processes import running_node

@@ -21,16 +21,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
-from ..config import Config, ModelConfig, load, override, override_dotted
+from ..core.config import Config, ModelConfig, load, override, override_dotted
+from ..core.domain import Array, Observation, Plan
+from ..core.recipe_config import DriveFineConfig
+from ..core.tokens import Round, TokenLayout, decoding_rounds
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..domain import Array, Observation, Plan
 from ..evaluation import driving_scores, open_loop, privilege
 from ..evaluation.driving_scores import MEASURES
 from ..features.images import ModelInputs, model_inputs
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
 from ..planning.planner import (
@@ -42,14 +46,10 @@ from ..planning.planner import (
     prefill_sequences,
     run_rounds,
 )
-from ..progress import track_progress
-from ..provenance import write_numbers
-from ..recipe_config import DriveFineConfig
 from ..runtime import cli_args
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network, token_network
 from ..scoring.scorer import Scene
-from ..tokens import Round, TokenLayout, decoding_rounds
 from . import denoiser
 
 PRIVILEGE = "objects"  # as the default of `reflectdrive eval`

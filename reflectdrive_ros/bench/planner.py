@@ -46,22 +46,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from .. import arguments
-from ..command import command
-from ..config import Config, ConfigError
-from ..domain import Array
+from ..core.config import Config, ConfigError
+from ..core.domain import Array
 from ..features.images import WORDS, ModelInputs
-from ..files import sha256_of
+from ..infra import arguments
+from ..infra.command import command
+from ..infra.files import sha256_of
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..model import checkpoint
 from ..model.card import KINDS, GraphCard
-from ..model.curve import checkpoint as curve_checkpoint
-from ..model.curve.checkpoint import initialised_net
+from ..model.denoiser import checkpoint as curve_checkpoint
+from ..model.denoiser.checkpoint import initialised_net
 from ..model.token import torch_bench
 from ..model.token.cuda_graphs import CudaMode
 from ..model.token.net import TokenNet
 from ..planning.planner import Network, prefill_sequences, run_rounds
-from ..progress import track_progress
-from ..provenance import write_numbers
 from ..runtime.graphs import group_views
 from ..runtime.model_file import model_config, network_kind, read_card, resolve_path
 from ..runtime.network import synthetic_inputs, torch_decoding
@@ -88,8 +88,8 @@ CACHED, UNCACHED = "with the ring", "images not cached"
 COLD_START_SCRIPT = """
 import time; begun = time.perf_counter()
 import sys
-from reflectdrive_ros.config import ModelConfig, override
-from reflectdrive_ros.recipe_config import DecodingConfig
+from reflectdrive_ros.core.config import ModelConfig, override
+from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.model.card import GraphCard
 from reflectdrive_ros.runtime.network import load_network
 file, sha256, backend, device, engines, threads = sys.argv[1:]

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ..command import make_table
+from ..infra.command import make_table
 from . import gpu as bench_gpu
 
 

@@ -16,16 +16,16 @@ import cv2
 import numpy as np
 from rich.console import Console
 
-from .. import arguments
-from ..command import HelpFormatter, command
-from ..config import Config
+from ..core.config import Config
+from ..core.domain import Array
 from ..data import shards
 from ..data.contact_sheet import EXPERT, camera_image, draw_path, newest_images
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..domain import Array
 from ..evaluation import displacement, driving_scores, open_loop, privilege
-from ..files import write_atomic
+from ..infra import arguments
+from ..infra.command import HelpFormatter, command
+from ..infra.files import write_atomic
 from ..planning import LEARNED
 from ..planning.planner import PlannerContext
 from ..runtime import cli_args

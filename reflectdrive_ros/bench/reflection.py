@@ -27,18 +27,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import HelpFormatter, command, make_table
-from ..config import Config
+from ..core.config import Config
+from ..core.domain import Array
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError, ShardNote
-from ..domain import Array
 from ..evaluation import driving_scores, open_loop, privilege
-from ..parallel import Workers
+from ..infra import arguments
+from ..infra.command import HelpFormatter, command, make_table
+from ..infra.parallel import Workers
+from ..infra.provenance import write_numbers
 from ..planning import reflexdiffusion
 from ..planning.planner import PlannerContext, PlannerState
-from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_network
 from ..scoring.scorer import SUB_SCORES

@@ -17,22 +17,22 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import geometry
-from ..command import make_table
-from ..config import Config
-from ..domain import Observation, Plan
-from ..errors import UserError
+from ..core import geometry
+from ..core.config import Config
+from ..core.domain import Observation, Plan
+from ..core.lanes import lanes_at
 from ..evaluation import closed_loop, open_loop, worlds
 from ..evaluation.drive_results import DriveResult
 from ..evaluation.drive_sums import drive_metrics
-from ..lanes import lanes_at
-from ..parallel import Workers, map_restartable
+from ..infra.command import make_table
+from ..infra.errors import UserError
+from ..infra.parallel import Workers, map_restartable
+from ..infra.progress import track_progress
+from ..maps.roads import RoadType
 from ..planning import reflexdiffusion
 from ..planning.planner import PlannerContext, PlannerState
-from ..progress import track_progress
 from ..sim.expert.scenario_tags import LATERAL_MPS2
 from ..sim.network.navigation import BEHIND_M
-from ..sim.network.roads import RoadType
 from ..sim.world import World
 from .reflection_variants import BASE, PLANNER, Variant, configured
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..config import Config
+from ..core.config import Config
 
 PLANNER = "reflexdiffusion"
 BASE = "base"

@@ -28,32 +28,32 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import kinematics
-from ..command import command, make_table
-from ..config import Config
+from ..core import kinematics
+from ..core.config import Config
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, Verdict
+from ..core.tokens import TokenLayout
 from ..data import shards
 from ..data.contact_sheet import draw_bev
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..domain import PLAN_DT_S, Array, Observation, Plan, Verdict
 from ..evaluation import driving_scores, open_loop
 from ..evaluation.driving_scores import MEASURES
 from ..evaluation.privilege import observe
 from ..features.images import ModelInputs
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..planning import decoding_config, get_planner, guard
 from ..planning.assessment import planned_safety
 from ..planning.planner import Network, NetworkWrapper, PlannerContext, PlannerState, Prefilled, draft_sequentially
 from ..planning.postprocess.waypoints import postprocess, trajectories
 from ..planning.repair import SEARCH_RADIUS_BINS
-from ..progress import track_progress
-from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.network import load_network, token_network
 from ..scoring.frenet import poses_on_road
 from ..scoring.safety import SafetyContext, unsafe_reason
 from ..scoring.scorer import WAYPOINT_TIMES_S
 from ..scoring.search import neighbourhood
-from ..tokens import TokenLayout
 
 PLANNERS = ("reflectdrive", "reflectdrive2")
 ITERATIONS = (0, 1, 2, 3, 5, 10)

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from ..command import command
-from ..documents import read_json
 from ..evaluation.driving_scores import RANDOM_WEIGHTS
 from ..evaluation.open_loop import format_difference
-from ..files import shown
+from ..infra.command import command
+from ..infra.documents import read_json
+from ..infra.files import shown
 from .decoding import expert_sentence
 from .results_table import STALE, Numbers, ResultsError, cell, markdown, origin
 from .staleness import head_of, refusal, stale

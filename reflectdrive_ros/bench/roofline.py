@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..model.token.ops import SEGMENT, SEGMENTS, GoalRules
 
 if TYPE_CHECKING:
-    from ..model.curve.net import CurveNetConfig
+    from ..model.denoiser.net import DenoiserNetConfig
     from ..model.token.net import TokenNetConfig
 
 WEIGHT_BYTES = 4  # float32
-FUTURE_HIDDEN, FREQUENCIES = 512, 256  # of a denoiser, as in model.curve.net
+FUTURE_HIDDEN, FREQUENCIES = 512, 256  # of a denoiser, as in model.denoiser.net
 
 
 class Cost(NamedTuple):
@@ -86,7 +86,7 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
     }
 
 
-def denoiser_costs(config: CurveNetConfig, batch: int) -> dict[str, Cost]:
+def denoiser_costs(config: DenoiserNetConfig, batch: int) -> dict[str, Cost]:
     """Costs of `encode` of a denoiser, and of `denoise`, one evaluation of its sampler, on a batch of 1 or 2."""
     spec, hidden, tokens = config.spec, config.hidden, config.elements
 

@@ -26,13 +26,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments, geometry
-from ..command import command, make_table
-from ..domain import AgentKind, Array
+from ..core import geometry
+from ..core.domain import AgentKind, Array
 from ..evaluation import golden
 from ..evaluation.golden import SCORING_V1, SCORING_V2, GoldenError, GoldenScene
-from ..progress import track_progress
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.scorer import Scene, score

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from .. import parallel
 from ..data.shards import SetError, ShardNote
-from ..progress import ShownProgress
+from ..infra import parallel
+from ..infra.progress import ShownProgress
 
 Result = TypeVar("Result")
 ShardTask = tuple[ShardNote, int]  # a shard, and how many of its scenes

@@ -13,12 +13,8 @@ from pathlib import Path
 from .results_table import Numbers, ResultsError
 
 PACKAGE = "reflectdrive_ros"
-GROUND = (
-    *("agent_history.py", "agent_motion.py", "config.py", "domain.py", "geometry.py", "kinematics.py", "lanes.py"),
-    *("recipe_config.py", "tokens.py", "vector_spec.py"),
-)
-ROOMS = ("features", "scoring", "model", "data", "planning", "sim", "runtime", "evaluation")
-SCORED = ("src", "models", *(f"{PACKAGE}/{room}" for room in (*GROUND, *ROOMS)))  # paths of a plan and of its score
+ROOMS = ("core", "maps", "features", "scoring", "model", "data", "planning", "sim", "runtime", "evaluation")
+SCORED = ("src", "models", *(f"{PACKAGE}/{room}" for room in ROOMS))  # paths of a plan and of its score
 TOKENS = (f"{PACKAGE}/model/token", f"{PACKAGE}/features/images.py", f"{PACKAGE}/features/reprojection.py")
 PATHS: dict[str, tuple[str, ...]] = {  # command of the file -> the paths on which its numbers depend
     "eval": SCORED,
@@ -33,7 +29,7 @@ PATHS: dict[str, tuple[str, ...]] = {  # command of the file -> the paths on whi
     "bench headroom": (*SCORED, f"{PACKAGE}/training"),
     "bench scoring": ("src", f"{PACKAGE}/scoring", f"{PACKAGE}/bench/scoring.py"),
     "bench node": (*SCORED, f"{PACKAGE}/ros", f"{PACKAGE}/bench/node.py"),
-    "bench cluster": (*SCORED, f"{PACKAGE}/cluster.py", f"{PACKAGE}/parallel.py", f"{PACKAGE}/bench/cluster.py"),
+    "bench cluster": (*SCORED, f"{PACKAGE}/infra", f"{PACKAGE}/bench/cluster.py"),
 }
 DRIVES = tuple(f"{PACKAGE}/evaluation/{name}.py" for name in ("closed_loop", "incidents", "worlds"))  # of --closed-loop
 OTHERS = ("src", "models", PACKAGE, "test/faults")  # of any other command
@@ -45,7 +41,7 @@ ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses
     "drivefine": (f"{PACKAGE}/planning/drivefine.py", *TOKENS, "models/drivefine_small"),
     "reflexdiffusion": (
         *(f"{PACKAGE}/planning/{name}.py" for name in ("reflexdiffusion", "denoiser", "ego_future", "confidence")),
-        *(f"{PACKAGE}/model/curve", f"{PACKAGE}/features/vectors.py", f"{PACKAGE}/runtime/vector_batch.py"),
+        *(f"{PACKAGE}/model/denoiser", f"{PACKAGE}/features/vectors.py", f"{PACKAGE}/runtime/vector_batch.py"),
         *(f"{PACKAGE}/runtime/torch_denoiser.py", "models/reflexdiffusion_small"),
     ),
 }

@@ -20,17 +20,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments, geometry, kinematics
-from ..command import command, make_table
+from ..core import geometry, kinematics
+from ..core.domain import Observation, StepKind
 from ..data import shards
 from ..data.shards import SetError
-from ..domain import Observation, StepKind
 from ..evaluation import open_loop
 from ..evaluation.privilege import observe
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..planning import decoding_config
 from ..planning.planner import Network
-from ..progress import track_progress
-from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine
 from ..runtime.network import load_network, token_network

@@ -23,18 +23,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
-from ..config import Config, ConfigError
+from ..core.config import Config, ConfigError
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
 from ..evaluation import closed_loop, driving_scores, open_loop
 from ..evaluation.driving_scores import MEASURES, Driver, Scores
 from ..evaluation.privilege import PRIVILEGES
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..planning import CAMERA_FREE, LEARNED, PLANNERS, VECTOR_PLANNERS
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlanningError
-from ..progress import track_progress
-from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_network
 

@@ -22,12 +22,13 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from .. import arguments, pages
-from ..command import HelpFormatter
-from ..config import VehicleConfig
-from ..errors import Parser, UserError, printable
-from ..stopping import run_until_stopped
-from ..tokens import TokenLayout
+from .. import pages
+from ..core.config import VehicleConfig
+from ..core.tokens import TokenLayout
+from ..infra import arguments
+from ..infra.command import HelpFormatter
+from ..infra.errors import Parser, UserError, printable
+from ..infra.signals import run_until_stopped
 from . import live_view
 from .live_topics import Listener
 from .world_node import new_context, spin_in_background

@@ -20,9 +20,9 @@ from rclpy.context import Context
 from rclpy.node import Node
 from visualization_msgs.msg import MarkerArray
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.messages import BadMessage
 from ..ros import convert, image_decoding, outputs, topics
-from ..ros.convert import BadMessage
 from ..ros.plan_publisher import qos_profile
 from ..ros.topics import Qos, message_class
 from .world_messages import ROAD_TOPIC

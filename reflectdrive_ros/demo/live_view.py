@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import Array
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..core.messages import BadMessage
+from ..core.tokens import TokenLayout
 from ..planning.corrections import correction_rows, draft_and_corrections
 from ..ros import convert, outputs
-from ..ros.convert import BadMessage
-from ..tokens import TokenLayout
 from .live_topics import OTHER, LiveState
 
 ROUTE_SHOWN_M = 150.0

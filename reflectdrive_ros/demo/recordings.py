@@ -31,12 +31,12 @@ from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..documents import read_arrays
-from ..domain import Array
-from ..errors import UserError
-from ..files import shown
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..infra.documents import read_arrays
+from ..infra.errors import UserError
+from ..infra.files import shown
 from ..ros.bag import type_name_of
 from ..ros.outputs import header
 from ..ros.rotations import quaternion_from_matrix

@@ -18,7 +18,7 @@ from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
 
-from ..domain import Array, EgoState
+from ..core.domain import Array, EgoState
 from ..ros.outputs import header
 from ..ros.rotations import quaternion_from_matrix, quaternion_from_yaw
 

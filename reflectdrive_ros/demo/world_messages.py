@@ -26,14 +26,14 @@ from geometry_msgs.msg import Point
 from std_msgs.msg import String
 from visualization_msgs.msg import Marker, MarkerArray
 
-from .. import geometry
-from ..config import Config, ConfigError, InputsConfig
-from ..domain import Array, CameraFrame, Plan, Trajectory
+from ..core import geometry
+from ..core.config import Config, ConfigError, InputsConfig
+from ..core.domain import Array, CameraFrame, Plan, Trajectory
+from ..core.messages import BadMessage, require_frame
+from ..maps.lanelet_archive import light_id, write_archive
+from ..maps.roads import RoadMap
 from ..ros import convert, topics
-from ..ros.convert import BadMessage
 from ..ros.outputs import header, time_message
-from ..sim.network.lanelet_archive import light_id, write_archive
-from ..sim.network.roads import RoadMap
 from ..sim.traffic.actors import Actors, Lamp, Shape
 from . import sensor_messages
 
@@ -268,7 +268,7 @@ def plan_from_message(message: Any, map_from_ego: Array, frame: str) -> Plan:
 
     Raises BadMessage for one that cannot be followed.
     """
-    convert.require_frame(message.header, frame, "the trajectory")
+    require_frame(message.header, frame, "the trajectory")
     points = message.points
     if len(points) < 2:
         raise BadMessage(f"the trajectory has {len(points)} points: at least two are needed")

@@ -32,19 +32,19 @@ from rclpy.serialization import serialize_message
 from rosgraph_msgs.msg import Clock
 from visualization_msgs.msg import MarkerArray
 
-from .. import arguments
-from ..command import HelpFormatter
-from ..config import Config
-from ..domain import Array, Plan
-from ..errors import Parser, UserError, printable, printable_line, printable_name
+from ..core.config import Config
+from ..core.domain import Array, Plan
+from ..core.messages import BadMessage
+from ..infra import arguments
+from ..infra.command import HelpFormatter
+from ..infra.errors import Parser, UserError, printable, printable_line, printable_name
+from ..infra.signals import run_until_stopped
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagWriter
-from ..ros.convert import BadMessage
 from ..ros.node import start_ros
 from ..ros.plan_publisher import qos_profile
 from ..ros.processes import dds_profile, full_topic_name, sender_qos
 from ..ros.topics import NODE_NAME, message_class
-from ..stopping import run_until_stopped
 from . import world_bag, world_messages
 
 if TYPE_CHECKING:

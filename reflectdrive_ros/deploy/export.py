@@ -58,7 +58,7 @@ from onnxscript.optimizer import fold_constants
 from torch import Tensor, nn
 from torch.export import Dim
 
-from ..files import sha256_of, write_atomic
+from ..infra.files import sha256_of, write_atomic
 from ..model.card import CARD, FORMAT, METADATA, RENDERED, UNCONDITIONAL, token_capabilities
 from ..model.layers import KeysValues
 from ..model.token.net import TokenNet

@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..documents import DocumentError, read_arrays
-from ..domain import Array
-from ..errors import UserError
-from ..model.curve.net import POSE, CurveNet, CurveNetConfig, VectorTensors
+from ..core.domain import Array
+from ..infra.documents import DocumentError, read_arrays
+from ..infra.errors import UserError
+from ..model.denoiser.net import POSE, DenoiserNet, DenoiserNetConfig, VectorTensors
 from ..planning import denoiser
 
 TOLERANCE, TOLERANCE_M = 2e-5, 1e-3  # of normalised values; of the prediction
@@ -71,7 +71,7 @@ class Difference:
         return math.isfinite(self.tolerance) and self.difference <= self.tolerance
 
 
-def compare(net: CurveNet, case: Mapping[str, Array]) -> list[Difference]:
+def compare(net: DenoiserNet, case: Mapping[str, Array]) -> list[Difference]:
     """The largest difference of each quantity of a case, as `read_case` returns it."""
     single = answers(net, case, torch.float32)
     double = answers(copy.deepcopy(net).double(), case, torch.float64)
@@ -86,7 +86,7 @@ def compare(net: CurveNet, case: Mapping[str, Array]) -> list[Difference]:
     return rows
 
 
-def answers(net: CurveNet, case: Mapping[str, Array], dtype: torch.dtype) -> dict[str, Array]:
+def answers(net: DenoiserNet, case: Mapping[str, Array], dtype: torch.dtype) -> dict[str, Array]:
     """The quantities of a case by name, computed by a network of this dtype; float64 arrays."""
     fields = {field: torch.from_numpy(case[f"raw_{name}"]) for name, field in INPUTS.items()}
     inputs = VectorTensors(**{name: x if x.dtype is torch.bool else x.to(dtype) for name, x in fields.items()})
@@ -104,7 +104,7 @@ def answers(net: CurveNet, case: Mapping[str, Array], dtype: torch.dtype) -> dic
     return {**arrays, "prediction": np.stack(plans)}
 
 
-def _sample(net: CurveNet, scene: VectorTensors, noise: Array, dtype: torch.dtype) -> Array:
+def _sample(net: DenoiserNet, scene: VectorTensors, noise: Array, dtype: torch.dtype) -> Array:
     """(P, T, 4) futures in metres that the published sampler finds from noise (P, T, 4)."""
     context, spec = net.encode(scene), net.config.spec
 
@@ -120,7 +120,7 @@ def _sample(net: CurveNet, scene: VectorTensors, noise: Array, dtype: torch.dtyp
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_case(path: Path, config: CurveNetConfig) -> dict[str, Array]:
+def read_case(path: Path, config: DenoiserNetConfig) -> dict[str, Array]:
     """The arrays of a case for a network of these measures. Raises CaseError."""
     try:
         arrays = read_arrays(path)
@@ -143,7 +143,7 @@ def read_case(path: Path, config: CurveNetConfig) -> dict[str, Array]:
         raise CaseError(f"{path} {fault}: expected a case of this checkpoint's measures") from None
 
 
-def case_shapes(config: CurveNetConfig) -> dict[str, tuple[int, ...]]:
+def case_shapes(config: DenoiserNetConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of a case's arrays without their first axis, the scenes; those of CLEAN are that of x_t."""
     spec = config.spec
     lane_columns = len(spec.normalization.lane_mean)

@@ -35,7 +35,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from ..domain import Array
+from ..core.domain import Array
 from ..model.card import CALIBRATION_PREFIX, GraphCard, required_graphs
 from .export import write_card, write_graph
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Array, EgoState, LightState, StopLines, TrafficLights, Trajectory
+from ..core import geometry
+from ..core.domain import Array, EgoState, LightState, StopLines, TrafficLights, Trajectory
 from ..features.reprojection import Calibration
 
 US_TO_NS = 1000

@@ -23,9 +23,18 @@ from carla_driver_interface.geometry import Pose
 from carla_driver_interface.geometry import Trajectory as RigTrajectory
 from carla_driver_interface.protocol import TrafficLightState
 
-from .. import geometry
-from ..config import Config
-from ..domain import Array, CameraFrame, EgoState, Observation, PlanSource, StepReport, StopLines, TrafficLights
+from ..core import geometry
+from ..core.config import Config
+from ..core.domain import (
+    Array,
+    CameraFrame,
+    EgoState,
+    Observation,
+    PlanSource,
+    StepReport,
+    StopLines,
+    TrafficLights,
+)
 from ..features.cameras import Camera
 from ..features.images import PAIR_INTERVAL_S, PAIR_TOLERANCE_S
 from ..features.reprojection import View, black, plan_views, reproject

@@ -35,23 +35,22 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import make_table
-from ..config import Config
-from ..domain import CameraFrame
-from ..errors import UserError
+from ..core.config import Config
+from ..core.domain import CameraFrame
 from ..features.images import PAIR_INTERVAL_S
-from ..parallel import Workers, map_restartable
+from ..infra import arguments
+from ..infra.command import make_table
+from ..infra.errors import UserError
+from ..infra.parallel import Workers, map_restartable
+from ..infra.progress import track_progress
+from ..infra.provenance import program_sha256, write_numbers
+from ..maps import road_file, sumo
 from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
 from ..planning.planner import Planner
-from ..progress import track_progress
-from ..provenance import program_sha256, write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import Engine, check_network
 from ..scoring.simulate import DT_S
-from ..sim import sumo
 from ..sim.drive_log import DriveLog
-from ..sim.network import maps
 from ..sim.render import camera
 from ..sim.world import World, WorldOptions
 from . import worlds, worst_page
@@ -397,7 +396,7 @@ def _worlds(args: argparse.Namespace) -> Worlds:
     if args.map is None:
         return worlds.generated()
     with tempfile.TemporaryDirectory() as scratch:
-        maps.load(args.map, Path(scratch))
+        road_file.load(args.map, Path(scratch))
     return worlds.of_map(args.map)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 from ..scoring.scorer import WAYPOINTS
 
 HORIZONS_S = (1, 2, 3, 4)

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from ..config import VehicleConfig
-from ..domain import Array
-from ..errors import UserError
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..infra.errors import UserError
 from ..scoring.simulate import DT_S
 from ..sim.drive_log import Collision, DriveLog, Event
 from ..sim.traffic.actors import Shape

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 from ..scoring.scorer import SUB_SCORES
 from ..scoring.simulate import DT_S
 from ..sim.drive_log import DriveLog

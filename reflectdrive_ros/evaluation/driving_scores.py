@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import kinematics
-from ..config import ScoringConfig
-from ..domain import Array, Observation, Plan, Trajectory
+from ..core import kinematics
+from ..core.config import ScoringConfig
+from ..core.domain import Array, Observation, Plan, Trajectory
 from ..planning import LEARNED
 from ..planning.planner import Planner, PlannerContext, PlannerState, PlanningError
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, Scene, score, score_states, total

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry
-from ..config import ScoringConfig, VehicleConfig
-from ..documents import (
+from ..core import geometry
+from ..core.config import ScoringConfig, VehicleConfig
+from ..core.domain import AgentKind, Array
+from ..core.tokens import Codebook, poses_from_points
+from ..infra.documents import (
     DocumentError,
     array,
     check_fields,
@@ -30,9 +32,8 @@ from ..documents import (
     text,
     whole,
 )
-from ..domain import AgentKind, Array
-from ..errors import UserError
-from ..files import MEGABYTE, open_limited, shown
+from ..infra.errors import UserError
+from ..infra.files import MEGABYTE, open_limited, shown
 from ..scoring import metrics
 from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
@@ -49,7 +50,6 @@ from ..scoring.simulate import (
     YAW_RATE,
     simulate,
 )
-from ..tokens import Codebook, poses_from_points
 
 VEHICLE = VehicleConfig(max_steering_rad=np.pi / 3)  # nuPlan's Pacifica
 KINDS = {"vehicle": AgentKind.VEHICLE, "pedestrian": AgentKind.PEDESTRIAN, "bicycle": AgentKind.BICYCLE}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 
-from .. import geometry, kinematics
-from ..domain import Array, StepReport, Verdict
+from ..core import geometry, kinematics
+from ..core.domain import Array, StepReport, Verdict
 from ..scoring import drivable
 from ..scoring.simulate import DT_S
 from ..sim import incidents

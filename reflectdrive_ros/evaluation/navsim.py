@@ -27,11 +27,11 @@ from typing import Any
 import cv2
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import VehicleConfig
+from ..core import geometry, kinematics
+from ..core.config import VehicleConfig
+from ..core.domain import AgentKind, Array, CameraFrame, Command, EgoState, Observation
 from ..data.recorded_tags import scenario_tag
 from ..data.scene import HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
-from ..domain import AgentKind, Array, CameraFrame, Command, EgoState, Observation
 from ..features.cameras import Camera
 from ..features.reprojection import Calibration, View, plan_views, reproject
 from ..scoring import metrics

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import kinematics
-from ..config import Config, ConfigError, override_dotted
-from ..domain import Observation
-from ..errors import UserError
+from ..core import kinematics
+from ..core.config import Config, ConfigError, override_dotted
+from ..core.domain import Observation
 from ..features import cameras
+from ..infra.errors import UserError
 from ..planning import CAMERA_FREE, LEARNED, get_planner
 from ..planning.planner import Network, PlannerContext, PlanningError
 from ..planning.stop_plan import stop_plan

@@ -21,10 +21,10 @@ from ..data import cache, codec, frame_index, shards
 from ..data.frame_index import FrameRow
 from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardContent
-from ..documents import DocumentError, read_yaml
-from ..errors import UserError
 from ..features import cameras
-from ..files import shown
+from ..infra.documents import DocumentError, read_yaml
+from ..infra.errors import UserError
+from ..infra.files import shown
 from .navsim import FRAME_S as FRAME_S
 from .navsim import PAST_FRAMES, scene_of
 

@@ -29,22 +29,23 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import kinematics, parallel
-from ..command import make_table
-from ..config import Config, ConfigError
+from ..core import kinematics
+from ..core.config import Config, ConfigError
+from ..core.domain import Array, Observation, Plan
 from ..data import sets, shards
 from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardNote
-from ..domain import Array, Observation, Plan
-from ..files import shown
+from ..infra import parallel
+from ..infra.command import make_table
+from ..infra.files import shown
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
+from ..infra.storage import location
 from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, VECTOR_PLANNERS, get_planner
 from ..planning.planner import PlannerContext, PlanningError
-from ..progress import ShownProgress
-from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import check_network
 from ..scoring.scorer import WAYPOINT_TIMES_S
-from ..storage import location
 from . import displacement, driving_scores, scene_sets
 from . import privilege as privileges_of
 from .driving_scores import MEASURES, Driver, Row, Scores, make_drivers

@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..core.domain import Agents, Array, DrivableGrid, LanePolylines, Observation
 from ..data.scene import NOW, DrivingScene
-from ..domain import Agents, Array, DrivableGrid, LanePolylines, Observation
 from ..scoring import drivable
 from ..scoring.simulate import DT_S
 

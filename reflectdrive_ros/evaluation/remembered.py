@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, cast
 
-from ..domain import Array
+from ..core.domain import Array
 from ..features.images import ModelInputs
 from ..planning.planner import AnyNetwork, Network, Prefilled
 

@@ -15,9 +15,9 @@ from rich.text import Text
 from ..data import sets, shards
 from ..data.sets import MakeShard, SceneSetSpec
 from ..data.shards import Index
-from ..parallel import Workers
-from ..progress import ShownProgress
-from ..sim import sumo
+from ..infra.parallel import Workers
+from ..infra.progress import ShownProgress
+from ..maps import sumo
 
 IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
 

@@ -7,9 +7,9 @@ from html import escape
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import VehicleConfig
-from ..domain import Array
+from ..core import geometry, kinematics
+from ..core.config import VehicleConfig
+from ..core.domain import Array
 from ..pages import page
 from .incidents import Incident, Moment
 

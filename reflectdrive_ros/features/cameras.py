@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Array
+from ..core import geometry
+from ..core.domain import Array
 
 # PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
 _PANDASET = (

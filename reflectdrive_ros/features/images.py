@@ -19,9 +19,9 @@ from weakref import WeakKeyDictionary
 import cv2
 import numpy as np
 
-from .. import geometry
-from ..domain import Array, CameraFrame, Command, EgoState, Observation
-from ..tokens import Codebook
+from ..core import geometry
+from ..core.domain import Array, CameraFrame, Command, EgoState, Observation
+from ..core.tokens import Codebook
 from .cameras import Camera
 
 PAIR_INTERVAL_S, PAIR_TOLERANCE_S = 0.5, 0.12  # age of the older camera instant: networks are trained on such pairs

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 from .cameras import Camera
 
 MODELS = {"": (0, 0), "plumb_bob": (4, 5), "rational_polynomial": (8, 8), "equidistant": (4, 4)}  # least, most terms

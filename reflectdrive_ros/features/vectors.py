@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .. import geometry
-from ..domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
-from ..lanes import ROUTE_AHEAD_M, SEGMENT_M
-from ..vector_spec import VectorSpec
+from ..core import geometry
+from ..core.domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
+from ..core.lanes import ROUTE_AHEAD_M, SEGMENT_M
+from ..core.vector_spec import VectorSpec
 
 KINDS = {AgentKind.UNKNOWN: 0, AgentKind.VEHICLE: 0, AgentKind.PEDESTRIAN: 1, AgentKind.BICYCLE: 2}  # one-hot column
 KIND_COUNT, STATIC_KINDS, GENERIC_OBJECT = 3, 4, 3
@@ -64,7 +64,7 @@ POSE_COLUMNS = 4  # of the ego's row, before its motion
 def without_conditions(inputs: VectorInputs) -> VectorInputs:
     """The decoupled condition of ReflexDiffusion (section 4.1): the route only, without the ego's motion.
 
-    As `model.curve.net.without_conditions`, on arrays.
+    As `model.denoiser.net.without_conditions`, on arrays.
     """
     ego = np.concatenate([inputs.ego[:POSE_COLUMNS], np.zeros_like(inputs.ego[POSE_COLUMNS:])])
     return replace(inputs, ego=ego, **{name: np.zeros_like(getattr(inputs, name)) for name in CONDITIONS})

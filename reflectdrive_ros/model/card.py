@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..documents import (
+from ..core.tokens import Axis, TokenLayout
+from ..core.vector_spec import Normalization, VectorSpec
+from ..infra.documents import (
     FILE_NAME,
     SHA256,
     DocumentError,
@@ -37,10 +39,8 @@ from ..documents import (
     text,
     whole,
 )
-from ..errors import UserError
-from ..files import MODEL_BYTES, read_limited, sha256_of, shown
-from ..tokens import Axis, TokenLayout
-from ..vector_spec import Normalization, VectorSpec
+from ..infra.errors import UserError
+from ..infra.files import MODEL_BYTES, read_limited, sha256_of, shown
 from .external_data import OnnxError, external_files
 
 FORMAT = "reflectdrive.graphs.6"
@@ -102,7 +102,7 @@ VECTOR_SPEC = {  # of vector_spec.VectorSpec
     },
 }
 LAYERS, WIDTH = whole(1, 256), whole(1, 1 << 14)
-CURVE_CONFIG = {  # of model.curve.net.CurveNetConfig
+DENOISER_CONFIG = {  # of model.denoiser.net.DenoiserNetConfig
     "spec": VECTOR_SPEC,
     **dict.fromkeys(("heads", "encoder_layers", "decoder_layers"), LAYERS),
     **dict.fromkeys(("hidden", "mixer_tokens", "mixer_channels", "route_tokens", "route_channels"), WIDTH),
@@ -139,7 +139,7 @@ DENOISER_FIELDS = {
         "precision": choice("fp32", "int8"),
         "inputs": VECTOR_SPEC,
         "batch": maybe(whole(1, LARGEST_BATCH)),
-        "config": CURVE_CONFIG,
+        "config": DENOISER_CONFIG,
     },
     **ABOUT,
 }

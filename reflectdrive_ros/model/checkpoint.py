@@ -24,9 +24,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
-from ..errors import UserError
-from ..files import MODEL_BYTES, open_limited, sha256_of, write_atomic
+from ..infra.documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
+from ..infra.errors import UserError
+from ..infra.files import MODEL_BYTES, open_limited, sha256_of, write_atomic
 from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities
 from .token.net import TokenNet, TokenNetConfig
 

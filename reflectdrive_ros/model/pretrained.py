@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..documents import FILE_NAME, anything, check_fields, maybe, named, read_json
+from ..infra.documents import FILE_NAME, anything, check_fields, maybe, named, read_json
 from .checkpoint import CheckpointError, copy_parameters, read_tensors
 from .layers import DecoderLayer
 from .token.net import TokenNet

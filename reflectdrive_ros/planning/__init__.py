@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from ..config import DENOISER_PLANNERS, Config, ConfigError
-from ..domain import Observation, Trajectory
-from ..recipe_config import DecodingConfig
+from ..core.config import DENOISER_PLANNERS, Config, ConfigError
+from ..core.domain import Observation, Trajectory
+from ..core.recipe_config import DecodingConfig
 from . import constant_velocity, drivefine, reflectdrive, reflectdrive2, reflexdiffusion, route_follower
 from .planner import Planner, PlannerContext
 

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from .. import geometry
-from ..config import ScoringConfig
-from ..domain import Array
+from ..core import geometry
+from ..core.config import ScoringConfig
+from ..core.domain import Array
 from ..scoring import metrics
 from ..scoring.contacts import AgentTracks
 from ..scoring.safety import (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..domain import Array
+from ..core import geometry, kinematics
+from ..core.domain import Array
 from ..scoring.drivable import corner_clearances
 from ..scoring.frenet import FrenetFrame
 from ..scoring.safety import SafetyContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..domain import PLAN_DT_S, PLAN_HORIZON_S, Observation, Plan, Trajectory
+from ..core.domain import PLAN_DT_S, PLAN_HORIZON_S, Observation, Plan, Trajectory
 from .planner import PlannerContext, PlannerState
 
 

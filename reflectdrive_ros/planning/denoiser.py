@@ -18,9 +18,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..features.vectors import VectorInputs
-from ..vector_spec import VectorSpec
 
 BETA_MIN, BETA_MAX = 0.1, 20.0  # of the noise schedule
 END_TIME = 1e-3  # the last evaluation

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
-from ..recipe_config import DriveFineConfig
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
+from ..core.recipe_config import DriveFineConfig
+from ..core.tokens import cosine_schedule
 from ..scoring.safety import safety_check
-from ..tokens import cosine_schedule
 from .assessment import score_candidates
 from .planner import Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
 from .postprocess.comfort import relax_profile

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Array
+from ..core import geometry
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..features.vectors import VectorInputs
 from ..scoring.frenet import BESIDE_M, FrenetFrame
-from ..vector_spec import VectorSpec
 from .denoiser import in_metres, poses_of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..domain import Array, FactorKind, PlanningFactor, Trajectory
+from ..core import geometry, kinematics
+from ..core.domain import Array, FactorKind, PlanningFactor, Trajectory
 from ..scoring.safety import SafetyContext
 
 STOPPED_MPS = 0.3  # a plan that ends at a lower speed stops

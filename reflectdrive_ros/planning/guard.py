@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import kinematics
-from ..config import GuardConfig
-from ..domain import Observation, Plan, Verdict
+from ..core import kinematics
+from ..core.config import GuardConfig
+from ..core.domain import Observation, Plan, Verdict
 from ..scoring.safety import BACKWARDS_MPS, SafetyContext, unsafe_reason, vehicle_demands
 
 MAX_START_GAP_M = 2.0  # from where the present speed leads to the first pose: a further plan starts from another place

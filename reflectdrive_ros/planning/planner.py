@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from .. import geometry
-from ..config import Config
-from ..domain import Array, Observation, Plan, TokenTrace
+from ..core import geometry
+from ..core.config import Config
+from ..core.domain import Array, Observation, Plan, TokenTrace
+from ..core.tokens import Round, TokenLayout
 from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..scoring.safety import SafetyContext
-from ..tokens import Round, TokenLayout
 from .denoiser import Denoiser
 
 CARRY_MAX_S = 1.0  # an accepted plan is used again for so long in place of a refused one: later, the scene is another

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
+from ..core.recipe_config import ReflectDriveConfig
+from ..core.tokens import decoding_rounds, draft_schedule
 from ..features.images import ModelInputs
-from ..recipe_config import ReflectDriveConfig
 from ..scoring.safety import safety_check
-from ..tokens import decoding_rounds, draft_schedule
 from .assessment import assess, evaluate
 from .planner import (
     Network,

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..domain import PLAN_DT_S, Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
-from ..recipe_config import ReflectDrive2Config
+from ..core import geometry, kinematics
+from ..core.domain import PLAN_DT_S, Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
+from ..core.recipe_config import ReflectDrive2Config
+from ..core.tokens import TokenLayout, draft_schedule
 from ..scoring.safety import SafetyContext, safety_check
-from ..tokens import TokenLayout, draft_schedule
 from .assessment import CandidateScores, choose_deceleration, score_candidates, simulated_states
 from .planner import (
     Network,

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
+from ..core.kinematics import resample
+from ..core.recipe_config import ReflexDiffusionConfig
 from ..features.vectors import VectorInputs, vector_inputs
-from ..kinematics import resample
-from ..recipe_config import ReflexDiffusionConfig
 from ..scoring.safety import SafetyContext, safety_check
 from .assessment import choose_deceleration
 from .confidence import confidence

@@ -33,12 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import RepairConfig
-from ..domain import Array, Plan
+from ..core import geometry, kinematics
+from ..core.config import RepairConfig
+from ..core.domain import Array, Plan
+from ..core.tokens import TokenLayout
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
-from ..tokens import TokenLayout
 from .assessment import Assessment, assess, evaluate, rank_as_planned
 from .planner import CARRY_MAX_S, Network, PlannerContext, no_deadline
 from .postprocess.curvature import limit_curvature

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import VehicleConfig
-from ..domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, Observation, Plan, Trajectory
+from ..core import geometry, kinematics
+from ..core.config import VehicleConfig
+from ..core.domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, Observation, Plan, Trajectory
 from .planner import PlannerContext, PlannerState, PlanningError
 
 # the Intelligent Driver Model, as a calm driver of a car: constants, so that the baseline is the same in every table

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import Config
-from ..domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, EgoState, Observation, Plan
+from ..core import geometry, kinematics
+from ..core.config import Config
+from ..core.domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, EgoState, Observation, Plan
 from ..scoring.safety import MAX_CURVATURE_PER_M, SafetyContext, first_safe
 
 

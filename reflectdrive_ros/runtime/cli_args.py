@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import arguments
-from ..config import Config, ConfigError, load, override_dotted
+from ..core.config import Config, ConfigError, load, override_dotted
+from ..core.recipe_config import DecodingConfig
+from ..infra import arguments
 from ..planning import LEARNED, decoding_config, get_planner
 from ..planning.planner import AnyNetwork, Network
-from ..recipe_config import DecodingConfig
 from .model_file import model_config, verified_sha256, weights_sha256
 from .network import load_network, random_network, token_network, worker_network
 

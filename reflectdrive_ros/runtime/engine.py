@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ..config import DENOISER_PLANNERS, Config, ConfigError
-from ..domain import (
+from ..core.config import DENOISER_PLANNERS, Config, ConfigError
+from ..core.domain import (
     Agents,
     EgoState,
     Observation,
@@ -33,8 +33,8 @@ from ..domain import (
     StepReport,
     Verdict,
 )
+from ..core.kinematics import carry_forward, path_ahead
 from ..features.cameras import Camera
-from ..kinematics import carry_forward, path_ahead
 from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, needed_capabilities
 from ..planning.factors import planning_factors
 from ..planning.off_route import off_route_reason

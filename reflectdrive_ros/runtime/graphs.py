@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 from ..features.cameras import Camera
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.card import GraphCard, GraphError

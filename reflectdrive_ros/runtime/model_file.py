@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..config import ModelConfig
-from ..documents import (
+from ..core.config import ModelConfig
+from ..core.tokens import TokenLayout
+from ..infra.documents import (
     SHA256,
     DocumentError,
     anything,
@@ -25,10 +26,9 @@ from ..documents import (
     text,
     whole,
 )
-from ..errors import UserError
-from ..files import MODEL_BYTES, sha256_of, shown
+from ..infra.errors import UserError
+from ..infra.files import MODEL_BYTES, sha256_of, shown
 from ..model.card import CAPABILITIES, KINDS, token_layout
-from ..tokens import TokenLayout
 
 CARD = "card.json"  # beside the weights: their description, with their hash
 FIELDS = {

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..config import ModelConfig
-from ..domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
+from ..core.config import ModelConfig
+from ..core.domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
+from ..core.lanes import LANE_POINTS
+from ..core.recipe_config import DecodingConfig
+from ..core.tokens import decoding_rounds
+from ..core.vector_spec import VectorSpec
 from ..features.images import ModelInputs, encode_route, route_ahead
 from ..features.vectors import VectorInputs, vector_inputs
-from ..installing import pip_extra
-from ..lanes import LANE_POINTS
+from ..infra.installing import pip_extra
 from ..planning import ReflectDriveDecoding
 from ..planning.denoiser import Denoiser, in_metres, present_states, sample
 from ..planning.planner import AnyNetwork, Network, prefill_sequences, run_rounds
-from ..recipe_config import DecodingConfig
-from ..tokens import decoding_rounds
-from ..vector_spec import VectorSpec
 from .graphs import GoalChoice
 from .model_file import ModelFileError, check_card, network_kind, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
@@ -175,7 +175,7 @@ def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> 
 
 def _torch_denoiser(path: Path, model: ModelConfig) -> DescribedDenoiser:
     from ..model.checkpoint import CheckpointError
-    from ..model.curve import checkpoint
+    from ..model.denoiser import checkpoint
     from .torch_backend import resolve_device
     from .torch_denoiser import TorchDenoiser
 
@@ -199,7 +199,7 @@ def _capabilities(path: Path) -> list[str]:
 def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     _let_threads_sleep()
     from ..model.checkpoint import CheckpointError, random_net
-    from ..model.curve import checkpoint
+    from ..model.denoiser import checkpoint
     from .torch_backend import TorchNetwork, resolve_device
     from .torch_denoiser import TorchDenoiser
 

@@ -31,12 +31,12 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import onnxruntime as ort
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.tokens import Round
 from ..features.images import ModelInputs, Tokenizer
 from ..features.vectors import VectorInputs
 from ..model.card import CALIBRATION_PREFIX, UNCONDITIONAL, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled, run_rounds
-from ..tokens import Round
 from .graphs import (
     GoalChoice,
     check_feeds,

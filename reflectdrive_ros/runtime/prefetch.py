@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..domain import Array, Observation
+from ..core.domain import Array, Observation
 from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..planning.planner import Network, NetworkWrapper, Prefilled
 

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
 from ..features.cameras import rig
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.checkpoint import CheckpointError, load, weight_capabilities
@@ -26,7 +27,6 @@ from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..model.token.rollout import Decoding
 from ..planning.planner import Prefilled, draft_sequentially
-from ..tokens import TokenLayout
 from .feature_cache import FeatureCache
 
 # The cards of weights store the answers (`golden`) under these rules. They stay fixed when defaults change, or existing

@@ -18,8 +18,8 @@ import numpy as np
 import reflectdrive_kernels as kernels
 import shapely
 
-from ..domain import Array
-from ..field_checks import check_array
+from ..core.domain import Array
+from ..core.field_checks import check_array
 from .simulate import STEPS
 
 CELL_M = 0.5

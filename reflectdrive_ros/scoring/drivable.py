@@ -20,8 +20,8 @@ import numpy as np
 import reflectdrive_kernels as kernels
 import shapely
 
-from .. import geometry
-from ..domain import Array, DrivableGrid
+from ..core import geometry
+from ..core.domain import Array, DrivableGrid
 
 RESOLUTION_M = 0.2  # costs up to 0.1 m along a straight kerb; a lane leaves about 0.6 m on either side of a car
 REACH_M = 5.0  # distances are reported up to this: a repair moves a waypoint by 3 m

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import geometry, tokens
-from ..domain import Array
+from ..core import geometry, tokens
+from ..core.domain import Array
 
 STEP_M = 1.0  # spacing of the route's samples
 REACH_M = 130.0  # of it, more than a plan is long

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import geometry
-from ..config import Config
-from ..domain import Array, FactorKind, LightState, Observation, PlanningFactor
+from ..core import geometry
+from ..core.config import Config
+from ..core.domain import Array, FactorKind, LightState, Observation, PlanningFactor
 from .areas import RedLights
 from .simulate import STEPS
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import Array, DrivableGrid
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import Array, DrivableGrid
 from . import drivable
 from .areas import MapAreas
 from .contacts import AgentTracks

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import agent_motion, kinematics
-from ..domain import AgentKind, Agents, Array, Forecast, ForecastSource
+from ..core import agent_motion, kinematics
+from ..core.domain import AgentKind, Agents, Array, Forecast, ForecastSource
 from .frenet import FrenetFrame
 
 BESIDE_M = 4.0  # the lane beside the ego's

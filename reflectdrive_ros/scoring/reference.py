@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import ScoringConfig
-from ..domain import Array
+from ..core import geometry, kinematics
+from ..core.config import ScoringConfig
+from ..core.domain import Array
 from . import metrics
 from .contacts import AgentTracks
 from .scorer import DrivenStates, Reference, Scene, ScoreCard, judge_alone, judge_among_agents, score, total

@@ -24,19 +24,10 @@ from typing import Any
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import geometry, kinematics
-from ..config import Config, GuardConfig, VehicleConfig
-from ..domain import (
-    Agents,
-    Array,
-    DrivableGrid,
-    Forecast,
-    Observation,
-    Plan,
-    SafetyCheck,
-    Trajectory,
-)
-from ..kinematics import box_centres
+from ..core import geometry, kinematics
+from ..core.config import Config, GuardConfig, VehicleConfig
+from ..core.domain import Agents, Array, DrivableGrid, Forecast, Observation, Plan, SafetyCheck, Trajectory
+from ..core.kinematics import box_centres
 from . import contacts, drivable, prediction
 from .contacts import SAMPLES, AgentTracks
 from .frenet import FrenetFrame

@@ -46,10 +46,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import kinematics
-from ..config import ScoringConfig, VehicleConfig
-from ..domain import Array, DrivableGrid, Trajectory
-from ..field_checks import check_array
+from ..core import kinematics
+from ..core.config import ScoringConfig, VehicleConfig
+from ..core.domain import Array, DrivableGrid, Trajectory
+from ..core.field_checks import check_array
 from . import contacts, metrics
 from .areas import MapAreas, RedLights
 from .contacts import AgentTracks

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..domain import Array
-from ..tokens import Codebook, TokenLayout
+from ..core.domain import Array
+from ..core.tokens import Codebook, TokenLayout
 
 DELTA = 10  # bins; 221 pairs, 3 m either way with bins of 0.3 m
 

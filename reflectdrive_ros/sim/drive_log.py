@@ -7,13 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from ..config import VehicleConfig
-from ..domain import Array
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..maps.roads import RoadMap
 from ..scoring import metrics
 from ..scoring.simulate import DT_S, STATE_SIZE, STEPS, VX
 from . import incidents
 from .ego import Ego
-from .network.roads import RoadMap
 from .traffic.actors import Shape, Snapshot
 
 RECONTACT_S = 1.0  # an actor that had no contact for this long may be hit again

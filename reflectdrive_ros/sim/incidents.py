@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import AgentKind, Array
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import AgentKind, Array
+from ..maps.roads import RoadMap
 from ..scoring import drivable, metrics
 from . import local_map
 from .ego import Ego
-from .network.roads import RoadMap
 from .traffic.actors import Actors, Lamp, Snapshot
 
 CLEARANCE_MAX_M = 20.0  # gaps to agents are reported up to this

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Command
-from .network.roads import RoadLane, RoadMap, RoadType, Turn
+from ..core import geometry
+from ..core.domain import Command
+from ..maps.roads import RoadLane, RoadMap, RoadType, Turn
 
 NOTICE_M = 40.0  # a turn is announced this far ahead
 FAR_M = 200.0  # the largest roundabout is left by then

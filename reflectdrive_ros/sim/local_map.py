@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import shapely
 
-from .. import geometry
-from ..domain import Array, LanePolylines, LightState, StopLines, TrafficLights
-from ..lanes import LaneSegments
+from ..core import geometry
+from ..core.domain import Array, LanePolylines, LightState, StopLines, TrafficLights
+from ..core.lanes import LaneSegments
+from ..maps.roads import RoadMap
 from ..scoring.areas import REACH_M, MapAreas, RedLights
 from ..scoring.simulate import STEPS
 from .network.navigation import lanes_by_edge
-from .network.roads import RoadMap
 from .traffic.actors import Lamp
 
 RADIUS_M = 100.0  # a plan of 4 s gets no further at any limit of a town

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import CameraFrame, ForecastSource
 from ..data.scene import FAMILIES, INSTANTS_S, NOW, DrivingScene
-from ..domain import CameraFrame, ForecastSource
+from ..maps.roads import RoadError
 from ..scoring import reference
 from ..scoring.scorer import Reference
 from ..scoring.simulate import simulate
 from .expert import sampling_planner, scenario_tags, scene_extraction
 from .network import towns
-from .network.roads import RoadError
 from .render import appearance, camera, scenery
 from .traffic import traffic_log
 from .traffic.scripted_actors import ScriptedActor

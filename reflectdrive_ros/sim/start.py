@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import Array
-from ..lanes import lanes_at
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..core.lanes import lanes_at
+from ..maps.roads import RoadError, RoadMap
 from . import incidents
 from .ego import Ego, ego_at_speed
 from .network import navigation
 from .network.navigation import DEFAULT_SPEED_LIMIT_MPS, EgoRoute
-from .network.roads import RoadError, RoadMap
 from .network.routing import random_walk
 from .traffic.actors import Snapshot
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..agent_history import AgentHistoryBuffer
-from ..agent_motion import with_motion
-from ..config import RouteConfig, VehicleConfig
-from ..domain import (
+from ..core import geometry, kinematics
+from ..core.agent_history import AgentHistoryBuffer
+from ..core.agent_motion import with_motion
+from ..core.config import RouteConfig, VehicleConfig
+from ..core.domain import (
     AgentHistory,
     Agents,
     Array,
@@ -38,6 +38,8 @@ from ..domain import (
     Plan,
     Trajectory,
 )
+from ..maps import road_file
+from ..maps.roads import RoadMap
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
@@ -46,9 +48,8 @@ from ..scoring.simulate import DT_S, HORIZON_S, STEPS
 from . import instructions, local_map, start
 from .drive_log import DriveLog, Event, Recorder
 from .ego import Ego, step_ego
-from .network import maps, navigation, towns
+from .network import navigation, towns
 from .network.navigation import EgoRoute
-from .network.roads import RoadMap
 from .network.routing import random_walk
 from .render import appearance, camera, scenery
 from .render.appearance import Appearance
@@ -101,7 +102,7 @@ class World:
         self._scratch = tempfile.TemporaryDirectory() if folder is None else None
         place = Path(self._scratch.name) if self._scratch else Path(str(folder))
         if options.map_file is not None:
-            self.road_map: RoadMap = maps.load(options.map_file, place, options.max_limit_mps)
+            self.road_map: RoadMap = road_file.load(options.map_file, place, options.max_limit_mps)
         else:
             self.road_map = towns.make(options.name, options.seed, place)
         self._generator = np.random.default_rng([options.seed, 51])

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..domain import Array
-from ..tokens import TokenLayout
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
 
 KINDS = ("all", "goal", "goal_and_some", "any")
 KIND_PROBS = (0.20, 0.25, 0.25, 0.30)

@@ -15,14 +15,14 @@ import cv2
 import numpy as np
 import torch
 
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
 from ..data import distance_map, occupancy
 from ..data.cache import CachedSet, Shape
-from ..domain import Array
 from ..features import images as features
 from ..features.images import PAD, WORDS
 from ..model.token.net import TokenNetConfig
 from ..scoring.scorer import SUB_SCORES
-from ..tokens import TokenLayout
 from . import augment
 from .goal_scores import GoalScores
 from .losses import Batch

@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from ..config import ConfigError
+from ..core.config import ConfigError
+from ..core.vector_spec import VectorSpec
 from ..data import shards
-from ..files import lock_folder
-from ..provenance import provenance
-from ..stopping import defer_signals
-from ..storage import location
-from ..vector_spec import VectorSpec
+from ..infra.files import lock_folder
+from ..infra.provenance import provenance
+from ..infra.signals import defer_signals
+from ..infra.storage import location
 from . import diffusion, recorded_samples, runs, settings, train_state, vector_data
 from .diffusion import DiffusionJob
 from .fabric import launch_fabric

@@ -13,17 +13,17 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..domain import Array
 from ..features.vectors import VectorInputs, vector_inputs
-from ..model.curve import checkpoint
-from ..model.curve.net import Context, CurveNet, CurveNetConfig, VectorTensors
+from ..model.denoiser import checkpoint
+from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig, VectorTensors
 from ..planning import denoiser
 from ..planning.ego_future import ego_poses, line_of
 from ..scoring.scorer import SUB_SCORES, score
-from ..vector_spec import VectorSpec
 from . import data, diffusion_losses, diffusion_rewards, trainer, vector_data
 from . import rewards as rewards_of
 from .diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
@@ -72,7 +72,7 @@ class DiffusionJob:
     """`trainer.Job` of a denoiser."""
 
     config: DiffusionTrainConfig
-    network: CurveNetConfig
+    network: DenoiserNetConfig
     scenes: VectorSet
     validation: VectorValidation | None
     out: Path
@@ -83,8 +83,8 @@ class DiffusionJob:
     def has_validation(self) -> bool:
         return self.validation is not None
 
-    def make_net(self, generator: torch.Generator, fresh: bool) -> CurveNet:
-        net = CurveNet(self.network)
+    def make_net(self, generator: torch.Generator, fresh: bool) -> DenoiserNet:
+        net = DenoiserNet(self.network)
         net.initialise(generator)
         return net
 
@@ -118,11 +118,11 @@ class DiffusionJob:
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
         assert self.validation is not None
-        return validate(cast(CurveNet, net), self.validation, device)
+        return validate(cast(DenoiserNet, net), self.validation, device)
 
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
         """Stored as float32: positions are outputs, and bfloat16 has 8 bits."""
-        checkpoint.save(cast(CurveNet, net), path, {"capabilities": ["guidance"], **about}, torch.float32)
+        checkpoint.save(cast(DenoiserNet, net), path, {"capabilities": ["guidance"], **about}, torch.float32)
 
 
 def train(
@@ -141,7 +141,7 @@ def train(
     naming a file that cannot be written.
     """
 
-    def make_losses(net: CurveNet, generator: torch.Generator) -> DiffusionLosses:
+    def make_losses(net: DenoiserNet, generator: torch.Generator) -> DiffusionLosses:
         return DiffusionLosses(net, job.config.loss, job.config.reward.weight)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
@@ -167,7 +167,7 @@ def train(
 
 def plan_update(
     job: DiffusionJob,
-    net: CurveNet,
+    net: DenoiserNet,
     batch: VectorBatch,
     context: Context,
     present: Tensor,
@@ -206,7 +206,7 @@ def columns_of(config: DiffusionTrainConfig) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def validate(net: CurveNet, dataset: VectorValidation, device: torch.device) -> dict[str, float]:
+def validate(net: DenoiserNet, dataset: VectorValidation, device: torch.device) -> dict[str, float]:
     """Means over the scenes of plans that are sampled without noise, guidance and reflection: PDMS and its sub-scores
     in percent, errors in metres.
     """
@@ -231,7 +231,7 @@ def validate(net: CurveNet, dataset: VectorValidation, device: torch.device) -> 
     return {name: float(np.mean(values)) for name, values in rows.items()}
 
 
-def sample_plans(net: CurveNet, inputs: tuple[VectorInputs, ...], device: torch.device) -> Array:
+def sample_plans(net: DenoiserNet, inputs: tuple[VectorInputs, ...], device: torch.device) -> Array:
     """(N, T, 3) poses of the ego for N scenes at once, from a start without noise."""
     spec = net.config.spec
     names = VectorTensors._fields

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..domain import Array
-from ..model.curve.net import POSE, Context, CurveNet, VectorTensors, without_conditions
+from ..core.domain import Array
+from ..model.denoiser.net import POSE, Context, DenoiserNet, VectorTensors, without_conditions
 from ..planning.denoiser import END_TIME, alpha_sigma
 from .settings import DiffusionDataConfig, DiffusionLossConfig
 
@@ -32,7 +32,7 @@ METRICS = ("loss", "ego", "neighbours", "ego_error_m")  # means over a batch
 class VectorBatch:
     """B scenes with their futures, K noise samples of each."""
 
-    ego: Tensor  # (B, 10); this and the next six as `model.curve.net.VectorTensors`
+    ego: Tensor  # (B, 10); this and the next six as `model.denoiser.net.VectorTensors`
     agents: Tensor
     static_objects: Tensor
     lanes: Tensor
@@ -105,7 +105,7 @@ UpdateOf = Callable[[Context, Tensor], PlanUpdate]  # of encoded scenes and the 
 class DiffusionLosses(nn.Module):
     """The network with its loss: one forward pass per step, as data-parallel training requires."""
 
-    def __init__(self, net: CurveNet, weights: DiffusionLossConfig, reward: float = 0.0) -> None:
+    def __init__(self, net: DenoiserNet, weights: DiffusionLossConfig, reward: float = 0.0) -> None:
         super().__init__()
         self.net, self.weights, self.reward = net, weights, reward
         self.mean: Tensor

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..domain import Array
-from ..model.curve.net import Context, CurveNet
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
+from ..model.denoiser.net import Context, DenoiserNet
 from ..planning import denoiser
 from ..planning.ego_future import cartesian_poses, reference_line
 from ..scoring.scorer import WAYPOINT_TIMES_S
-from ..vector_spec import VectorSpec
 from .plan_changes import PlanModes, sample_offsets
 from .rewards import COLUMNS, PlansOfScene, ScorePool
 from .vector_data import VectorSet
@@ -51,7 +51,7 @@ class PlanChanges(NamedTuple):
 
 
 @torch.no_grad()
-def sampler_state(net: CurveNet, context: Context, present: Tensor, evaluations: int, steps: int) -> SamplerState:
+def sampler_state(net: DenoiserNet, context: Context, present: Tensor, evaluations: int, steps: int) -> SamplerState:
     """The DDIM sampler of `steps` steps after some `evaluations`, from a start without noise; `present` (B, P, 4)."""
     spec = net.config.spec
     shape = (*present.shape[:2], 1 + spec.future_steps, present.shape[-1])
@@ -68,7 +68,7 @@ def sampler_state(net: CurveNet, context: Context, present: Tensor, evaluations:
     return SamplerState(state, time, plan)
 
 
-def batch_predict(net: CurveNet, context: Context, present: Tensor) -> denoiser.Predict:
+def batch_predict(net: DenoiserNet, context: Context, present: Tensor) -> denoiser.Predict:
     """Clean futures (B P, 1 + T, 4) of noisy ones at a time, of B scenes at once; `present` (B, P, 4)."""
     count, futures, _ = present.shape
 

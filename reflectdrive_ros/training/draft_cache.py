@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..core.domain import Array
 from ..data.cache import read_stored, write_arrays
-from ..domain import Array
 from ..model.token.net import TokenNet
 from .losses import Batch
 from .prompt_cache import each_scene_once, hash_weights

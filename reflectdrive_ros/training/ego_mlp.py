@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from .. import arguments
-from ..command import command, make_table
+from ..core.domain import Array, Command
 from ..data import shards
 from ..data.scene import DrivingScene
-from ..domain import Array, Command
-from ..progress import track_progress
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..scoring.scorer import SUB_SCORES, WAYPOINTS, score
 
 WIDTH = 256

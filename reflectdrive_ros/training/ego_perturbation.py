@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Array
+from ..core import geometry
+from ..core.domain import Array
 
 LATERAL_M, HEADING_RAD, SPEED_MPS = 0.75, 0.35, 1.0  # largest displacements
 LATERAL_SPEED_MPS = 1.0  # the heading error is limited to this lateral speed

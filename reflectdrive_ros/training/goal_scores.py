@@ -18,22 +18,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..core.domain import Array
+from ..core.tokens import decoding_rounds
 from ..data import cache, shards
 from ..data.cache import Shape
 from ..data.scene import DrivingScene
 from ..data.shards import ShardNote
-from ..domain import Array
 from ..features import images as features
 from ..features.images import ModelInputs
+from ..infra.parallel import Workers
 from ..model import checkpoint
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
-from ..parallel import Workers
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import SUB_SCORES, score
-from ..tokens import decoding_rounds
 from .self_drafts import ROUNDS
 
 GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # besides the expert's own

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.domain import Array
 from ..data import distance_map
 from ..data.occupancy import CELL_M, CELLS, CHANNELS, FIRST_M, FUTURE_STEPS
-from ..domain import Array
 from ..model.token.net import TokenNetConfig
 from ..model.vision import SHUFFLE
 from ..sim.render.camera import Camera, rig

@@ -27,14 +27,14 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from .. import arguments
-from ..command import HelpFormatter, command, make_table
+from ..core.domain import Array
 from ..data.cache import CachedSet, build_cache
-from ..domain import Array
+from ..infra import arguments
+from ..infra.command import HelpFormatter, command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
-from ..progress import track_progress
-from ..provenance import write_numbers
 from . import plan_policy, train_state
 from .data import Source, shape_of
 from .losses import prompt_keys_values

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..domain import Array
-from ..tokens import TokenLayout, poses_from_points
+from ..core.domain import Array
+from ..core.tokens import TokenLayout, poses_from_points
 
 MIN_STEP_M = 1e-3  # shorter steps have no direction
 FULL_OFFSET_M = 8.0  # plans that drive less far have smaller lateral offsets: a standing car has none

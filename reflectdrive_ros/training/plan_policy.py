@@ -29,11 +29,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
 from ..model.token import ops, rollout
 from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import EditRules, GoalRules
-from ..tokens import TokenLayout
 from .losses import Batch, Losses, plan_value_loss, prompt_keys_values
 from .plan_changes import PlanModes, change_actions, sample_offsets
 from .rl_losses import credited_rounds

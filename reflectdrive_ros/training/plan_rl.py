@@ -17,9 +17,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from ..core.tokens import TokenLayout
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
-from ..tokens import TokenLayout
 from . import plan_policy, trainer
 from .losses import Batch, Losses, prompt_keys_values
 from .plan_policy import ChangedPlans, GreedyPlans, PlanBatch, PlanLosses

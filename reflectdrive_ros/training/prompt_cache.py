@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.domain import Array
 from ..data.cache import read_stored, write_arrays
-from ..domain import Array
 from ..model.layers import KeysValues
 from ..model.token.net import TokenNet
 from .losses import Batch, is_action_parameter

@@ -27,16 +27,16 @@ from typing import Any
 import numpy as np
 from scipy.signal import savgol_filter
 
-from .. import geometry
-from ..config import ConfigError
+from ..core import geometry
+from ..core.config import ConfigError
+from ..core.domain import AgentHistory, AgentKind, Array
+from ..core.vector_spec import VectorSpec
 from ..data import real_tracks, sets
 from ..data.cache import write_array
 from ..data.real_tracks import STEP_S, Recording, TracksError
-from ..domain import AgentHistory, AgentKind, Array
 from ..features.vectors import agent_order, vector_inputs
-from ..files import sha256_of, write_atomic
+from ..infra.files import sha256_of, write_atomic
 from ..scoring import drivable
-from ..vector_spec import VectorSpec
 from .vector_data import VectorSet, flat_row, format_key, futures, row_size, set_of_rows
 
 RECORDED = real_tracks.NAME  # as a training set, in place of a folder of scenes; real_tracks:DIR: that of a folder

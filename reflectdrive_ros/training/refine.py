@@ -27,12 +27,12 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ..core.tokens import decoding_rounds
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..model.token.rollout import Sampling
-from ..tokens import decoding_rounds
 from . import trainer
 from .draft_cache import EXPERT_PARAMETERS, DraftCache
 from .losses import Batch, plan_value_loss, prompt_keys_values

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .. import kinematics
-from ..config import Config
+from ..core import kinematics
+from ..core.config import Config
+from ..core.domain import PLAN_DT_S, Array
+from ..core.tokens import TokenLayout
 from ..data.cache import CachedSet
 from ..data.scene import DrivingScene
 from ..data.shards import SceneReader, SetError
-from ..domain import PLAN_DT_S, Array
-from ..parallel import RestartablePool, Workers
+from ..infra.parallel import RestartablePool, Workers
 from ..planning.postprocess.comfort import relax_profiles
 from ..planning.postprocess.waypoints import postprocess, token_headings, trajectories
 from ..scoring.safety import SafetyContext
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
-from ..tokens import TokenLayout
 
 COLUMNS = ("score", *SUB_SCORES)  # of a reward
 SCENE_BYTES, MEMORY_SHARE = 160_000, 0.25  # of a scene in memory; of all memory, that scenes may take

@@ -26,11 +26,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.tokens import TokenLayout
 from ..model.layers import KeysValues
 from ..model.token import ops
 from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import GoalRules
-from ..tokens import TokenLayout
 from .losses import Batch, Losses, plan_value_loss
 from .rollouts import Rollouts, draft_rounds_of, written
 from .settings import LossConfig, RlConfig

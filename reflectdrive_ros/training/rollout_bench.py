@@ -19,14 +19,14 @@ from statistics import median
 import torch
 from rich.console import Console
 
-from .. import arguments
-from ..command import HelpFormatter, command, make_table
 from ..data.cache import build_cache
+from ..infra import arguments
+from ..infra.command import HelpFormatter, command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..model.token.net import TokenNet
 from ..model.token.ops import token_log_probs
 from ..model.token.rollout import Decoding
-from ..progress import track_progress
-from ..provenance import write_numbers
 from . import rl_losses, rollouts, train_state
 from .data import Source, shape_of
 from .losses import Batch

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..domain import Array
+from ..core.domain import Array
+from ..infra.parallel import RestartablePool, Workers
 from ..model.layers import KeysValues
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.ops import GoalRules
-from ..parallel import RestartablePool, Workers
 from . import rollouts
 from .rollouts import Rollouts
 from .settings import RlConfig

@@ -18,13 +18,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.recipe_config import DriveFineConfig
+from ..core.tokens import Round, TokenLayout, decoding_rounds
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..model.token.rollout import RoundOutput, Sampling
-from ..recipe_config import DriveFineConfig
-from ..tokens import Round, TokenLayout, decoding_rounds
 from .settings import RlConfig
 
 DRAFT_ROUNDS, EDIT_ROUNDS = 3, 3  # as in a full frame

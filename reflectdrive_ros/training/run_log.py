@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch.utils.tensorboard import SummaryWriter
 
-from ..files import MEGABYTE, read_limited
+from ..infra.files import MEGABYTE, read_limited
 from . import train_state
 from .train_state import StateError
 

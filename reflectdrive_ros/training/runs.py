@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from ..data import shards
-from ..parallel import Workers
-from ..progress import ShownProgress
-from ..provenance import write_numbers
-from ..stopping import exit_code, print_stop
+from ..infra.parallel import Workers
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
+from ..infra.signals import exit_code, print_stop
 from . import settings, train_state
 from .run_log import LOG, complete_rows
 from .settings import DiffusionTrainConfig, TrainConfig

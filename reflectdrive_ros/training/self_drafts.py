@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..core.tokens import decoding_rounds
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules
 from ..model.token.rollout import Sampling
-from ..tokens import decoding_rounds
 from .losses import Batch
 
 ROUNDS = 3  # as in a full frame

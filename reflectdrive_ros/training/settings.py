@@ -1,4 +1,4 @@
-"""What can be set of a training run: frozen dataclasses, laid over by YAML as strictly as `config.py` does."""
+"""What can be set of a training run: frozen dataclasses, laid over by YAML as strictly as `core/config.py` does."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from ..config import ConfigError, override_from_file, setting
+from ..core.config import ConfigError, override_from_file, setting
 from ..features import images as features
-from ..model.curve import net as curve_net
-from ..model.curve.net import CurveNetConfig
+from ..model.denoiser import net as denoiser_net
+from ..model.denoiser.net import DenoiserNetConfig
 from ..model.token.net import TokenNetConfig, base_config, drivefine_small_config, small_config
 
 Config = TypeVar("Config", bound="TrainConfig | DiffusionTrainConfig")
@@ -21,9 +21,9 @@ NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "drivefine_small": lambda: drivefine_small_config(features.WORDS),
 }
 
-DENOISERS: Mapping[str, Callable[[], CurveNetConfig]] = {
-    "small": curve_net.small_config,
-    "base": curve_net.base_config,
+DENOISERS: Mapping[str, Callable[[], DenoiserNetConfig]] = {
+    "small": denoiser_net.small_config,
+    "base": denoiser_net.base_config,
 }
 
 

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.domain import Array, EgoState
+from ..core.tokens import TokenLayout
 from ..data.cache import read_stored, write_arrays
-from ..domain import Array, EgoState
 from ..features.images import encode_route
 from ..model.token import rollout
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..planning.postprocess.waypoints import postprocess, waypoint_poses
 from ..scoring.frenet import FrenetFrame
-from ..tokens import TokenLayout
 from .losses import Batch
 from .prompt_cache import each_scene_once
 from .train_state import StateError

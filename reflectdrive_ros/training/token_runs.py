@@ -13,18 +13,18 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor
 
-from ..cluster import Cluster
-from ..config import ConfigError
+from ..core.config import ConfigError
+from ..core.domain import Array
 from ..data import cache, shards
 from ..data.cache import CachedSet, Shape, build_cache
-from ..domain import Array
-from ..files import lock_folder
+from ..infra.cluster import Cluster
+from ..infra.files import lock_folder
+from ..infra.provenance import provenance
+from ..infra.signals import defer_signals
+from ..infra.storage import location
 from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
-from ..provenance import provenance
-from ..stopping import defer_signals
-from ..storage import location
 from . import (
     draft_cache,
     plan_rl,

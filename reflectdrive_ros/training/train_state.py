@@ -20,9 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..documents import SHA256, anything, check_fields, named, number, parse_json, read_json, whole
-from ..errors import UserError
-from ..files import write_atomic
+from ..infra.documents import SHA256, anything, check_fields, named, number, parse_json, read_json, whole
+from ..infra.errors import UserError
+from ..infra.files import write_atomic
 from ..model import checkpoint
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.transfer import adapt

@@ -23,7 +23,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..infra.errors import UserError
 from . import fsdp, schedule, train_state
 from .train_state import Progress
 

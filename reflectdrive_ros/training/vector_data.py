@@ -20,16 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..data import shards
 from ..data.cache import NAME_DTYPE, cache_file, write_array, write_missing
 from ..data.scene import NOW, DrivingScene
 from ..data.shards import ShardNote
-from ..domain import Array
 from ..features.vectors import agent_order, vector_inputs
-from ..parallel import Workers
+from ..infra.parallel import Workers
 from ..planning.ego_future import frenet_poses, line_of, reference_line
 from ..planning.postprocess.waypoints import interpolate
-from ..vector_spec import VectorSpec
 
 FORMAT = 2
 NAMES = "names.npy"  # file of the names of a shard's samples

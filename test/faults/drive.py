@@ -20,7 +20,7 @@ from messages import route
 from scenes import config
 from sender import GROUPS, IMAGES, INFOS, SENDING, TICK_S, Sender, camera_mounts
 
-from reflectdrive_ros.config import as_yaml
+from reflectdrive_ros.core.config import as_yaml
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros.processes import stop_process
 

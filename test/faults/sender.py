@@ -24,10 +24,10 @@ import rclpy
 from messages import CAMERAS, acceleration, odometry, predicted_objects, traffic_lights
 from rclpy.node import Node
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import CameraFrame
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.demo import sensor_messages
-from reflectdrive_ros.domain import CameraFrame
 from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.processes import full_topic_name, sender_qos
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...tokens import Axis
+from ...core.tokens import Axis
 
 
 class TableHead(nn.Linear):

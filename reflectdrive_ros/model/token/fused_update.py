@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...tokens import TokenLayout
+from ...core.tokens import TokenLayout
 from .ops import EditRules
 
 TILE = 128  # ids per tile: 128 registers per thread, none spilled; 256 ids would take 234

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...tokens import TokenLayout
+from ...core.tokens import TokenLayout
 from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig
 from .axis import make_head
 

@@ -37,7 +37,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...tokens import AXES, DRIVEFINE, TokenLayout
+from ...core.tokens import AXES, DRIVEFINE, TokenLayout
 from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig, rotary_tables
 from ..vision import Projector, VisionConfig, VisionEncoder
 from .axis import SplineHead, TableHead, make_embedding, make_head

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...tokens import TokenLayout
+from ...core.tokens import TokenLayout
 
 EXCLUDED = -1e30  # log-probability of a cell that is out of the game
 SEGMENT, SEGMENTS = 8, 12  # places of x, and how many stretches of so many each are searched for goals

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...tokens import Round, TokenLayout, decoding_rounds
+from ...core.tokens import Round, TokenLayout, decoding_rounds
 from ..layers import KeysValues
 from . import ops
 from .net import PackedOutput, TokenNet

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...tokens import decoding_rounds
+from ...core.tokens import decoding_rounds
 from . import ops, rollout
 from .net import TokenNet, TokenNetConfig, base_config, small_config
 from .ops import EditRules

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...tokens import TokenLayout
+from ...core.tokens import TokenLayout
 from .axis import resample_rows
 from .net import TokenNetConfig
 

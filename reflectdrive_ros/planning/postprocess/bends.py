@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array, FactorKind, Trajectory
-from ...kinematics import with_origin
+from ...core import geometry
+from ...core.domain import Array, FactorKind, Trajectory
+from ...core.kinematics import with_origin
 from ...scoring.limits import COMFORT_BRAKING_MPS2, RouteLimits
 from .route_limits import slow_trajectory
 

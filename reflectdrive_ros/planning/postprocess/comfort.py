@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array, EgoState
+from ...core import geometry
+from ...core.domain import Array, EgoState
 from ...scoring.safety import SafetyContext
 from ..assessment import comfortable, evaluate
 from .smoothing import previous_position, smoothing_matrices

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from ...domain import Array
+from ...core.domain import Array
 from .speed_profile import TELLING_M
 
 TIGHTEST_PER_M = 0.3  # a small car at full steering angle

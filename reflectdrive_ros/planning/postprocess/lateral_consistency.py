@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array, Plan, Trajectory
+from ...core import geometry
+from ...core.domain import Array, Plan, Trajectory
 
 SAME_PLACE_M = 1e-3
 SHORTEST_M = 1.0  # a shorter last plan has no defined lateral direction

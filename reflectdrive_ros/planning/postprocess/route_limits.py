@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array, Trajectory
-from ...kinematics import with_origin
+from ...core import geometry
+from ...core.domain import Array, Trajectory
+from ...core.kinematics import with_origin
 from ...scoring.limits import COMFORT_BRAKING_MPS2, RouteLimits
 from .speed_profile import MOST_MPS2
 

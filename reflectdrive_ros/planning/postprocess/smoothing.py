@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from ... import kinematics
-from ...domain import Array, EgoState
+from ...core import kinematics
+from ...core.domain import Array, EgoState
 from ...scoring.frenet import NO_ROUTE, ROUTE_RULE, FrenetFrame
 
 JERK_MPS3 = 2.0  # prior standard deviation of the jerk; smaller values cut corners, larger ones leave noise

@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from ... import geometry
-from ...domain import Array
-from ...kinematics import SAME_PLACE_M
+from ...core import geometry
+from ...core.domain import Array
+from ...core.kinematics import SAME_PLACE_M
 
 SPEEDING_UP_MPS2 = 3.0  # a brisk start; plans with less acceleration are kept
 LATERAL_ACCELERATION_MAX_MPS2 = 5.0  # lateral acceleration in a bend that is driven from a standstill

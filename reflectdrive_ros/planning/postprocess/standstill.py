@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 
 STANDING_M = 0.003  # a shorter step of 0.1 s is no motion
 

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from ... import geometry, kinematics
-from ...domain import Array, EgoState, Observation, Plan, Trajectory
-from ...kinematics import SAME_PLACE_M
+from ...core import geometry, kinematics
+from ...core.domain import Array, EgoState, Observation, Plan, Trajectory
+from ...core.kinematics import SAME_PLACE_M
+from ...core.tokens import TokenLayout
 from ...scoring.frenet import FrenetFrame, poses_on_road
 from ...scoring.limits import RouteLimits
 from ...scoring.scorer import WAYPOINTS
-from ...tokens import TokenLayout
 from .curvature import exceeds_curvature, limit_curvature
 from .route_limits import slow_points
 from .smoothing import smooth_points

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ...domain import CameraFrame
+from ...core.domain import CameraFrame
+from ...core.messages import BadMessage
 from ...features.images import PAIR_INTERVAL_S, PAIR_TOLERANCE_S
 from .. import convert, image_decoding
-from ..convert import BadMessage
 from .channel import Channel
 from .store import Instant, MessageStore
 

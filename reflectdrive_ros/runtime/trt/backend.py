@@ -27,10 +27,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 from ...features.images import ModelInputs, Tokenizer
 from ...features.vectors import VectorInputs
-from ...installing import pip_extra
+from ...infra.installing import pip_extra
 from ...model.card import CAPABILITIES, LARGEST_BATCH, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
 from ..graphs import GoalChoice, check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched

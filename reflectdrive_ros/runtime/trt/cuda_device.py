@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ...domain import Array
-from ...errors import UserError
+from ...core.domain import Array
+from ...infra.errors import UserError
 
 LIBRARY = "libcuda.so.1"
 HANDLE = POINTER(c_void_p)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
+from ...core import geometry
+from ...core.domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
 from ...scoring.scorer import (

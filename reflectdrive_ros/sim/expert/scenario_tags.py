@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ... import geometry
+from ...core import geometry
+from ...core.domain import Array
 from ...data.scene import FUTURE_STEPS, HISTORY_STEPS
-from ...domain import Array
-from ..network.roads import RoadMap, RoadType, Turn
+from ...maps.roads import RoadMap, RoadType, Turn
 from ..traffic.actors import Lamp, Shape
 from ..traffic.traffic_log import TrafficLog
 

@@ -12,17 +12,17 @@ from functools import cached_property
 
 import numpy as np
 
-from ... import geometry, kinematics
-from ...config import VehicleConfig
+from ...core import geometry, kinematics
+from ...core.config import VehicleConfig
+from ...core.domain import Array, Command, EgoState
 from ...data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, DrivingScene, Tracks
-from ...domain import Array, Command, EgoState
+from ...maps.roads import RoadError
 from ...scoring import areas as areas_of_map
 from ...scoring.areas import MapAreas
 from ...scoring.scorer import Reference, Scene
 from ...scoring.simulate import STEPS
 from .. import instructions, local_map
 from ..network import routing, towns
-from ..network.roads import RoadError
 from ..traffic import scripted_actors
 from ..traffic.actors import Lamp
 from ..traffic.scripted_actors import ScriptedActor

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .roads import RoadMap
+from ...maps.roads import RoadMap
 
 MAX_TRIES = 4  # a sampled walk may end early at the end of a sidewalk
 CROSSING_WEIGHT = 4.0  # of walking on over a zebra crossing, relative to turning at a corner

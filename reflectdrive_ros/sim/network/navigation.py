@@ -12,9 +12,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from .roads import RoadError, RoadLane, RoadMap
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadError, RoadLane, RoadMap
 
 BEHIND_M = 30.0
 AHEAD_M = 250.0

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
-from .roads import RoadError, RoadMap, RoadType, Turn
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadError, RoadMap, RoadType, Turn
 
 BEHIND_M = 30.0
 AHEAD_M = 150.0

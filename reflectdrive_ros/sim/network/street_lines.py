@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
+from ...core import geometry
+from ...core.domain import Array
 
 KMH = 1 / 3.6
 LIMITS_KMH = (30, 40, 50, 60, 70, 80)

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
-from .roads import RoadType
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadType
 from .street_lines import KMH, sample_gentle_curve, sample_winding_curve
 from .town_styles import KINDS, STYLES, Style
 

@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 from ..traffic.actors import Actors, Shape
 from .polygons import Material, Polygons, Template, TemplateBuilder, gather_ranges, inset_quad
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 from .polygons import Material
 
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 import cv2
 import numpy as np
 
-from ... import geometry
-from ...domain import Array, CameraFrame
+from ...core import geometry
+from ...core.domain import Array, CameraFrame
 from ...features.cameras import Camera as Camera
 from ...features.cameras import rig as rig
 from ..traffic.actors import Snapshot

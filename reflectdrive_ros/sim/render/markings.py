@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadLane, RoadMap, Turn
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadLane, RoadMap, Turn
 from .polygons import Material
 
 WHITE, YELLOW = (0.86, 0.86, 0.84), (0.88, 0.70, 0.16)

@@ -10,7 +10,7 @@ import heapq
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 
 EXACT_WITHIN_M = 50.0  # beyond, distance alone decides
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 
 
 class Material(IntEnum):

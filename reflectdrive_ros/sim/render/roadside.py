@@ -12,9 +12,9 @@ from functools import cache
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadMap, Turn
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadMap, Turn
 from . import markings
 from .polygons import Material, Polygons, Template, TemplateBuilder, concat_polygons, inset_quad
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadMap
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadMap
 from . import markings, roadside
 from .polygons import Material, Polygons, concat_polygons, flat_polygons
 

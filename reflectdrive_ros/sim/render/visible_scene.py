@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
+from ...core import geometry
+from ...core.domain import Array
 from ..traffic.actors import Snapshot
 from . import actor_meshes
 from .appearance import Appearance

@@ -8,8 +8,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from ...domain import AgentKind, Array
-from ...field_checks import check_array
+from ...core.domain import AgentKind, Array
+from ...core.field_checks import check_array
 
 
 class Shape(IntEnum):

@@ -12,10 +12,10 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadMap
 from ..network import lane_permissions
-from ..network.roads import RoadMap
 from ..network.routing import random_walk
 from . import kerbside
 from .actors import Shape

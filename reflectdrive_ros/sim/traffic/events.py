@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..network.roads import RoadMap
+from ...maps.roads import RoadMap
 from .actors import Actors, Shape
 from .demand import Demand
 from .kerbside import Door, LanePoint, MidBlockCrossing

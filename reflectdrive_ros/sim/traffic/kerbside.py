@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadLane, RoadMap
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadLane, RoadMap
 from .actors import Actors, Shape
 
 LANE_CLEARANCE_M = 1.6  # from the centre of the lane: 0.3 m beside the widest vehicle

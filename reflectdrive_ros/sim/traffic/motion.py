@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
+from ...core import geometry
+from ...core.domain import Array
 
 GAIN_S = 0.1  # gains are per step of this length
 ALONG_GAIN = 0.1  # of what prediction and SUMO differ by

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
+from ...core import geometry
+from ...core.domain import Array
 from ...data.scene import NOW, TRACK_STEPS
-from ...domain import Array
 from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
 from .traffic_log import TrafficLog
 

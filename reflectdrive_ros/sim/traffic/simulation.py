@@ -15,12 +15,12 @@ from types import TracebackType
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
-from ...errors import UserError
-from ..network.roads import RoadMap, RoadType
+from ...core import geometry
+from ...core.domain import Array
+from ...infra.errors import UserError
+from ...maps.roads import RoadMap, RoadType
 from ..network.routing import random_walk
-from ..sumo import libsumo
+from ..sumo_library import libsumo
 from .actors import Actors, Lamp, Shape, Snapshot
 from .demand import ROUTE_M, Demand
 from .events import EGO, STEP_S, DriverStates, Events

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadMap
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadMap
 from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
 from .demand import Demand
 from .events import STEP_S
