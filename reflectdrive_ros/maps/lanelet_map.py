@@ -19,10 +19,10 @@ from ..core import geometry
 from ..core.domain import Array
 from ..core.lanes import Lane, LaneSegments
 from ..core.messages import BadMessage, require_frame
-from ..ros.convert import ROUTE_POINTS_MAX
 from .elevation import MapElevation
 from .lanelet_elements import Lanelet, MapElements
 
+ROUTE_POINTS_MAX = 2000  # longer routes are thinned
 LANE_STEP_M = 2.0  # of points along a lane
 ELEVATION_STEP_M = 1.0  # likewise, of those that have elevation
 ROUNDING_M = (

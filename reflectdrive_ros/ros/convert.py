@@ -17,6 +17,7 @@ from ..core import geometry, kinematics
 from ..core.domain import AgentKind, Agents, Array, DrivableGrid, EgoState
 from ..core.messages import BadMessage, require_frame
 from ..maps.elevation import VehiclePlane
+from ..maps.lanelet_map import ROUTE_POINTS_MAX
 from ..scoring.drivable import REACH_M
 from . import rotations
 
@@ -94,7 +95,6 @@ def acceleration(message: Any) -> float:
     return value
 
 
-ROUTE_POINTS_MAX = 2000  # longer routes are thinned
 OBJECTS_MAX = 500  # the nearest are kept: the checks take longer with more
 OBJECT_EXTENT_MAX_M = 40.0  # a longer box is a fault of perception
 
