@@ -198,13 +198,13 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values))
     if unknown or missing:
         raise ValueError(f"{kind.__name__} has unknown {unknown} and missing {missing} entries")
-    given = {
+    arguments = {
         name: _dataclass_of(hints[name], value)
         if dataclasses.is_dataclass(hints[name])
         else _value_of(hints[name], value)
         for name, value in values.items()
     }
-    return kind(**given)
+    return kind(**arguments)
 
 
 def _value_of(kind: Any, value: Any) -> Any:
