@@ -80,7 +80,7 @@ def test_a_replay_does_not_differ_from_itself():
     values = errors_of_a_drive(3000, np.random.default_rng(1))
     for clusters in (np.arange(3000) // 100, np.arange(3000) // 300):
         same = compared(values, values, clusters)
-        assert (same.difference, same.interval, same.p, same.shown) == (0.0, (0.0, 0.0), 1.0, False)
+        assert (same.difference, same.interval, same.p, same.is_significant) == (0.0, (0.0, 0.0), 1.0, False)
 
 
 def test_a_shift_of_known_size_is_found_and_its_interval_holds_it():
@@ -88,7 +88,7 @@ def test_a_shift_of_known_size_is_found_and_its_interval_holds_it():
     a = 2.0 + errors_of_a_drive(6000, generator)
     b = a + 0.3 + 0.4 * errors_of_a_drive(6000, generator)
     found = compared(a, b, np.arange(6000) // 100)
-    assert found.shown
+    assert found.is_significant
     assert found.p < 0.001
     assert found.interval[0] < 0.3 < found.interval[1]
     assert found.interval[1] - found.interval[0] < 0.2
@@ -119,7 +119,7 @@ def test_correlated_plans_do_not_make_it_falsely_sure(bags, seconds, at_most):
         found = compared(np.zeros(len(b)), b, joined, seed=trial)
         claims["interval"] += not found.interval[0] <= 0 <= found.interval[1]
         claims["flips"] += found.p < 0.05
-        claims["shown"] += found.shown
+        claims["shown"] += found.is_significant
         claims["plans"] += abs(b.mean()) > 1.96 * b.std() / np.sqrt(len(b))
     shares = {name: count / trials for name, count in claims.items()}
     assert 0.02 <= shares["flips"] <= at_most
@@ -132,7 +132,7 @@ def test_two_clusters_show_nothing_however_clear_they_look():
     a = np.zeros(300)
     found = compared(a, a + 5.0, np.arange(300) // 150)
     assert found.interval is None
-    assert not found.shown
+    assert not found.is_significant
     assert found.p is None
 
 

@@ -98,7 +98,7 @@ HASWELL = "fpu sse2 ssse3 fma movbe avx f16c bmi1 avx2 bmi2 erms"
 def test_a_processor_that_the_kernels_do_not_run_on_is_told(machine, cpuinfo, state, text):
     finding = system_checks.processor(machine, cpuinfo)
     assert (finding.state, finding.required) == (state, True)
-    assert text in finding.found
+    assert text in finding.detail
     assert finding.todo or state is State.OK
 
 
@@ -122,7 +122,7 @@ def test_numbers_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, 
 def test_the_configured_planner_is_checked(settings, state, said):
     found = system_checks.planner(override_dotted(Config(), settings))
     assert (found.state, found.required) == (state, True)
-    assert said in found.found
+    assert said in found.detail
     assert found.todo or state is State.OK
 
 
@@ -130,7 +130,7 @@ def test_a_backend_that_is_not_installed_is_said(monkeypatch):
     monkeypatch.setattr(system_checks.importlib.util, "find_spec", lambda name: None)
     found = system_checks.planner(Config())
     assert found.state is State.MISSING
-    assert "needs onnxruntime" in found.found
+    assert "needs onnxruntime" in found.detail
     assert "pip install onnxruntime" in found.todo
 
 
@@ -164,7 +164,7 @@ def test_a_small_shared_memory_is_a_warning_with_the_cure(monkeypatch, tmp_path)
     monkeypatch.setattr(system_checks.os, "statvfs", lambda folder: Docker)
     found = system_checks.shared_memory(tmp_path)
     assert found.state is State.WARN
-    assert "64 of 64 MB free" in found.found
+    assert "64 of 64 MB free" in found.detail
     assert "--shm-size=256m" in found.todo
 
 
@@ -184,14 +184,14 @@ def test_no_shared_memory_at_all(tmp_path):
 def test_the_shipped_profile_is_a_good_one(variable):
     found = system_checks.dds_profile({variable: str(ROOT / "config/fastdds.xml")})
     assert found.state is State.OK
-    assert "64 MB" in found.found
+    assert "64 MB" in found.detail
 
 
 def test_a_profile_of_fast_dds_is_not_asked_of_cyclone_dds():
     cyclone = {"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"}
     found = system_checks.dds_profile(cyclone)
     assert found.state is State.WARN
-    assert "FASTRTPS" not in found.found + found.todo
+    assert "FASTRTPS" not in found.detail + found.todo
     assert f"export CYCLONEDDS_URI=file://{ROOT / 'config/cyclonedds.xml'}" in found.todo
     assert system_checks.dds_profile({**cyclone, "CYCLONEDDS_URI": "file:///etc/cyclone.xml"}).state is State.OK
     assert system_checks.dds_profile({"RMW_IMPLEMENTATION": "rmw_zenoh_cpp"}).state is State.OK
@@ -201,7 +201,7 @@ def test_a_profile_of_fast_dds_is_not_asked_of_cyclone_dds():
 def test_without_a_profile_the_command_that_sets_it_is_given(environment):
     found = system_checks.dds_profile(environment)
     assert found.state is State.WARN
-    assert "loses images silently" in found.found
+    assert "loses images silently" in found.detail
     assert f"export FASTRTPS_DEFAULT_PROFILES_FILE={ROOT / 'config/fastdds.xml'}" in found.todo
 
 
@@ -221,7 +221,7 @@ def test_a_profile_that_does_not_help_is_a_warning(tmp_path, content, said):
         file.write_text(content)
     found = system_checks.dds_profile({"FASTRTPS_DEFAULT_PROFILES_FILE": str(file)})
     assert found.state is State.WARN
-    assert said in found.found
+    assert said in found.detail
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_discovery(environment, state):
 
 
 def test_humbles_variable_for_this_machine_only_is_read():
-    assert "range LOCALHOST" in system_checks.discovery({"ROS_LOCALHOST_ONLY": "1"}).found
+    assert "range LOCALHOST" in system_checks.discovery({"ROS_LOCALHOST_ONLY": "1"}).detail
 
 
 @pytest.mark.parametrize(("content", "state"), [("212992\n", State.WARN), ("4194304\n", State.OK), ("?", State.OK)])
@@ -251,10 +251,10 @@ def test_receive_buffer(tmp_path, content, state):
 def test_ros_wants_a_place_for_its_logs(tmp_path):
     logs, here = system_checks.writable({})
     assert logs.state is State.MISSING
-    assert "neither HOME nor ROS_LOG_DIR" in logs.found
+    assert "neither HOME nor ROS_LOG_DIR" in logs.detail
     logs, here = system_checks.writable({"HOME": str(tmp_path)})
     assert (logs.state, here.state) == (State.OK, State.OK)
-    assert logs.found.endswith(".ros/log")
+    assert logs.detail.endswith(".ros/log")
     (tmp_path / "file").write_text("")
     logs, _ = system_checks.writable({"ROS_LOG_DIR": str(tmp_path / "file" / "log")})
     assert logs.state is State.MISSING
@@ -286,7 +286,7 @@ def test_nvidia_is_what_its_tool_says(monkeypatch, tmp_path, script, state, said
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     found = system_checks.nvidia()
     assert found.state is state
-    assert said in found.found
+    assert said in found.detail
 
 
 @pytest.mark.skipif(not HAS_ROS, reason="no rclpy here")
@@ -311,7 +311,7 @@ def test_two_processes_that_do_not_hear_each_other_stop_the_planner(monkeypatch)
     speaker = process("print('speaking rmw_fastrtps_cpp', flush=True); input()")
     middleware, talking = system_checks.check_loopback(speaker, "/nobody", {})
     assert (middleware.state, talking.state, talking.required) == (State.OK, State.MISSING, True)
-    assert "no message between two processes within 1 s" in talking.found
+    assert "no message between two processes within 1 s" in talking.detail
     assert speaker.poll() is not None  # nothing is left running
 
 
@@ -327,7 +327,7 @@ def test_a_middleware_that_is_not_installed_is_missing(monkeypatch):
 
 def test_a_process_that_ends_without_a_word_is_said():
     (middleware,) = system_checks.check_loopback(process("raise SystemExit(7)"), "/nobody", {})
-    assert middleware.found == "a process with a node ended with exit code 7"
+    assert middleware.detail == "a process with a node ended with exit code 7"
 
 
 def test_another_middleware_is_a_warning_for_the_sake_of_the_images():

@@ -85,5 +85,5 @@ def test_evenly_is_every_nth(most):
     kept = DecimatingBuffer(most)
     for number in range(1000):
         kept.add(number)
-        assert kept.kept == list(range(0, number + 1, kept.stride))
-        assert (number < most and len(kept.kept) == number + 1) or most // 2 <= len(kept.kept) <= most
+        assert kept.items == list(range(0, number + 1, kept.stride))
+        assert (number < most and len(kept.items) == number + 1) or most // 2 <= len(kept.items) <= most

@@ -24,7 +24,7 @@ from reflectdrive_ros.maps.lanelet_elements import MapElements
 from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.maps.vector_map import VectorMap, read_elements
 from reflectdrive_ros.replay import engine, recorded_world
-from reflectdrive_ros.replay.bag_topics import known_sources
+from reflectdrive_ros.replay.bag_topics import scoring_sources
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
@@ -280,7 +280,7 @@ def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path
 
 def test_plans_are_scored_against_the_bags_map_whatever_the_planner_asked_for(bag):
     with BagReader(bag) as reader:
-        part = recorded_world.BagSlice(reader, known_sources(reader))
+        part = recorded_world.BagSlice(reader, scoring_sources(reader))
         known = recorded_world.find_map(part, small())
     assert known.lanelets.keys() == load_map(settings()).lanelets.keys()
 

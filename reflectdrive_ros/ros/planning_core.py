@@ -101,10 +101,10 @@ class PlanningCore:
     def stop(self, now_ns: int, reason: str) -> tuple[StepReport, RoadSurface] | None:
         """The watchdog's stop plan from the newest odometry; None without usable odometry. Callable during a step."""
         self._interrupted = reason
-        found = self.inputs.ego(now_ns)
-        if found.ego is None or found.surface is None:
+        snapshot = self.inputs.ego(now_ns)
+        if snapshot.ego is None or snapshot.surface is None:
             return None
-        return self._engine.stop(found.ego, found.agents, reason), found.surface
+        return self._engine.stop(snapshot.ego, snapshot.agents, reason), snapshot.surface
 
     def set_overdue(self, reason: str) -> None:
         """Report in the diagnostics that a plan is overdue, until the next step."""

@@ -40,7 +40,7 @@ RECOVERY_LIMIT_S = 15.0  # afterwards it counts as not recovered
 
 def run(case: Case, folder: Path) -> Outcome:
     """One case against a node of its own."""
-    with driving(folder, settings_of(case, folder), case.node, case.sim_time, case.apart) as drive:
+    with driving(folder, settings_of(case, folder), case.node, case.sim_time, case.own_processes) as drive:
         time.sleep(SETTLE_S)
         case.before(drive)
         first = drive.process
@@ -111,7 +111,7 @@ drove at 5 m/s with three cameras.
 - A restarted sensor is back when the middleware has connected it. A killed node cannot answer: control's
   timeout must.
 
-{met} of {of} cases meet the requirements. {apart}Machine: {device}; commit {commit}; {date}.
+{met} of {of} cases meet the requirements. {remeasured}Machine: {device}; commit {commit}; {date}.
 """
 
 
@@ -120,7 +120,7 @@ def page(content: dict) -> str:
     apart = [row["measured"] for row in content["cases"].values() if "measured" in row]
     how = "".join(f", {each}" for each in sorted({row.get("conditions", "") for row in apart} - {""}))
     said = f"{len(apart)} of them were measured apart (`measured` in the file){how}. " if apart else ""
-    text = HEAD.format(silence=required["silence_ms"], recovery=required["recovery_ms"], apart=said, **content)
+    text = HEAD.format(silence=required["silence_ms"], recovery=required["recovery_ms"], remeasured=said, **content)
     lines = [
         text,
         "| fault | silence ms | detection ms | recovery ms | met | diagnostics |",

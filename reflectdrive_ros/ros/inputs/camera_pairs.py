@@ -27,9 +27,9 @@ class CameraPairs(MessageStore):
         return self._rig.needs(name) and not (self._rig.optional and channel.problem(now_ns))
 
     def _match(self, channel: Channel, stamp_ns: int) -> tuple[int, Any] | None:
-        found = channel.nearest(stamp_ns)
+        nearest = channel.nearest(stamp_ns)
         tolerance_ns = self._config.cameras.match_tolerance_s * 1e9
-        return found if found is not None and abs(found[0] - stamp_ns) <= tolerance_ns else None
+        return nearest if nearest is not None and abs(nearest[0] - stamp_ns) <= tolerance_ns else None
 
     def _cameras(
         self, image_ns: int | None, images: dict[str, Any], now_ns: int, problems: list[str]
@@ -76,7 +76,7 @@ class CameraPairs(MessageStore):
         for stamp_ns in sorted(ready.keys() | skipped.keys(), key=lambda each: (abs(each - target_ns), each)):
             if stamp_ns in skipped:
                 cache.skipped.remove(skipped[stamp_ns])
-                frames = self._frames_of(skipped[stamp_ns].found, stamp_ns, [])
+                frames = self._frames_of(skipped[stamp_ns].images, stamp_ns, [])
                 if frames is None:
                     continue
                 ready[stamp_ns] = frames
@@ -96,40 +96,42 @@ class CameraPairs(MessageStore):
     def _calibrate(self, images: dict[str, Any]) -> None:
         if self._rig is None:
             return
-        infos = {name: found[1] for name, channel in self._infos.items() if (found := channel.newest())}
-        frame_ids = {name: found[1].header.frame_id for name, found in images.items() if found}
+        infos = {name: entry[1] for name, channel in self._infos.items() if (entry := channel.newest())}
+        frame_ids = {name: entry[1].header.frame_id for name, entry in images.items() if entry}
         if self._rig.calibrate(infos, frame_ids, self._transforms):  # what is cached has another calibration
             self._cache.frames.clear()
             self._cache.skipped.clear()
 
     def _instant(self, image_ns: int | None, images: dict[str, Any], now_ns: int) -> dict[str, tuple[int, Any] | str]:
         """By camera: stamp and message, or why there is none."""
-        found: dict[str, tuple[int, Any] | str] = {}
+        entries: dict[str, tuple[int, Any] | str] = {}
         for name, channel in self._images.items():
             item = images.get(name)
             if item is None and not channel.problem(now_ns) and image_ns is not None:
                 near = channel.nearest(image_ns)
-                apart = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
+                offset_s = abs(near[0] - image_ns) * 1e-9 if near else float("inf")
                 allowed = self._config.cameras.match_tolerance_s
-                found[name] = f"image {name}: nearest is {apart:.2f} s from the anchor's image, allowed {allowed:.2f} s"
+                entries[name] = (
+                    f"image {name}: nearest is {offset_s:.2f} s from the anchor's image, allowed {allowed:.2f} s"
+                )
                 continue
             try:
-                found[name] = channel.usable(item, now_ns)
+                entries[name] = channel.usable(item, now_ns)
             except BadMessage as fault:
-                found[name] = str(fault)
-        return found
+                entries[name] = str(fault)
+        return entries
 
     def _frames_of(
         self, instant: Mapping[str, tuple[int, Any] | str], image_ns: int | None, faults: list[str]
     ) -> tuple[CameraFrame, ...] | None:
         """The frames of an instant; None, with sentences in `faults`, where there are none."""
         results: dict[str, CameraFrame | str] = {}
-        for name, found in instant.items():
+        for name, entry in instant.items():
             try:
                 results[name] = (
-                    found
-                    if isinstance(found, str)
-                    else self._images[name].convert_usable(found, partial(self._frame, name))
+                    entry
+                    if isinstance(entry, str)
+                    else self._images[name].convert_usable(entry, partial(self._frame, name))
                 )
             except BadMessage as fault:
                 results[name] = str(fault)
@@ -147,11 +149,11 @@ class CameraPairs(MessageStore):
         if self._rig is not None:
             self._rig.check(name)
         width, height = self._decoded_size(name)
-        begun, decoding = self._decoding.get(name, (None, None))
-        known = decoding.result() if decoding is not None and begun is message else None
-        if known is None or known[0].shape[1::-1] != (width, height):  # decoded before the size was known
-            known = image_decoding.pixels(message, name, width, height)
-        pixels, (scale_x, scale_y) = known
+        decoding_message, decoding = self._decoding.get(name, (None, None))
+        decoded = decoding.result() if decoding is not None and decoding_message is message else None
+        if decoded is None or decoded[0].shape[1::-1] != (width, height):  # decoded before the size was known
+            decoded = image_decoding.pixels(message, name, width, height)
+        pixels, (scale_x, scale_y) = decoded
         if self._rig is not None:
             self._rig.check_size(name, info[1], (width / scale_x, height / scale_y))
         matrix = convert.intrinsics(info[1], name)

@@ -105,10 +105,10 @@ class Inputs(CameraPairs):
 
     # --- what to plan from -------------------------------------------------------------------------------------------
 
-    def snapshot(self, now_ns: int, *, wanted: bool = True) -> Snapshot:
+    def snapshot(self, now_ns: int, *, with_observation: bool = True) -> Snapshot:
         """Convert the newest messages to an observation, or report why there is none.
 
-        Not `wanted`: there is none, and images are not decoded, but later snapshots are as if it had been.
+        Without `with_observation` there is none, and no image is decoded; later snapshots are as if they had been.
         """
         with self._lock:
             anchor = self._images[self._config.cameras.anchor].newest()
@@ -138,7 +138,7 @@ class Inputs(CameraPairs):
             ahead = self._route_ahead(limited, ego, problems)
         command = Command.FOLLOW if ahead is None else command_along(ahead.poses)
         image_ns = None if anchor is None else anchor[0]
-        if wanted:  # last: images are decoded in the background meanwhile
+        if with_observation:  # last: images are decoded in the background meanwhile
             cameras = self._cameras(image_ns, images, now_ns, problems)
         else:
             cameras = self._skip_cameras(image_ns, images, now_ns)
@@ -147,7 +147,7 @@ class Inputs(CameraPairs):
             was_off = bool(self._cache.off_map) and not control.by_driver
             self._cache.off_map = off_map_reason(self._newest_lanelets(), ego, self._config.vehicle, was_off)
         problems += filter(None, [unsteady, self._cache.off_map])
-        if ego is None or ahead is None or cameras is None or unsteady or self._cache.off_map or not wanted:
+        if ego is None or ahead is None or cameras is None or unsteady or self._cache.off_map or not with_observation:
             others = concat_agents(agents, obstacles)
             return Snapshot(None, ego, others, tuple(problems), image_ns, surface, control, tracked)
         observation = Observation(
@@ -203,17 +203,17 @@ class Inputs(CameraPairs):
             return None, None
         surface = RoadSurface(plane, self._newest_elevation())
         try:
-            found = self._acceleration.convert(acceleration, now_ns, convert.acceleration)
+            acceleration_mps2 = self._acceleration.convert(acceleration, now_ns, convert.acceleration)
         except BadMessage:
             return ego, surface  # acceleration 0; the channel's status reports the fault
-        return replace(ego, acceleration_mps2=found), surface
+        return replace(ego, acceleration_mps2=acceleration_mps2), surface
 
     def _tracked(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> convert.MapAgents | None:
         """Agents in the map; None (unknown, not an empty road) if objects are missing, stale or malformed."""
         limits, frame = self._config.inputs, self._config.output.map_frame
         here = ego.map_from_ego[:2]
         try:
-            found = self._objects.convert(
+            map_agents = self._objects.convert(
                 objects,
                 now_ns,
                 lambda message: convert.map_agents(
@@ -222,8 +222,8 @@ class Inputs(CameraPairs):
             )
         except BadMessage:
             return None
-        self.ignored["objects"] = found.ignored
-        return found
+        self.ignored["objects"] = map_agents.ignored
+        return map_agents
 
     def _with_motion(self, tracked: convert.MapAgents, agents: Agents) -> Agents:
         """Agents in the ego frame with accelerations and yaw rates, which are those at the stamp of the message: later
@@ -247,8 +247,8 @@ class Inputs(CameraPairs):
         """Lights and stop lines of an observation whose route (L, 3) is in the ego frame; where the planner reads them
         also lanes and history."""
         states = self._light_states(ego)
-        found = {} if states is None else self._lights_ahead(ego, states, route)
-        return found | (self._vectors(ego, tracked, agents, route, states or {}) if self._with_vectors else {})
+        fields = {} if states is None else self._lights_ahead(ego, states, route)
+        return fields | (self._vectors(ego, tracked, agents, route, states or {}) if self._with_vectors else {})
 
     def _light_states(self, ego: EgoState) -> dict[int, LightState] | None:
         """State by id of the lanelets that have a light; None without a map, and before the first message."""
@@ -283,18 +283,18 @@ class Inputs(CameraPairs):
     ) -> dict[str, Any]:
         """Lanes, with the LightState by lanelet id, and history of an observation whose route (L, 3) is in the ego
         frame."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if tracked is not None and agents is not None:
-            found["history"] = self._history.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, agents)
+            fields["history"] = self._history.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, agents)
         segments = self._newest_lane_segments()
         if segments is not None:
-            found["lanes"] = segments.near(ego.map_from_ego, states)
+            fields["lanes"] = segments.near(ego.map_from_ego, states)
             on_route = self._lanelets_of_route()
             if on_route is not None:
-                found["route_lanes"] = segments.along(route, on_route, ego.map_from_ego, states)
+                fields["route_lanes"] = segments.along(route, on_route, ego.map_from_ego, states)
             else:
-                found["route_lanes"] = segments.along_line(route, ego.map_from_ego, states)
-        return found
+                fields["route_lanes"] = segments.along_line(route, ego.map_from_ego, states)
+        return fields
 
     def _newest_lane_segments(self) -> LaneSegments | None:
         """Those of the map file, or of the newest map of the topic once it is read; None until then."""
@@ -332,12 +332,12 @@ class Inputs(CameraPairs):
         if self._config.inputs.obstacles_type == "none":
             return None
         try:
-            found = self._obstacles.convert(cloud, now_ns, boxes)
+            obstacles = self._obstacles.convert(cloud, now_ns, boxes)
         except BadMessage:
             return None
         assert cloud is not None
-        self._cache.boxes, self.ignored["obstacles"] = (cloud[1], found), found.ignored
-        return clouds.boxes_to_ego_frame(found, ego)
+        self._cache.boxes, self.ignored["obstacles"] = (cloud[1], obstacles), obstacles.ignored
+        return clouds.boxes_to_ego_frame(obstacles, ego)
 
     def _drivable_space(
         self, grid: tuple[int, Any] | None, ego: EgoState, route: MapRoute | None, now_ns: int
@@ -349,9 +349,9 @@ class Inputs(CameraPairs):
                 if self._map_drivable is None or self._map_drivable.lanelets is not lanelets:
                     self._map_drivable = MapDrivableArea(lanelets, self._config.vehicle, self._map_executor)
                 of_map = route if self._config.inputs.route_type == "lanelet" else None
-                found = self._map_drivable.around(ego, None if of_map is None else of_map.poses)
+                area = self._map_drivable.around(ego, None if of_map is None else of_map.poses)
                 self._cache.map_fault = ""
-                return found
+                return area
             if self._config.inputs.drivable_type == "none":
                 return None
             return convert.grid_to_ego_frame(
@@ -365,8 +365,8 @@ class Inputs(CameraPairs):
         limits = self._config.inputs
         if self._cache.grid is None or self._cache.grid[0] is not message:
             frame = self._config.output.map_frame
-            made = convert.map_grid(message, frame, ego, limits.grid_free_below, limits.grid_resolution_max_m)
-            self._cache.grid = message, made
+            map_grid = convert.map_grid(message, frame, ego, limits.grid_free_below, limits.grid_resolution_max_m)
+            self._cache.grid = message, map_grid
         return self._cache.grid[1]
 
     def _newest_map(self) -> LaneletMap:
@@ -393,13 +393,13 @@ class Inputs(CameraPairs):
             or cached[1] is not lanelets
         ):
             try:
-                made = self._route.convert(route, 0, partial(self._convert_route, lanelets))
+                map_route = self._route.convert(route, 0, partial(self._convert_route, lanelets))
             except BadMessage as fault:
                 problems.append(str(fault))
                 return None
             assert route is not None
-            self._cache.route, self._cache.route_position_m = (route[1], lanelets, made), None
-            return made
+            self._cache.route, self._cache.route_position_m = (route[1], lanelets, map_route), None
+            return map_route
         return cached[2]
 
     def _convert_route(self, lanelets: LaneletMap | None, message: Any) -> MapRoute:

@@ -25,7 +25,7 @@ from .. import cdr, convert, image_decoding, topics
 from .. import obstacles as clouds
 from .camera_rig import RigInput
 from .channel import Channel, InputStatus
-from .control import VehicleControl, is_autonomous, shown_signal
+from .control import VehicleControl, is_autonomous, reported_signal
 from .lights import LightMemory, states_by_group
 from .route import MapRoute
 
@@ -46,7 +46,7 @@ UNFRAMED_KINDS = ("lights", "max_velocity", "operation_mode", "turn_indicators_s
 CONVERTED_KINDS = {  # messages that are stored as what they say
     "max_velocity": convert.max_velocity_mps,
     "operation_mode": is_autonomous,
-    "turn_indicators_status": shown_signal,
+    "turn_indicators_status": reported_signal,
 }
 JUMP_M = 2.0  # odometry has jumped if it moves by more than its speed explains plus this distance
 JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # after so many jumps within this time localisation is not used
@@ -57,7 +57,7 @@ class Instant:
     """The cameras' messages of one instant."""
 
     stamp_ns: int
-    found: Mapping[str, tuple[int, Any] | str]  # camera -> stamp and message, or why there is none
+    images: Mapping[str, tuple[int, Any] | str]  # camera -> stamp and message, or why there is none
 
 
 @dataclass
@@ -160,9 +160,9 @@ class MessageStore:
         moving = [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, *cloud, *lights]
         # these are not reported while they are silent: many cars have none
         optional = (self._max_velocity, self._operation_mode, self._turn_indicators)
-        shown = [*moving, *lanelets, self._route, *(channel for channel in optional if channel.received)]
+        listed = [*moving, *lanelets, self._route, *(channel for channel in optional if channel.received)]
         silent = [*self._infos.values(), self._tf_static, self._instruction_channel]
-        return shown + [channel for channel in silent if channel.refused and channel not in shown]
+        return listed + [channel for channel in silent if channel.refused and channel not in listed]
 
     def _channel_statuses(self, now_ns: int) -> list[InputStatus]:
         """One for each channel; the caller holds the lock."""
