@@ -409,22 +409,22 @@ def test_formats_other_than_jpeg_and_png_are_refused_in_one_sentence(kind):
     """Whether or not this OpenCV decodes them: what their headers promise is not checked."""
     try:
         pixels = image().astype(np.float32) if kind in (".hdr", ".pfm") else image()
-        done, made = cv2.imencode(kind, pixels)
+        done, encoded = cv2.imencode(kind, pixels)
     except cv2.error:
         done = False
     if not done:
         pytest.skip(f"this OpenCV writes no {kind}")
     with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
-        image_decoding.check_image_size(compressed(made.tobytes()), "front", 16.0)
+        image_decoding.check_image_size(compressed(encoded.tobytes()), "front", 16.0)
     with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
-        image_decoding.pixels(compressed(made.tobytes()), "front", 64, 36)
+        image_decoding.pixels(compressed(encoded.tobytes()), "front", 64, 36)
 
 
 def test_a_jpeg_of_many_scans_is_refused():
     """Each scan is a pass over the whole image: a few bytes more, a whole image's work."""
-    done, made = cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
+    done, encoded = cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
     assert done
-    data = made.tobytes()
+    data = encoded.tobytes()
     image_decoding.check_image_size(compressed(data), "front", 16.0)
     starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
     assert 2 <= len(starts) <= 12
