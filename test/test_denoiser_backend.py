@@ -18,8 +18,7 @@ from tiny_denoiser import SPEC, tiny_denoiser
 from tiny_graphs import as_set, rewrite, unknown_to_tensorrt
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.bench import denoiser as bench
-from reflectdrive_ros.bench.parity import read_scenes
+from reflectdrive_ros.bench.parity import compare_samples, read_scenes
 from reflectdrive_ros.bench.roofline import denoiser_costs
 from reflectdrive_ros.core.config import ConfigError, ModelConfig
 from reflectdrive_ros.core.recipe_config import DecodingConfig
@@ -290,28 +289,14 @@ def test_futures_of_another_shape_are_refused(card):
 # --- benches ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_bench_times_each_part_at_both_batches(net, eager, monkeypatch):
-    monkeypatch.setattr(bench, "measure_peaks", lambda *_: (1e10, 1e10))
-    numbers = bench.figures(eager, net, "cpu", 1, 2, Console(quiet=True))
-    for part in bench.PARTS:
-        for batch in ("1", "2"):
-            assert 0 < numbers[f"{part}_ms_p50"][batch] <= numbers[f"{part}_ms_p99"][batch]
-            assert numbers[f"eager_{part}_ms_p50"][batch] > 0
-        assert 0 < numbers[f"roofline_{part}_ms"]["1"] < numbers[f"roofline_{part}_ms"]["2"]
-    (table,) = bench.tables({**numbers, "config": "tiny", "backend_description": "torch", "steps": 2})
-    assert table.row_count == 6
-    monkeypatch.setattr(bench, "BATCHES", (1,))
-    assert bench.figures(eager, net, None, 1, 1, Console(quiet=True))["roofline_plan_ms"] is None
-
-
 def test_plans_of_equal_networks_are_equal_and_those_of_others_are_not(eager):
     other = TorchDenoiser(tiny_denoiser(1), capabilities=["guidance"])
     scenes = list(read_scenes(SCENES, 2, Console(quiet=True), images=False))
-    same, different = (bench.compare(eager, each, scenes) for each in (eager, other))
+    same, different = (compare_samples(eager, each, scenes) for each in (eager, other))
     assert (same["scenes"], same["difference_m_max"]) == (2, 0.0)
     assert different["difference_m_max"] >= different["ego_difference_m_max"] > 0.1
     with pytest.raises(SetError, match="no scene to compare on"):
-        bench.compare(eager, other, [])
+        compare_samples(eager, other, [])
 
 
 def test_the_counted_products_are_those_that_torch_counts(net, eager):

@@ -178,20 +178,6 @@ def test_the_pages_have_at_most_so_many_words():
     assert sum(words.values()) <= WORDS_MAX, f"{sum(words.values())}: {longest}"
 
 
-def test_the_help_of_repair_iterations_is_what_was_measured():
-    (entry,) = [entry for entry in settings(Config()) if entry.name == "repair.iterations"]
-    assert "1 to 5 score the same within noise, 10 0.5 less" in entry.doc
-    rows = numbers_of("repair")["rows"]
-    assert rows[f"iterations {entry.value}"]["difference"] == 0.0
-    for few in (1, 3, 5):
-        low, high = rows[f"iterations {few}"]["difference_95"]
-        assert low <= 0.01, few
-        assert high >= -0.01, few
-    ten = rows["iterations 10"]
-    assert f"{ten['difference']:.1f}" == "-0.5"
-    assert ten["difference_95"][1] < 0.0
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_towns_that_code_was_changed_by_are_called_towns_for_development(page):
     """CARLA's Town04 to Town06 are no judge: nobody has to find that out by the list of what was changed."""

@@ -28,7 +28,7 @@ WITHOUT = (
     ("library", "words", "extra"),
     [
         ("torch", ["train", "sft", "x.yaml"], "train"),
-        ("torch", ["bench", "ego-mlp"], "train"),
+        ("torch", ["bench", "step"], "train"),
         ("onnx_ir", ["export", "x", "--out", "y"], "export"),
     ],
 )
@@ -90,7 +90,7 @@ def test_advice_names_the_library_and_what_to_do(fault, advice):
 
 
 EVERY_COMMAND = [[name] for name in COMMANDS] + [["bench", name] for name in BENCHES]
-NEED_ROS = {"demo", "replay", "make-bag", "dataset", "bench node"}
+NEED_ROS = {"demo", "replay", "make-bag", "dataset", "bench node", "bench soak"}
 WITHOUT_ROS = """
 import sys
 class NoRos:

@@ -63,7 +63,6 @@ FORMER = {
     "reflectdrive_ros/cli/eval.py": {"oracle"},
     "reflectdrive_ros/cli/scenes.py": {"pictures"},
     "reflectdrive_ros/cli/train.py": {"begin-with", "eyes"},
-    "reflectdrive_ros/bench/ablations.py": {"eyes"},
     "reflectdrive_ros/data/codec.py": {"pictures"},  # key of a stored scene
     "reflectdrive_ros/data/cache.py": {"pictures"},  # file of a prepared set
     "reflectdrive_ros/sim/sampler.py": {"pictures"},  # key of a set's index

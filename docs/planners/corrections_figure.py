@@ -22,7 +22,6 @@ import numpy as np
 import shapely
 from rich.console import Console
 
-from reflectdrive_ros.bench.editing import UNCORRECTED
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import Array
@@ -37,6 +36,10 @@ from reflectdrive_ros.runtime.network import load_network
 from reflectdrive_ros.scoring import drivable
 
 FIGURES = {"reflectdrive2": ("corrections.svg", "AutoEdit"), "drivefine": ("refinements.svg", "refinement expert")}
+UNCORRECTED: dict[str, dict[str, Any]] = {  # settings of the planner's section without corrections
+    "reflectdrive2": {"edit_rounds": 0},
+    "drivefine": {"refine": False},
+}
 ALONE: dict[str, dict[str, Any]] = {"reflectdrive2": {}, "drivefine": {"candidates": 1}}  # settings of both plans
 PANELS = 3
 MOVED_M = 0.3  # a bin of the codebook

@@ -28,7 +28,7 @@ from ..core.config import Config, override_dotted
 from ..demo import world_bag
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..infra import arguments
-from ..infra.command import command, make_list, run_program
+from ..infra.command import command, make_list
 from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
 from ..infra.signals import defer_signals
@@ -125,8 +125,8 @@ class ProcessMonitor:
                 self.late += 1
                 self.late_steps[status.step_kind] += 1
             self.stops += status.source == status.SOURCE_STOP
-        for kept in answers.received.values():  # the drive is long: what has been counted is let go
-            kept.clear()
+        for messages in answers.received.values():  # the drive is long: what has been counted is let go
+            messages.clear()
         if time.perf_counter() >= self._due:
             self._due = time.perf_counter() + 1.0
             self.memory_mb.append(resident_mb(pid))
@@ -192,7 +192,3 @@ def table(numbers: dict[str, Any]) -> Table:
         rows[f"{name} p50 / p99 / max"] = f"{times} ms"
     rows["limits exceeded"] = ", ".join(name for name, met in numbers["limits_met"].items() if not met) or "none"
     return make_list(f"soak · {numbers['planner']} · {numbers['minutes']:g} min", rows)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_program(__doc__, add_arguments, run))

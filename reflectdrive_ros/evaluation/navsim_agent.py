@@ -61,8 +61,8 @@ class ReflectDriveAgent(AbstractAgent):  # type: ignore[misc]
             raise ConfigError(f"agent.planner is {planner}, expected one that reads images, such as reflectdrive2")
         config = override_dotted(Config(), {"planner": planner, **(settings or {})})
         if model is not None:
-            found = model_config(model, None)
-            config = override_dotted(config, {"model.file": found.file, "model.sha256": found.sha256})
+            model_settings = model_config(model, None)
+            config = override_dotted(config, {"model.file": model_settings.file, "model.sha256": model_settings.sha256})
         self._sampling, self._config = sampling, config
         self._network: Network | None = None
 
