@@ -35,10 +35,10 @@ def report(seconds, signal):
 def control(*messages, at_s=1.0):
     """What a snapshot at 1.0 s knows after these messages."""
     inputs = Inputs(small())
-    latched(inputs)
+    latched(inputs.store)
     for key, message in messages:
-        inputs.put(key, message, ns(at_s))
-    instant(inputs, at_s)
+        inputs.store.put(key, message, ns(at_s))
+    instant(inputs.store, at_s)
     return inputs.snapshot(ns(at_s)).control, {status.name: status for status in inputs.statuses(ns(at_s))}
 
 
@@ -64,9 +64,9 @@ def test_the_planner_drives_where_autoware_controls_the_car_in_the_mode_autonomo
 def test_the_mode_stays_valid_and_the_newest_counts():
     assert control(("operation_mode", mode(LOCAL)), ("operation_mode", mode(AUTONOMOUS)))[0].autonomous is True
     inputs = Inputs(small())
-    inputs.put("operation_mode", mode(LOCAL), ns(0.0))
-    latched(inputs)
-    instant(inputs, 1000.0)
+    inputs.store.put("operation_mode", mode(LOCAL), ns(0.0))
+    latched(inputs.store)
+    instant(inputs.store, 1000.0)
     assert inputs.snapshot(ns(1000.0)).control.by_driver
 
 

@@ -19,7 +19,7 @@ def levels(inputs, seconds):
 
 def test_a_complete_instant_becomes_an_observation():
     inputs = ready()
-    instant(inputs, 1.0)
+    instant(inputs.store, 1.0)
     assert inputs.due(ns(1.0))
     scene = inputs.snapshot(ns(1.0)).observation
     assert scene.stamp_ns == ns(1.0)
@@ -34,7 +34,7 @@ def test_a_complete_instant_becomes_an_observation():
 def test_two_instants_half_a_second_apart_form_the_pair_oldest_first():
     inputs = ready()
     for k in range(10, 17):
-        instant(inputs, 0.1 * k)
+        instant(inputs.store, 0.1 * k)
         inputs.due(ns(0.1 * k))
         scene = inputs.snapshot(ns(0.1 * k)).observation
     stamps = [frame.stamp_ns for frame in scene.cameras]
@@ -43,15 +43,15 @@ def test_two_instants_half_a_second_apart_form_the_pair_oldest_first():
 
 def test_nothing_is_due_before_the_companions_of_a_image_have_come():
     inputs = ready()
-    instant(inputs, 1.0, cameras=("front_left", "front"))
+    instant(inputs.store, 1.0, cameras=("front_left", "front"))
     assert not inputs.due(ns(1.01))
-    inputs.put("image:front_right", jpeg(1.02, "front_right", 1), ns(1.02))
+    inputs.store.put("image:front_right", jpeg(1.02, "front_right", 1), ns(1.02))
     assert inputs.due(ns(1.02))
 
 
 def test_companions_that_never_come_are_not_waited_for_long():
     inputs = ready()
-    instant(inputs, 1.0, cameras=("front_left", "front"))
+    instant(inputs.store, 1.0, cameras=("front_left", "front"))
     assert inputs.due(ns(1.13))
     snapshot = inputs.snapshot(ns(1.13))
     assert snapshot.observation is None
@@ -65,9 +65,9 @@ def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
     due = []
     for k in range(12):
         seconds = 1.0 + 0.05 * k
-        inputs.put("odometry", odometry(seconds), ns(seconds))
+        inputs.store.put("odometry", odometry(seconds), ns(seconds))
         for camera in ("front_left", "front"):
-            inputs.put(f"image:{camera}", jpeg(seconds, camera, k), ns(seconds))
+            inputs.store.put(f"image:{camera}", jpeg(seconds, camera, k), ns(seconds))
         due.append(inputs.due(ns(seconds)))
         if due[-1]:
             inputs.snapshot(ns(seconds))
@@ -80,8 +80,8 @@ def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
 )
 def test_a_camera_out_of_step_is_named(late, word):
     inputs = ready()
-    inputs.put("image:front_right", jpeg(1.0 - late, "front_right"), ns(1.0))
-    instant(inputs, 1.0, cameras=("front_left", "front"))
+    inputs.store.put("image:front_right", jpeg(1.0 - late, "front_right"), ns(1.0))
+    instant(inputs.store, 1.0, cameras=("front_left", "front"))
     snapshot = inputs.snapshot(ns(1.0))
     assert snapshot.observation is None
     assert any(word in problem for problem in snapshot.problems)
@@ -89,9 +89,9 @@ def test_a_camera_out_of_step_is_named(late, word):
 
 def test_a_blind_planner_needs_no_cameras():
     inputs = Inputs(small(cameras__required=False))
-    inputs.put("route", route(), 0)
+    inputs.store.put("route", route(), 0)
     for k in range(4):
-        instant(inputs, 1.0 + 0.05 * k, cameras=())
+        instant(inputs.store, 1.0 + 0.05 * k, cameras=())
         due = inputs.due(ns(1.0 + 0.05 * k))
         assert due is (k % 2 == 0)
         if due:
@@ -104,11 +104,11 @@ def test_a_blind_planner_needs_no_cameras():
 )
 def test_every_input_has_an_age_gate(key, age, level):
     inputs = ready()
-    instant(inputs, 1.0)
+    instant(inputs.store, 1.0)
     for camera in CAMERAS:
-        inputs.put(f"image:{camera}", jpeg(1.0 + age, camera, 3), ns(1.0 + age))
+        inputs.store.put(f"image:{camera}", jpeg(1.0 + age, camera, 3), ns(1.0 + age))
     if key != "odometry":
-        inputs.put("odometry", odometry(1.0 + age), ns(1.0 + age))
+        inputs.store.put("odometry", odometry(1.0 + age), ns(1.0 + age))
     snapshot = inputs.snapshot(ns(1.0 + age))
     assert levels(inputs, 1.0 + age)[key] is level
     if key == "odometry":
@@ -123,8 +123,8 @@ def test_every_input_has_an_age_gate(key, age, level):
 
 def test_stale_images_do_not_plan():
     inputs = ready()
-    instant(inputs, 1.0)
-    inputs.put("odometry", odometry(1.5), ns(1.5))
+    instant(inputs.store, 1.0)
+    inputs.store.put("odometry", odometry(1.5), ns(1.5))
     snapshot = inputs.snapshot(ns(1.5))
     assert snapshot.observation is None
     assert any("image front: newest is 0.50 s old" in problem for problem in snapshot.problems)
@@ -132,7 +132,7 @@ def test_stale_images_do_not_plan():
 
 def test_a_clock_that_runs_ahead_is_named():
     inputs = ready()
-    instant(inputs, 5.0)
+    instant(inputs.store, 5.0)
     snapshot = inputs.snapshot(ns(2.0))
     assert snapshot.observation is None
     assert any("3.00 s in the future: synchronise the clocks" in problem for problem in snapshot.problems)
@@ -152,7 +152,7 @@ def test_simulated_time_without_a_clock_is_named():
 
 def test_what_stays_valid_until_it_changes_has_neither_age_nor_rate():
     inputs = ready()
-    instant(inputs, 1.0)
+    instant(inputs.store, 1.0)
     values = {status.name: status.values for status in inputs.statuses(ns(1.0))}
     assert float(values["odometry"]["age_s"]) == pytest.approx(0.0, abs=0.1)
     for name in ("camera_info front", "tf_static", "route"):
@@ -162,21 +162,21 @@ def test_what_stays_valid_until_it_changes_has_neither_age_nor_rate():
 
 def test_bad_odometry_is_a_sentence_and_good_odometry_heals_it():
     inputs = ready()
-    instant(inputs, 1.0)
-    inputs.put("odometry", odometry(1.05, x=float("nan")), ns(1.05))
+    instant(inputs.store, 1.0)
+    inputs.store.put("odometry", odometry(1.05, x=float("nan")), ns(1.05))
     snapshot = inputs.snapshot(ns(1.05))
     assert snapshot.ego is None
     assert any("odometry cannot be used" in problem for problem in snapshot.problems)
     assert levels(inputs, 1.05)["odometry"] is Level.ERROR
-    instant(inputs, 1.1)
+    instant(inputs.store, 1.1)
     assert inputs.snapshot(ns(1.1)).observation is not None
 
 
 def test_an_unknown_encoding_is_a_sentence():
     inputs = ready(cameras__compressed=False)
-    instant(inputs, 1.0, cameras=())
+    instant(inputs.store, 1.0, cameras=())
     for camera in CAMERAS:
-        inputs.put(f"image:{camera}", raw(1.0, camera, encoding="32FC1"), ns(1.0))
+        inputs.store.put(f"image:{camera}", raw(1.0, camera, encoding="32FC1"), ns(1.0))
     snapshot = inputs.snapshot(ns(1.0))
     assert snapshot.observation is None
     assert any("encoding '32FC1' is unknown" in problem for problem in snapshot.problems)
@@ -184,11 +184,11 @@ def test_an_unknown_encoding_is_a_sentence():
 
 def test_duplicates_and_stragglers_are_counted_and_change_nothing():
     inputs = ready()
-    instant(inputs, 1.0)
-    instant(inputs, 1.1)
+    instant(inputs.store, 1.0)
+    instant(inputs.store, 1.1)
     inputs.snapshot(ns(1.1))
-    instant(inputs, 1.1)
-    inputs.put("odometry", odometry(1.05), ns(1.12))
+    instant(inputs.store, 1.1)
+    inputs.store.put("odometry", odometry(1.05), ns(1.12))
     assert not inputs.due(ns(1.12))
     values = {status.name: status.values for status in inputs.statuses(ns(1.12))}
     assert values["image front"]["duplicates"] == "1"
@@ -199,11 +199,11 @@ def test_duplicates_and_stragglers_are_counted_and_change_nothing():
 def test_a_looping_bag_starts_afresh():
     inputs = ready()
     for k in range(10, 21):
-        instant(inputs, 0.1 * k)
+        instant(inputs.store, 0.1 * k)
         inputs.due(ns(0.1 * k))
         inputs.snapshot(ns(0.1 * k))
-    instant(inputs, 0.5)
-    assert inputs.restarts == 1
+    instant(inputs.store, 0.5)
+    assert inputs.store.restarts == 1
     assert inputs.due(ns(0.5))
     scene = inputs.snapshot(ns(0.5)).observation
     assert scene.stamp_ns == ns(0.5)
@@ -214,11 +214,11 @@ def test_a_looping_bag_starts_afresh():
 def test_a_frozen_camera_is_named_and_heals():
     inputs = ready(cameras__frozen_after=3)
     for k in range(10, 14):
-        instant(inputs, 0.1 * k, shade=7)
+        instant(inputs.store, 0.1 * k, shade=7)
     snapshot = inputs.snapshot(ns(1.3))
     assert snapshot.observation is None
     assert any("same image 4 times in a row: the camera is frozen" in problem for problem in snapshot.problems)
-    instant(inputs, 1.4, shade=8)
+    instant(inputs.store, 1.4, shade=8)
     assert inputs.snapshot(ns(1.4)).observation is not None
 
 
@@ -226,7 +226,7 @@ def test_lost_images_are_counted_and_said():
     inputs = ready()
     for k in range(100):
         if k % 5 != 4:
-            instant(inputs, 1.0 + 0.1 * k)
+            instant(inputs.store, 1.0 + 0.1 * k)
     status = next(s for s in inputs.statuses(ns(10.8)) if s.name == "image front")
     assert int(status.values["lost"]) == pytest.approx(19, abs=2)
     assert status.level is Level.WARN
@@ -235,8 +235,8 @@ def test_lost_images_are_counted_and_said():
 
 def test_ignored_objects_are_in_the_diagnostics():
     inputs = ready()
-    instant(inputs, 1.0)
-    inputs.put("objects", predicted_objects(1.05, (20.0, 0.0, 0.0, 0.0, 100.0)), ns(1.05))
+    instant(inputs.store, 1.0)
+    inputs.store.put("objects", predicted_objects(1.05, (20.0, 0.0, 0.0, 0.0, 100.0)), ns(1.05))
     inputs.snapshot(ns(1.05))
     status = next(s for s in inputs.statuses(ns(1.05)) if s.name == "objects")
     assert status.level is Level.WARN
@@ -245,20 +245,20 @@ def test_ignored_objects_are_in_the_diagnostics():
 
 def test_objects_too_large_to_be_read_are_unknown_until_the_next_ones_and_of_routes_the_one_before_stays():
     inputs = ready(inputs__message_max_mb=0.1)
-    instant(inputs, 1.0)
+    instant(inputs.store, 1.0)
     assert inputs.snapshot(ns(1.05)).agents is not None
-    inputs.receive("objects", bytes(110_000), ns(1.06))
-    instant(inputs, 1.1, objects=False)
+    inputs.store.receive("objects", bytes(110_000), ns(1.06))
+    instant(inputs.store, 1.1, objects=False)
     snapshot = inputs.snapshot(ns(1.1))
     assert snapshot.observation is not None
     assert snapshot.agents is None  # unknown, not none
     status = next(s for s in inputs.statuses(ns(1.1)) if s.name == "objects")
     assert "0.11 MB is not read" in status.message
     assert "inputs.message_max_mb" in status.message
-    instant(inputs, 1.2)
+    instant(inputs.store, 1.2)
     assert inputs.snapshot(ns(1.2)).agents is not None
-    inputs.receive("route", bytes(120_000), ns(1.25))
-    instant(inputs, 1.3)
+    inputs.store.receive("route", bytes(120_000), ns(1.25))
+    instant(inputs.store, 1.3)
     assert inputs.snapshot(ns(1.3)).observation is not None
     status = next(s for s in inputs.statuses(ns(1.3)) if s.name == "route")
     assert status.level is Level.WARN
@@ -269,8 +269,8 @@ def test_objects_too_large_to_be_read_are_unknown_until_the_next_ones_and_of_rou
 @pytest.mark.parametrize("points", [[], [(0.0, 0.0)], [(3.0, 3.0)] * 4])
 def test_an_empty_route_is_a_sentence(points):
     inputs = ready()
-    instant(inputs, 1.0)
-    inputs.put("route", route(points), ns(1.0))
+    instant(inputs.store, 1.0)
+    inputs.store.put("route", route(points), ns(1.0))
     snapshot = inputs.snapshot(ns(1.0))
     assert snapshot.observation is None
     assert any("route" in problem for problem in snapshot.problems)
@@ -283,14 +283,16 @@ def test_a_route_that_crosses_itself_is_followed_in_order(is_sent_again):
     t = np.linspace(0.0, 2 * np.pi, 400)
     eight = np.stack([80 * np.sin(t), 80 * np.sin(t) * np.cos(t)], axis=1)
     inputs = Inputs(small(cameras__required=False))
-    inputs.put("route", route(eight), 0)
+    inputs.store.put("route", route(eight), 0)
     for k, index in enumerate(range(150, 260, 2)):
         dx, dy = eight[index + 1] - eight[index]
         x, y = eight[index] + np.array([-dy, dx]) / np.hypot(dx, dy)  # 1 m to the left: the other branch is nearer
         seconds = 1.0 + 0.1 * k
         if is_sent_again:
-            inputs.put("route", route(eight), ns(seconds))
-        inputs.put("odometry", odometry(seconds, x=x, y=y, yaw=float(np.arctan2(dy, dx)), speed=35.0), ns(seconds))
+            inputs.store.put("route", route(eight), ns(seconds))
+        inputs.store.put(
+            "odometry", odometry(seconds, x=x, y=y, yaw=float(np.arctan2(dy, dx)), speed=35.0), ns(seconds)
+        )
         ahead = inputs.snapshot(ns(seconds)).observation.route
         near = ahead[np.argmin(np.hypot(ahead[:, 0] - 10.0, ahead[:, 1]))]
         assert abs(near[2]) < 0.7, f"turned off at the crossing, step {k}"
@@ -410,13 +412,13 @@ def test_an_acceleration_of_what_no_car_does_counts_as_none_and_is_said(value, c
 @pytest.mark.parametrize("speed", [-5.0, 0.0, 40.0])
 def test_reverse_standing_and_fast_driving_are_allowed(speed):
     inputs = Inputs(small(cameras__required=False))
-    inputs.put("route", route(), 0)
+    inputs.store.put("route", route(), 0)
     for k in range(10):  # at 25 Hz
         seconds = 1.0 + 0.04 * k
-        inputs.put("odometry", odometry(seconds, x=30.0 + 0.04 * speed * k, speed=speed), ns(seconds))
+        inputs.store.put("odometry", odometry(seconds, x=30.0 + 0.04 * speed * k, speed=speed), ns(seconds))
     snapshot = inputs.snapshot(ns(seconds))
     assert snapshot.observation.ego.speed_mps == speed
-    assert inputs.restarts == 0
+    assert inputs.store.restarts == 0
     assert levels(inputs, seconds)["odometry"] is Level.OK
 
 

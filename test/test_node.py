@@ -304,7 +304,7 @@ def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwar
 def test_a_camera_info_that_says_nothing_new_is_not_read_again(tmp_path):
     """Drivers send one with every image; another calibration counts at once."""
     with node_in_this_process(tmp_path, patient(), constant_velocity.plan) as node:
-        store, channel = node._store_callback("info:front", False), node._core.inputs._infos["front"]
+        store, channel = node._store_callback("info:front", False), node._core.inputs.store.infos["front"]
         for width, stamp_ns, read in ((64, 1, 1), (64, 2, 1), (80, 3, 2), (80, 4, 2)):
             message = camera_info("front", width)
             message.header.stamp = outputs.time_message(stamp_ns)

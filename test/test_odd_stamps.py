@@ -45,9 +45,9 @@ def test_no_rate_and_no_age_is_one_that_no_sensor_has(stamps_s, now_s, sentence)
     for number, stamp_s in enumerate(stamps_s):
         info = camera_info("front")
         info.header.stamp = odometry(stamp_s).header.stamp
-        inputs.put("info:front", info, ns(now_s))
-        inputs.put("odometry", odometry(stamp_s), ns(now_s))
-        inputs.put("image:front", jpeg(stamp_s, "front", number), ns(now_s))
+        inputs.store.put("info:front", info, ns(now_s))
+        inputs.store.put("odometry", odometry(stamp_s), ns(now_s))
+        inputs.store.put("image:front", jpeg(stamp_s, "front", number), ns(now_s))
     statuses = {status.name: status for status in inputs.statuses(ns(now_s))}
     assert sentence in statuses["odometry"].message
     assert sentence in statuses["image front"].message
@@ -61,7 +61,7 @@ def test_no_rate_and_no_age_is_one_that_no_sensor_has(stamps_s, now_s, sentence)
 def test_a_clock_that_is_set_does_not_count_in_the_rate():
     inputs = ready()
     for seconds in [*(1.0 + 0.1 * k for k in range(5)), *(1.8e9 + 0.1 * k for k in range(6))]:
-        instant(inputs, seconds)
+        instant(inputs.store, seconds)
     values = {status.name: status.values for status in inputs.statuses(ns(1.8e9 + 0.5))}
     assert float(values["image front"]["rate_hz"]) == pytest.approx(10.0, rel=1e-3)
     assert values["image front"]["lost"] == "0"
@@ -70,9 +70,9 @@ def test_a_clock_that_is_set_does_not_count_in_the_rate():
 def test_refused_camera_info_is_not_counted_as_lost():
     inputs = ready()
     for k in range(20):
-        inputs.put("info:front", camera_info("front"), ns(0.1 * k))
+        inputs.store.put("info:front", camera_info("front"), ns(0.1 * k))
         if k % 5 == 4:
             for _ in range(3):
-                inputs.receive("info:front", b"\0", ns(0.1 * k))
+                inputs.store.receive("info:front", b"\0", ns(0.1 * k))
     values = {status.name: status.values for status in inputs.statuses(ns(9.0))}["camera_info front"]
     assert (values["refused"], values["lost"]) == ("12", "0")

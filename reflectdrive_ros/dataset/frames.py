@@ -140,7 +140,7 @@ class Drive:
             self._rig = RigInput(cameras.rig(*self.image_size), self.config.cameras)
         inputs = Inputs(self.config, self.image_size, self._rig, decode_ahead=False)
         if route is not None:
-            inputs.put("route", route, 0)
+            inputs.store.put("route", route, 0)
         keys = {name: key for key, name in self.sources.items()}
         for topic in reader.topics:
             if topic.name in keys:
@@ -162,11 +162,11 @@ class Drive:
             if key == "objects" and now_ns < lead_ns:
                 continue
             content = self._put(inputs, key, message)
-            self._jumped |= inputs.restarts != restarts
+            self._jumped |= inputs.store.restarts != restarts
             if content is not None:
                 self._keep(key, content)
-            if inputs.restarts != restarts:
-                restarts, self._objects_message = inputs.restarts, None
+            if inputs.store.restarts != restarts:
+                restarts, self._objects_message = inputs.store.restarts, None
                 history.clear()
             if inputs.due(now_ns):
                 begins = now_ns >= reader.start_ns + tick * tick_ns
@@ -203,11 +203,11 @@ class Drive:
             content = read_message(key, message.data, message.type_name, self.config.inputs)
         except BadMessage as fault:
             if key in self.fed:
-                inputs.refuse(key, fault, message.received_ns)
+                inputs.store.refuse(key, fault, message.received_ns)
             return None
         self._check_camera(key, content)
         if key in self.fed:
-            inputs.put(key, content, message.received_ns)
+            inputs.store.put(key, content, message.received_ns)
         return content
 
     def _check_camera(self, key: str, message: Any) -> None:

@@ -209,7 +209,7 @@ class PlannerNode(Node):
         about_to_send = busy_since is not None and now - busy_since <= limit_s
         if now - self._planned_at <= limit_s or about_to_send or now - self._sent_at < HOLD_PERIOD_S:
             return
-        restarts = self._core.inputs.restarts
+        restarts = self._core.inputs.store.restarts
         stop = self._core.stop(now_ns, reason)
         if stop is None:
             self.get_logger().warning(printable_line(f"nothing sent: {reason}"), throttle_duration_sec=5.0)
