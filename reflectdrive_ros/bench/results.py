@@ -33,7 +33,7 @@ VARIANTS = "variants-"  # begins the files of `variants`
 HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
-`make docs/bench/NAME.json` measures the numbers of one table and `make results` those of all.
+`make docs/bench/NAME.json` measures one table, `make results` all.
 
 Scores are the PDM score of NAVSIM v1.1 and its sub-scores in percent, on scenes of the
 [proving ground](proving_ground.md): rendered images of generated towns, not the NAVSIM benchmark. They compare planners
@@ -42,9 +42,7 @@ with each other, not with published results. What settings contribute, and the t
 """
 HEAD_SETTINGS = """# Results by setting
 
-Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
-`make docs/bench/NAME.json` measures the numbers of one table. The effect of settings on the scores of
-[results.md](results.md), and the time of a step, in the network and beside it.
+Made by `reflectdrive bench results`, as [results.md](results.md): settings side by side, and the time of a step.
 """
 STALE_NOTE = (
     "Numbers marked **stale** are not of the code of commit {}: they are of older code or of an uncommitted change.\n"
