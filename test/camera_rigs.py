@@ -20,7 +20,7 @@ RATIONAL = (-0.30, 0.10, 0.001, -0.0008, -0.02, 0.05, -0.01, 0.001)
 
 
 def turned(each, yaw_deg=0.0, pitch_deg=0.0, roll_deg=0.0, moved_m=(0.0, 0.0, 0.0), size=(1280, 960), focal_px=None):
-    """A camera beside a canonical one: turned about its own axes y, x, z, and moved in the ego frame."""
+    """A canonical camera, displaced: turned about its own axes y, x, z, and moved in the ego frame."""
     pose = np.eye(4)
     for axis, angle in ((1, yaw_deg), (0, pitch_deg), (2, roll_deg)):
         pose[:3, :3] = cv2.Rodrigues(np.radians(angle) * np.eye(3)[axis])[0] @ pose[:3, :3]
@@ -62,28 +62,28 @@ def small(**changes):
 
 def inputs_of(cameras, *, optional=False, infos=(), settings=None, mounts=None):
     """Inputs with route, calibrations and poses of cameras by name; `infos` replace a camera_info."""
-    made = small(**(settings or {}))
-    found = Inputs(made, SIZE, RigInput(rig(*SIZE), made.cameras, optional=optional))
-    found.put("route", route(), 0)
+    config = small(**(settings or {}))
+    inputs = Inputs(config, SIZE, RigInput(rig(*SIZE), config.cameras, optional=optional))
+    inputs.put("route", route(), 0)
     poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
-    found.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)
+    inputs.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)
     for name, each in cameras.items():
         message = camera_info(name, each.width, each.height)
         message.k = each.pixels_from_camera.ravel()
-        found.put(f"info:{name}", dict(infos).get(name, message), 0)
-    return found
+        inputs.put(f"info:{name}", dict(infos).get(name, message), 0)
+    return inputs
 
 
-def send(found, images, seconds=1.0):
-    found.put("odometry", odometry(seconds, x=5.0 * seconds), ns(seconds))
-    found.put("acceleration", acceleration(seconds), ns(seconds))
+def send(inputs, images, seconds=1.0):
+    inputs.put("odometry", odometry(seconds, x=5.0 * seconds), ns(seconds))
+    inputs.put("acceleration", acceleration(seconds), ns(seconds))
     for name, pixels in images.items():
-        found.put(f"image:{name}", raw(seconds, name, pixels), ns(seconds))
-    return found.snapshot(ns(seconds))
+        inputs.put(f"image:{name}", raw(seconds, name, pixels), ns(seconds))
+    return inputs.snapshot(ns(seconds))
 
 
-def status(found, seconds=1.0):
-    return next(each for each in found.statuses(ns(seconds)) if each.name == "camera rig")
+def status(inputs, seconds=1.0):
+    return next(each for each in inputs.statuses(ns(seconds)) if each.name == "camera rig")
 
 
 def raw_settings(**more):

@@ -1,4 +1,4 @@
-"""A crossroads with traffic lights and actors for the cameras of the proving ground, made without SUMO."""
+"""A crossroads with traffic lights and actors for the cameras of the proving ground, built without SUMO."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,25 +37,25 @@ def crossroads():
     for name, (heading, count) in WAYS.items():
         ahead = np.array([np.cos(heading), np.sin(heading)])
         right = np.array([ahead[1], -ahead[0]])
-        for way, (begin, end) in (("to", (-200.0, -JUNCTION_M)), ("from", (JUNCTION_M, 200.0))):
+        for direction, (begin, end) in (("to", (-200.0, -JUNCTION_M)), ("from", (JUNCTION_M, 200.0))):
             keys = []
             for index in range(count):
-                aside = (count - index - 0.5) * LANE_M * right
-                line = np.linspace(begin, end, 20)[:, None] * ahead + aside
+                lateral = (count - index - 0.5) * LANE_M * right
+                line = np.linspace(begin, end, 20)[:, None] * ahead + lateral
                 key, across = len(lanes), len(lanes) + 1
-                arrives = way == "to"
-                lanes[key] = road_lane(line, f"{name}_{way}", index, None, (across,) if arrives else ())
+                arrives = direction == "to"
+                lanes[key] = road_lane(line, f"{name}_{direction}", index, None, (across,) if arrives else ())
                 keys.append(key)
                 if arrives:
-                    over = np.linspace(-JUNCTION_M, JUNCTION_M, 5)[:, None] * ahead + aside
+                    over = np.linspace(-JUNCTION_M, JUNCTION_M, 5)[:, None] * ahead + lateral
                     lanes[across] = road_lane(over, f":middle_{key}", 0, "middle", ())
-                    stop = -(JUNCTION_M + 0.5) * ahead + aside
+                    stop = -(JUNCTION_M + 0.5) * ahead + lateral
                     ends = np.array([stop - 0.5 * LANE_M * right, stop + 0.5 * LANE_M * right])
                     signals.append(Signal("lights", len(signals), key, (across,), ends))
-            roads[f"{name}_{way}"] = shapely.union_all([lanes[key].lane.polygons[0] for key in keys])
-    far, wide, narrow = JUNCTION_M, 2 * LANE_M, LANE_M
-    middle = shapely.MultiPoint([(x, y) for x in (-far, far) for y in (-wide, wide)]).convex_hull
-    middle = middle.union(shapely.box(-narrow, -far, narrow, far)).convex_hull
+            roads[f"{name}_{direction}"] = shapely.union_all([lanes[key].lane.polygons[0] for key in keys])
+    half_m, wide, narrow = JUNCTION_M, 2 * LANE_M, LANE_M
+    middle = shapely.MultiPoint([(x, y) for x in (-half_m, half_m) for y in (-wide, wide)]).convex_hull
+    middle = middle.union(shapely.box(-narrow, -half_m, narrow, half_m)).convex_hull
     walkways = [box(x, 40.0, y, y + 2.2) for x in (-190.0, 14.0) for y in (wide + 0.3, -wide - 2.5)]
     walkways = [np.array([(a, c), (b, c), (b, d), (a, d)]) for a, b, c, d in (strip for strip in walkways)]
     crossing = np.array([(-18.0, -wide), (-14.0, -wide), (-14.0, wide), (-18.0, wide)])
@@ -84,17 +84,17 @@ def road_lane(line, edge, index, across, successors):
 
 
 def actors(*rows):
-    """Rows of shape, x, y, heading in the ego frame, and what else is to be told of them by name."""
+    """Rows of shape, x, y, heading in the ego frame, and further attributes by name."""
     poses = geometry.compose(EGO, np.array([row[1:4] for row in rows]))
-    told = [row[4] if len(row) > 4 else {} for row in rows]
+    attributes = [row[4] if len(row) > 4 else {} for row in rows]
     return Actors(
-        np.array([tell.get("id", 40 + k) for k, tell in enumerate(told)]),
+        np.array([tell.get("id", 40 + k) for k, tell in enumerate(attributes)]),
         poses,
-        np.array([tell.get("speed", 0.0) for tell in told]),
+        np.array([tell.get("speed", 0.0) for tell in attributes]),
         np.array([SIZES[row[0]] for row in rows]),
         np.array([int(row[0]) for row in rows]),
-        np.array([tell.get("braking", False) for tell in told]),
-        np.array([tell.get("indicator", 0) for tell in told]),
+        np.array([tell.get("braking", False) for tell in attributes]),
+        np.array([tell.get("indicator", 0) for tell in attributes]),
     )
 
 

@@ -1,6 +1,6 @@
-"""A crossroads of four arms with a traffic light, made by netconvert: the smallest town that has everything to turn at.
+"""A crossroads of four arms with a traffic light, built by netconvert: the smallest town with all kinds of turns.
 
-The road from west to east has two lanes each way, the other one lane; arms are 200 m long and end in turning places.
+The road from west to east has two lanes each way, the other one lane; arms are 200 m long and end in turning circles.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ LANE_M = 3.5
 ARMS = {"w": (-ARM_M, 0.0, 2), "e": (ARM_M, 0.0, 2), "s": (0.0, -ARM_M, 1), "n": (0.0, ARM_M, 1)}
 
 
-def made(folder):
+def build_network(folder):
     """Its RoadMap; the network is written to `folder`."""
     nodes = ['<node id="c" x="0" y="0" type="traffic_light" radius="7"/>']
     edges = []

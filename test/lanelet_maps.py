@@ -19,9 +19,9 @@ MAP = DATA / "cargo_transport_map.osm"
 
 
 def pose(x, y):
-    made = Pose()
-    made.position.x, made.position.y = float(x), float(y)
-    return made
+    message = Pose()
+    message.position.x, message.position.y = float(x), float(y)
+    return message
 
 
 def route_message(ids, start, goal, frame="map"):
@@ -51,14 +51,14 @@ def drive():
 
 @cache
 def ids_along_the_site():
-    """The longest drive there is on the cargo map, found by lanelet2's own router."""
+    """The longest route on the cargo map, from lanelet2's own router."""
     projector = lanelet2.projection.UtmProjector(lanelet2.io.Origin(35.247, 139.911))
     the_map = lanelet2.io.load(str(MAP), projector)
-    places, people = lanelet2.traffic_rules.Locations, lanelet2.traffic_rules.Participants
-    rules = lanelet2.traffic_rules.create(places.Germany, people.Vehicle)
+    locations, people = lanelet2.traffic_rules.Locations, lanelet2.traffic_rules.Participants
+    rules = lanelet2.traffic_rules.create(locations.Germany, people.Vehicle)
     graph = lanelet2.routing.RoutingGraph(the_map, rules)
-    found = graph.getRoute(the_map.laneletLayer[211], the_map.laneletLayer[1550])
-    return tuple(lanelet.id for lanelet in found.shortestPath())
+    route = graph.getRoute(the_map.laneletLayer[211], the_map.laneletLayer[1550])
+    return tuple(lanelet.id for lanelet in route.shortestPath())
 
 
 def ends_of_the_site():
@@ -70,10 +70,10 @@ def ends_of_the_site():
 
 @cache
 def driven_ids():
-    """The lanelets of the site's route that the recorded car drove through, found by its first and last place."""
-    _, places = drive()
+    """The lanelets of the site's route that the recorded car drove through, from its first to its last position."""
+    _, positions = drive()
     lanes = [load_map(settings())._lane(lanelet_id) for lanelet_id in ids_along_the_site()]
-    gaps = np.array([np.abs(geometry.project(lane, places[[0, -1]])[1]) for lane in lanes])
+    gaps = np.array([np.abs(geometry.project(lane, positions[[0, -1]])[1]) for lane in lanes])
     first, last = np.argmin(gaps, axis=0)
     assert first < last
     return ids_along_the_site()[first : last + 1]
@@ -81,20 +81,20 @@ def driven_ids():
 
 def osm(lanes, tagged=True):
     """A map of straight lanelets along x: id -> (x from, x to, y of the right bound, extra tags or members)."""
-    nodes, ways, relations = [], [], []
+    nodes, osm_ways, relations = [], [], []
 
-    def way(points, name):
+    def add_way(points, name):
         refs = []
         for x, y in points:
             nodes.append((len(nodes) + 1, x, y))
             refs.append(f'<nd ref="{len(nodes)}"/>')
-        ways.append(f'<way id="{name}">{"".join(refs)}<tag k="type" v="line_thin"/></way>')
+        osm_ways.append(f'<way id="{name}">{"".join(refs)}<tag k="type" v="line_thin"/></way>')
 
     for lanelet_id, (begin, end, right_y, extra) in lanes.items():
-        way([(begin, right_y + 3.5), (end, right_y + 3.5)], 10 * lanelet_id + 1000)
-        way([(begin, right_y), (end, right_y)], 10 * lanelet_id + 1001)
+        add_way([(begin, right_y + 3.5), (end, right_y + 3.5)], 10 * lanelet_id + 1000)
+        add_way([(begin, right_y), (end, right_y)], 10 * lanelet_id + 1001)
         if "centerline" in extra:
-            way([(begin, right_y + 1.0), (end, right_y + 1.0)], 10 * lanelet_id + 1002)
+            add_way([(begin, right_y + 1.0), (end, right_y + 1.0)], 10 * lanelet_id + 1002)
             extra = f'<member type="way" role="centerline" ref="{10 * lanelet_id + 1002}"/>'
         relations.append(
             f'<relation id="{lanelet_id}"><member type="way" role="left" ref="{10 * lanelet_id + 1000}"/>'
@@ -103,8 +103,8 @@ def osm(lanes, tagged=True):
         )
     local = '<tag k="local_x" v="{x}"/><tag k="local_y" v="{y}"/>' if tagged else ""
     # the degrees are left empty, as Autoware's map tool does for maps in a frame of their own
-    drawn = "".join(f'<node id="{i}" lat="" lon="">{local.format(x=x, y=y)}</node>' for i, x, y in nodes)
-    return f'<?xml version="1.0"?><osm>{drawn}{"".join(ways)}{"".join(relations)}</osm>'
+    osm_nodes = "".join(f'<node id="{i}" lat="" lon="">{local.format(x=x, y=y)}</node>' for i, x, y in nodes)
+    return f'<?xml version="1.0"?><osm>{osm_nodes}{"".join(osm_ways)}{"".join(relations)}</osm>'
 
 
 TWO_LANES = {

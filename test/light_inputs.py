@@ -36,7 +36,7 @@ def stamp(seconds):
     return outputs.time_message(ns(seconds))
 
 
-@pytest.fixture(name="drawn")
+@pytest.fixture(name="write_map")
 def map_writer(tmp_path):
     """Writes a map and gives its path."""
 
@@ -52,19 +52,19 @@ def car(file, path=False, **more):
     """Inputs of a car without images on a map; it drives from x = 5 m to x = 280 m."""
     kind = {"inputs__drivable_type": "map"} if path else {"inputs__route_type": "lanelet"}
     config = small(inputs__lanelet_map=str(file), inputs__objects_type="none", cameras__required=False, **kind, **more)
-    made = Inputs(config)
+    inputs = Inputs(config)
     line = route([(float(x), 1.75) for x in range(5, 281)])
-    made.put("route", line if path else route_message(*WHOLE_ROUTE), 0)
-    return made
+    inputs.put("route", line if path else route_message(*WHOLE_ROUTE), 0)
+    return inputs
 
 
-def seen_at(made, seconds, x=60.0, speed=5.0, **where):
-    """What the planner gets of a car at this place and time."""
-    made.put("odometry", odometry(seconds, x=x, y=1.75, speed=speed, **where), ns(seconds))
-    made.put("acceleration", acceleration(seconds), ns(seconds))
-    return made.snapshot(ns(seconds))
+def snapshot_at(inputs, seconds, x=60.0, speed=5.0, **where):
+    """The planner's snapshot of a car at this position and time."""
+    inputs.put("odometry", odometry(seconds, x=x, y=1.75, speed=speed, **where), ns(seconds))
+    inputs.put("acceleration", acceleration(seconds), ns(seconds))
+    return inputs.snapshot(ns(seconds))
 
 
-def state_seen(made, seconds, lanelet=JUNCTION):
-    lights = seen_at(made, seconds).observation.traffic_lights
+def state_at(inputs, seconds, lanelet=JUNCTION):
+    lights = snapshot_at(inputs, seconds).observation.traffic_lights
     return LightState(int(lights.states[lights.ids.tolist().index(lanelet)]))

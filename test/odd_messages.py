@@ -153,9 +153,9 @@ def objects_of(kind, item, names):
     if item is PredictedObject:
         path = st.builds(PredictedPath, path=st.lists(poses, max_size=4), time_step=spans, confidence=singles)
         values["kinematics__predicted_paths"] = st.lists(path, max_size=2)
-    made = st.builds(lambda **v: filled(item(), **v), **values)
+    items = st.builds(lambda **v: filled(item(), **v), **values)
     header = st.one_of(st.just(Header(stamp=Time(sec=1), frame_id="map")), headers)
-    return st.builds(kind, header=header, objects=st.lists(made, max_size=5))
+    return st.builds(kind, header=header, objects=st.lists(items, max_size=5))
 
 
 predicted = objects_of(
@@ -183,13 +183,13 @@ clouds = st.builds(
 )
 
 
-def named(how, *given):
+def named(how, *inputs):
     """What a conversion makes of its input, or None where it refuses with its one exception and a sentence."""
     try:
-        return how(*given)
+        return how(*inputs)
     except BadMessage as fault:
-        said = str(fault)
-    assert 0 < len(said.strip()) < 600
+        message = str(fault)
+    assert 0 < len(message.strip()) < 600
     return None
 
 

@@ -1,4 +1,4 @@
-"""Claims about `reflectdrive eval --closed-loop`: drives follow from their seed, and the table says what happened."""
+"""Claims about `reflectdrive eval --closed-loop`: drives follow from their seed, and the table lists their outcomes."""
 
 import argparse
 import json
@@ -60,31 +60,31 @@ def test_a_drive_follows_from_its_seed(drives):
     np.testing.assert_array_equal(again.log.states, drives[0].log.states[: len(again.log.states)])
 
 
-def test_a_planner_that_looks_sees_two_instants_half_a_second_apart():
+def test_a_planner_with_cameras_gets_two_instants_half_a_second_apart():
     with World(WorldOptions(seed=1)) as world:
         eyes = closed_loop.CameraHistory(world, SMALL)
-        begun_ns = world.stamp_ns
+        start_ns = world.stamp_ns
         for _ in range(7):
             frames = eyes.capture()
             world.step(None)
     assert [frame.name for frame in frames] == ["front_left", "front", "front_right"] * 2
-    assert [(frame.stamp_ns - begun_ns) * 1e-9 for frame in frames] == pytest.approx([0.1] * 3 + [0.6] * 3)
+    assert [(frame.stamp_ns - start_ns) * 1e-9 for frame in frames] == pytest.approx([0.1] * 3 + [0.6] * 3)
     assert all(frame.pixels.shape == (54, 96, 3) for frame in frames)
 
 
 @pytest.mark.parametrize("kind", ["none", "grid"])
-def test_a_planner_is_told_the_road_where_the_settings_say_so(kind, monkeypatch):
-    told = []
+def test_a_planner_gets_the_road_where_the_settings_require_it(kind, monkeypatch):
+    grids = []
 
     class Listening(closed_loop.Engine):
         def step(self, observation):
-            told.append(observation.drivable)
+            grids.append(observation.drivable)
             return super().step(observation)
 
     monkeypatch.setattr(closed_loop, "Engine", Listening)
     closed_loop.drive(WorldOptions(seed=1), variant("route_follower", config(inputs__drivable_type=kind)), 0.3)
-    assert len(told) == 3
-    assert all((grid is not None) == (kind == "grid") for grid in told)
+    assert len(grids) == 3
+    assert all((grid is not None) == (kind == "grid") for grid in grids)
 
 
 @pytest.fixture(scope="module")
@@ -109,18 +109,18 @@ def test_a_learned_planner_drives_with_and_without_lite_steps(tiny_model, moving
     one = closed_loop.drive(moving, variant("reflectdrive2", settings), 3.0)
     assert set(one.planning_ms) == ({"full", "lite"} if lite else {"full"})
     assert one.sources["PLANNER"] >= 20, one.verdicts
-    told = closed_loop.drive_metrics([one])["planning_ms"]
-    assert sum(told[kind]["steps"] for kind in one.planning_ms) == 30
-    assert all(told[kind]["mean"] > 0 for kind in one.planning_ms)
-    assert told["mean"] > 0
+    metrics = closed_loop.drive_metrics([one])["planning_ms"]
+    assert sum(metrics[kind]["steps"] for kind in one.planning_ms) == 30
+    assert all(metrics[kind]["mean"] > 0 for kind in one.planning_ms)
+    assert metrics["mean"] > 0
 
 
 @pytest.mark.parametrize("left", [1, 38, 39, 40, 80])
 @pytest.mark.parametrize("speed", [0.0, 7.0])
 def test_a_plan_that_was_carried_is_scored_as_if_it_went_on(left, speed):
     """Straight on at a speed, cut anywhere, is straight on at that speed."""
-    way = np.stack([0.1 * speed * np.arange(1, left + 1), np.zeros(left), np.zeros(left)], axis=1)
-    whole = driving_scores.extend(Trajectory(way, 0.1))
+    poses = np.stack([0.1 * speed * np.arange(1, left + 1), np.zeros(left), np.zeros(left)], axis=1)
+    whole = driving_scores.extend(Trajectory(poses, 0.1))
     assert whole.horizon_s == pytest.approx(max(4.0, 0.1 * left))
     np.testing.assert_allclose(whole.poses[:, 0], 0.1 * speed * np.arange(1, len(whole.poses) + 1), atol=1e-9)
     np.testing.assert_array_equal(whole.poses[:, 1:], 0.0)
@@ -140,8 +140,15 @@ def result(one, scores=(1.0,), parts=None):
 def test_the_parts_of_the_score_are_means_over_all_plans_of_all_drives():
     one = result(log(2.0, 5.0), [1.0, 0.0], [[1, 1, 1, 1, 0.5, 1], [0, 1, 0, 1, 1.0, 1]])
     other = result(log(1.0, 5.0), [0.5], [[1, 1, 1, 1, 0.0, 1]])
-    told = closed_loop.drive_metrics([one, other])
-    assert told["plan_scores"] == {"nc": 66.67, "dac": 100.0, "ttc": 66.67, "comfort": 100.0, "ep": 50.0, "tlc": 100.0}
+    metrics = closed_loop.drive_metrics([one, other])
+    assert metrics["plan_scores"] == {
+        "nc": 66.67,
+        "dac": 100.0,
+        "ttc": 66.67,
+        "comfort": 100.0,
+        "ep": 50.0,
+        "tlc": 100.0,
+    }
     assert closed_loop.drive_metrics([])["plan_scores"] == {}
 
 
@@ -201,7 +208,7 @@ def test_the_command_writes_the_numbers_of_its_table_and_the_page_of_its_worst_i
     assert "constant_velocity" in capsys.readouterr().out
 
 
-def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
+def test_a_drive_that_is_impossible_is_refused_in_one_sentence(capsys, monkeypatch):
     assert command("--variant", "a", "planner=nobody", "--seeds", 1, "--duration", 1) == 2
     assert "--variant a: planner is 'nobody'" in capsys.readouterr().err.replace("\n", " ")
     with monkeypatch.context() as without:
@@ -213,9 +220,9 @@ def test_what_cannot_be_driven_is_said_in_one_sentence(capsys, monkeypatch):
 
 def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
     rows = variants.of_planners(Config(), ("nobody", "constant_velocity"))
-    found = dict(closed_loop._iterate_drives([("nobody", 1), ("constant_velocity", 0)], rows, 1.0, None, 1))
-    assert isinstance(found["constant_velocity", 0], closed_loop.DriveResult)
-    assert "planner is 'nobody'" in found["nobody", 1]
+    results = dict(closed_loop._iterate_drives([("nobody", 1), ("constant_velocity", 0)], rows, 1.0, None, 1))
+    assert isinstance(results["constant_velocity", 0], closed_loop.DriveResult)
+    assert "planner is 'nobody'" in results["nobody", 1]
 
 
 def test_a_drive_that_breaks_off_counts_against_the_table():
@@ -225,12 +232,12 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
         (one,),
         {("route_follower", 4): "its process died", ("constant_velocity", 3): "no free place"},
     )
-    told = closed_loop.table_metrics(driven)
-    assert told["broken_off"] == told["planners"]["route_follower"]["broken_off"] == 1
-    assert told["drives"] == 1
-    assert told["planners"]["constant_velocity"]["drives"] == 0
-    assert told["planners"]["constant_velocity"]["pdms"] is None
-    assert told["failures"] == {
+    metrics = closed_loop.table_metrics(driven)
+    assert metrics["broken_off"] == metrics["planners"]["route_follower"]["broken_off"] == 1
+    assert metrics["drives"] == 1
+    assert metrics["planners"]["constant_velocity"]["drives"] == 0
+    assert metrics["planners"]["constant_velocity"]["pdms"] is None
+    assert metrics["failures"] == {
         "route_follower, seed 4": "its process died",
         "constant_velocity, seed 3": "no free place",
     }
@@ -261,9 +268,9 @@ def test_where_a_drive_kills_its_process_the_exit_code_is_1(tmp_path, capsys, mo
     monkeypatch.setattr(closed_loop, "_run_drive", _dies_in_world_1)
     file = tmp_path / "drive.json"
     assert command("--planner", "constant_velocity", "--seeds", 2, "--duration", 1, "--json", file) == 1
-    told = json.loads(file.read_text())
-    assert (told["drives"], told["broken_off"]) == (1, 1)
-    (reason,) = told["failures"].values()
+    metrics = json.loads(file.read_text())
+    assert (metrics["drives"], metrics["broken_off"]) == (1, 1)
+    (reason,) = metrics["failures"].values()
     assert reason == "its process died 3 times (signal 11)"
     assert f"broken off: constant_velocity, seed 1: {reason}" in capsys.readouterr().out
 
@@ -279,10 +286,10 @@ def test_a_drive_whose_process_died_is_driven_again_and_the_death_is_counted(tmp
     monkeypatch.setattr(closed_loop, "_run_drive", partial(_dies_once, flag=tmp_path / "died"))
     file = tmp_path / "drive.json"
     assert command("--planner", "constant_velocity", "--seeds", 1, "--duration", 1, "--json", file) == 1
-    told = json.loads(file.read_text())
-    assert (told["drives"], told["broken_off"], told["process_deaths"], told["failures"]) == (1, 0, 1, {})
+    metrics = json.loads(file.read_text())
+    assert (metrics["drives"], metrics["broken_off"], metrics["process_deaths"], metrics["failures"]) == (1, 0, 1, {})
     sentence = "its process died 1 times before the drive ended"
-    assert told["abnormal"] == {"constant_velocity, seed 0": sentence}
+    assert metrics["abnormal"] == {"constant_velocity, seed 0": sentence}
     assert f"abnormal: constant_velocity, seed 0: {sentence}" in capsys.readouterr().out
 
 
@@ -298,10 +305,10 @@ def test_a_drive_that_hangs_is_ended_and_the_others_come_to_their_end(tmp_path, 
     monkeypatch.setattr(closed_loop, "_run_drive", _hangs_in_world_1)
     file = tmp_path / "drive.json"
     assert command("--planner", "constant_velocity", "--seeds", 2, "--duration", 1, "--json", file) == 1
-    told = json.loads(file.read_text())
-    assert (told["drives"], told["broken_off"]) == (1, 1)
+    metrics = json.loads(file.read_text())
+    assert (metrics["drives"], metrics["broken_off"]) == (1, 1)
     number = int(signal.SIGPROF)
-    assert told["failures"] == {"constant_velocity, seed 1": f"its process died 3 times (signal {number})"}
+    assert metrics["failures"] == {"constant_velocity, seed 1": f"its process died 3 times (signal {number})"}
 
 
 def test_what_a_planner_raises_is_abnormal_though_the_car_stops_safely():
@@ -375,8 +382,8 @@ def test_a_finished_drive_is_read_back_to_the_bit(drives, tmp_path):
     assert again.log.events == one.log.events
     assert (again.errors, again.process_deaths) == (("odd",), 2)
     times = "planning_ms"  # are rounded
-    told, before = (closed_loop.drive_metrics([each]) for each in (again, one))
-    assert {**told, times: None} == {**before, times: None}
+    metrics, before = (closed_loop.drive_metrics([each]) for each in (again, one))
+    assert {**metrics, times: None} == {**before, times: None}
     with drive_results.FinishedDrives(file, {"duration_s": 20.0}, Config().vehicle) as other:
         assert not other.results
 

@@ -139,7 +139,7 @@ def test_while_stop_lines_are_missing_that_an_earlier_map_had_the_lights_are_not
     assert (status.level is Level.OK, status.values["lost_stop_lines"]) == (lights, "0")
 
 
-def test_stop_lines_of_another_place_that_the_car_has_left_are_no_warning(maps):
+def test_stop_lines_of_another_road_that_the_car_has_left_are_no_warning(maps):
     core = core_on(maps["lit"])
     step_at(core, 1.0)
     send_map(core, maps["elsewhere"])

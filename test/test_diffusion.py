@@ -20,7 +20,7 @@ from reflectdrive_ros.data.shards import SetError
 from reflectdrive_ros.model.denoiser import checkpoint
 from reflectdrive_ros.planning.postprocess.waypoints import interpolate
 from reflectdrive_ros.training import diffusion, settings, train_state, vector_data
-from reflectdrive_ros.training.diffusion import DiffusionJob, waypoint_places
+from reflectdrive_ros.training.diffusion import DiffusionJob, waypoint_steps
 from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, VectorBatch
 from reflectdrive_ros.training.run_log import LOG
 from reflectdrive_ros.training.settings import DiffusionDataConfig, DiffusionLossConfig, OptimizerConfig
@@ -72,8 +72,8 @@ def test_a_stored_sample_is_that_of_its_scene(folder, scenes):
 def test_the_ego_future_passes_the_expert_and_neighbours_are_the_nearest_with_their_logged_future():
     scene = hand_scenes.scene(agents=6)
     sample = scene_sample(scene, SPEC)
-    reached = sample["ego_future"][waypoint_places(SPEC)]
-    expected = interpolate(scene.expert[None], scene.ego.speed_mps)[0, waypoint_places(SPEC)]
+    reached = sample["ego_future"][waypoint_steps(SPEC)]
+    expected = interpolate(scene.expert[None], scene.ego.speed_mps)[0, waypoint_steps(SPEC)]
     np.testing.assert_allclose(reached, expected, atol=1e-9)
     now = sample["agents"][: SPEC.predicted_agents, -1, :2]
     away = np.hypot(*now.T)
@@ -110,16 +110,16 @@ def test_a_mirrored_lane_has_its_left_edge_on_its_left(scenes):
 def test_sets_are_drawn_by_their_weights(scenes):
     spec = replace(scenes, recorded=np.ones(SCENES, bool))
     both = vector_data.merge([scenes, spec], [3.0, 1.0])
-    drawn = np.concatenate([job(both, "out").places(step) for step in range(500)])
+    drawn = np.concatenate([job(both, "out").indices(step) for step in range(500)])
     assert (drawn >= SCENES).mean() == pytest.approx(0.25, abs=0.04)
     np.testing.assert_array_equal(both.arrays(np.array([SCENES + 2]))["ego"], scenes.arrays(np.array([2]))["ego"])
 
 
 def test_one_set_is_seen_once_per_epoch(scenes):
     of = job(scenes, "out")
-    first = np.concatenate([of.places(step) for step in range(3)])
+    first = np.concatenate([of.indices(step) for step in range(3)])
     assert sorted(first.tolist()) == list(range(SCENES))
-    assert sorted(np.concatenate([of.places(step) for step in range(3, 6)]).tolist()) == list(range(SCENES))
+    assert sorted(np.concatenate([of.indices(step) for step in range(3, 6)]).tolist()) == list(range(SCENES))
 
 
 def test_a_set_without_scenes_is_one_sentence(tmp_path):

@@ -17,7 +17,7 @@ from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, score
 from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, vector_data
 from reflectdrive_ros.training.diffusion import DiffusionJob
 from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
-from reflectdrive_ros.training.diffusion_rewards import plan_changes, sampled_changes, waypoint_places
+from reflectdrive_ros.training.diffusion_rewards import plan_changes, sampled_changes, waypoint_steps
 from reflectdrive_ros.training.rewards import COLUMNS, KeptScenes, PoseScorer, ScorePool
 from reflectdrive_ros.training.settings import DiffusionLossConfig, PlanRewardConfig
 from reflectdrive_ros.training.vector_data import build_vector_set
@@ -83,7 +83,7 @@ def test_the_rewards_of_plans_are_their_scores(folder, scenes, pool):
 def test_scenes_that_stay_in_memory_score_as_those_that_are_read(folder, scenes):
     """Three stay of six that are asked for in turn; the fastest plan ends beyond the index of their areas."""
     kept, read = KeptScenes(3), list(shards.read(folder, images=False, on_damage=pytest.fail))
-    plans = np.stack([plans_at(speed)[0, waypoint_places(SPEC)] for speed in (4.0, 9.0, 16.0)])
+    plans = np.stack([plans_at(speed)[0, waypoint_steps(SPEC)] for speed in (4.0, 9.0, 16.0)])
     scorer = PoseScorer(ScoringConfig())
     for place in (0, 0, 1, 2, 3, 4, 5, 0, 5, 4):
         found = kept.read(*scenes.scene_of(place))

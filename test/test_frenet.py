@@ -6,7 +6,7 @@ import pytest
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.domain import EgoState
 from reflectdrive_ros.core.tokens import Codebook
-from reflectdrive_ros.planning.postprocess.smoothing import smooth_points
+from reflectdrive_ros.planning.postprocess.waypoints import smooth_points
 from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 
 BOOK = Codebook()

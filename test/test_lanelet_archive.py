@@ -32,8 +32,8 @@ PLANNER = Config(planner="reflexdiffusion")
 
 @pytest.fixture(scope="module")
 def world():
-    with World(WorldOptions(seed=3)) as made:
-        yield made
+    with World(WorldOptions(seed=3)) as world_3:
+        yield world_3
 
 
 def observed(world, config=PLANNER):
@@ -43,15 +43,15 @@ def observed(world, config=PLANNER):
     for key, message in (*sender.introduction(world, ()), *sender.messages(world)):
         inputs.put(key, message, world.stamp_ns)
     inputs.wait_idle()
-    found = inputs.snapshot(world.stamp_ns)
-    assert found.observation is not None, found.problems
-    return found.observation
+    snapshot = inputs.snapshot(world.stamp_ns)
+    assert snapshot.observation is not None, snapshot.problems
+    return snapshot.observation
 
 
 def gaps_m(lanes, others):
     """(N,) of each valid lane: the largest distance of its points to those of the most similar of other lanes."""
-    apart = lanes.points[lanes.valid][:, None] - others.points[others.valid][None]
-    return np.hypot(*np.moveaxis(apart, -1, 0)).max(axis=-1).min(axis=1)
+    offsets = lanes.points[lanes.valid][:, None] - others.points[others.valid][None]
+    return np.hypot(*np.moveaxis(offsets, -1, 0)).max(axis=-1).min(axis=1)
 
 
 def test_the_archive_has_every_lane_of_the_road_where_it_is(world):
@@ -69,10 +69,10 @@ def test_the_road_of_the_archive_is_that_of_the_world(world):
     """The node checks plans against the road that the score means: shoulders and corners of junctions are part of it,
     though no lane leads there."""
     read = LaneletMap(read_elements(write_archive(world.road_map)), SOURCE)
-    drawn = shapely.union_all(read.road_near(np.zeros(2), 1e5))
+    road = shapely.union_all(read.road_near(np.zeros(2), 1e5))
     true = shapely.union_all([*world.road_map.roads.values(), *world.road_map.junctions.values()])
-    assert true.difference(drawn.buffer(0.1)).area < 1e-3 * true.area
-    assert drawn.difference(true.buffer(0.1)).area < 1e-3 * true.area
+    assert true.difference(road.buffer(0.1)).area < 1e-3 * true.area
+    assert road.difference(true.buffer(0.1)).area < 1e-3 * true.area
     for_cars = {name: lanelet for name, lanelet in read.lanelets.items() if lanelet.for_cars}
     lanes_only = LaneletMap(MapElements(for_cars), SOURCE).road_near(np.zeros(2), 1e5)
     assert true.difference(shapely.union_all(lanes_only)).area > 0.02 * true.area
@@ -95,17 +95,17 @@ def test_the_archive_keeps_the_lights_their_stop_lines_and_their_turns(world):
 
 def test_the_node_sees_the_lights_of_its_route_as_the_world_does(world):
     for _ in range(3):
-        seen, true = observed(world), world.observation()
+        received, true = observed(world), world.observation()
         assert len(true.stop_lines.ends) > 0
         by_line = {}
-        for observation in (seen, true):
+        for observation in (received, true):
             states = dict(
                 zip(
                     *(each.tolist() for each in (observation.traffic_lights.ids, observation.traffic_lights.states)),
                     strict=True,
                 )
             )
-            by_line[observation is seen] = {
+            by_line[observation is received] = {
                 (*np.round(ends.ravel(), 1),): states[light]
                 for ends, light in zip(
                     observation.stop_lines.ends, observation.stop_lines.light_ids.tolist(), strict=True
@@ -118,47 +118,47 @@ def test_the_node_sees_the_lights_of_its_route_as_the_world_does(world):
 
 
 def test_a_worlds_lights_are_those_of_the_route_and_stand_where_its_signals_do(world):
-    seen, signals = world.observation(), world.road_map.signals
+    observation, signals = world.observation(), world.road_map.signals
     states = {Lamp.RED: LightState.RED, Lamp.AMBER: LightState.AMBER, Lamp.GREEN: LightState.GREEN, Lamp.OFF: 0}
     for ends, light, state in zip(
-        seen.stop_lines.ends, seen.stop_lines.light_ids, seen.traffic_lights.states, strict=True
+        observation.stop_lines.ends, observation.stop_lines.light_ids, observation.traffic_lights.states, strict=True
     ):
-        in_map = geometry.transform_points(seen.ego.map_from_ego, ends)
+        in_map = geometry.transform_points(observation.ego.map_from_ego, ends)
         np.testing.assert_allclose(in_map, signals[light].stop_line)
         assert state == states[Lamp(int(world.snapshot.lamps[light]))]
     driven_over = set(world._route_lanes())
     guarded = {k for k, signal in enumerate(signals) if driven_over.intersection(signal.connectors)}
     assert guarded
-    assert guarded <= set(seen.stop_lines.light_ids.tolist())
-    assert len(seen.stop_lines.ends) < len(signals)
+    assert guarded <= set(observation.stop_lines.light_ids.tolist())
+    assert len(observation.stop_lines.ends) < len(signals)
 
 
 def test_the_limits_of_a_worlds_route_are_those_of_its_roads(world):
-    seen, lanes = world.observation(), world.road_map.lanes
-    assert len(seen.route_limits_mps) == len(seen.route)
-    assert set(seen.route_limits_mps) <= {lane.lane.speed_limit_mps for lane in lanes.values()}
-    (here,), _ = geometry.project(seen.route, np.zeros((1, 2)))
-    at = np.searchsorted(geometry.arc_lengths(seen.route), here, side="right") - 1
-    assert seen.route_limits_mps[at] == seen.speed_limit_mps
-    assert not seen.route_ends  # it goes on for kilometres
+    observation, lanes = world.observation(), world.road_map.lanes
+    assert len(observation.route_limits_mps) == len(observation.route)
+    assert set(observation.route_limits_mps) <= {lane.lane.speed_limit_mps for lane in lanes.values()}
+    (here,), _ = geometry.project(observation.route, np.zeros((1, 2)))
+    at = np.searchsorted(geometry.arc_lengths(observation.route), here, side="right") - 1
+    assert observation.route_limits_mps[at] == observation.speed_limit_mps
+    assert not observation.route_ends  # it goes on for kilometres
 
 
-def test_the_node_knows_the_lanes_of_the_world_and_of_its_route(world):
-    seen, true = observed(world), world.observation(vectors=True)
-    assert seen.lanes.valid.sum() == true.lanes.valid.sum()
-    assert gaps_m(seen.lanes, true.lanes).max() < 0.3
-    assert seen.route_lanes.valid.any()
-    assert gaps_m(seen.route_lanes, true.lanes).max() < 0.3  # lanes of the map, not the line
-    ahead = seen.route[(seen.route[:, 0] > 0.0) & (np.hypot(*seen.route[:, :2].T) < 80.0), :2]
-    ends = seen.route_lanes.points[seen.route_lanes.valid][:, [0, -1]].reshape(-1, 2)
-    assert np.abs(geometry.project(seen.route, ends)[1]).max() < 8.0
-    nearest = [np.hypot(*(seen.route_lanes.points[seen.route_lanes.valid] - place).T).min() for place in ahead]
+def test_the_node_has_the_lanes_of_the_world_and_of_its_route(world):
+    received, true = observed(world), world.observation(vectors=True)
+    assert received.lanes.valid.sum() == true.lanes.valid.sum()
+    assert gaps_m(received.lanes, true.lanes).max() < 0.3
+    assert received.route_lanes.valid.any()
+    assert gaps_m(received.route_lanes, true.lanes).max() < 0.3  # lanes of the map, not the line
+    ahead = received.route[(received.route[:, 0] > 0.0) & (np.hypot(*received.route[:, :2].T) < 80.0), :2]
+    ends = received.route_lanes.points[received.route_lanes.valid][:, [0, -1]].reshape(-1, 2)
+    assert np.abs(geometry.project(received.route, ends)[1]).max() < 8.0
+    nearest = [np.hypot(*(received.route_lanes.points[received.route_lanes.valid] - point).T).min() for point in ahead]
     assert max(nearest) < 4.0  # along the whole route
 
 
 def test_a_planner_that_reads_no_lanes_gets_no_map(world):
-    seen = observed(world, override_dotted(Config(), {"planner": "route_follower", "cameras.required": False}))
-    assert (seen.lanes, seen.route_lanes) == (None, None)
+    received = observed(world, override_dotted(Config(), {"planner": "route_follower", "cameras.required": False}))
+    assert (received.lanes, received.route_lanes) == (None, None)
 
 
 def test_its_drivable_space_comes_from_the_same_map(world):
@@ -168,8 +168,8 @@ def test_its_drivable_space_comes_from_the_same_map(world):
         inputs.put(key, message, world.stamp_ns)
     for _ in range(2):  # the first asks for the grid
         inputs.wait_idle()
-        found = inputs.snapshot(world.stamp_ns)
-    assert found.observation.drivable is not None
+        snapshot = inputs.snapshot(world.stamp_ns)
+    assert snapshot.observation.drivable is not None
     assert {line.name: line.message for line in inputs.statuses(world.stamp_ns)}["drivable"] == "from the map"
 
 

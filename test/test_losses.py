@@ -219,7 +219,7 @@ def asked(reader, areas=None, taken=None):
     distances = torch.from_numpy(distance_map.distance_map(areas))[None]
     if taken is None:
         taken = nobody()
-    wanted = reader.wanted(distances, torch.from_numpy(taken)[None])[0]
+    wanted = reader.targets(distances, torch.from_numpy(taken)[None])[0]
     return wanted.bool(), reader.weights > 0
 
 

@@ -16,7 +16,7 @@ CARGO = (Path(__file__).parent / "data" / "lanelet2_maps" / "cargo_transport_map
 DEGREES_ONLY = re.sub(r'<tag k="local_[xy]" v="[^"]*"/>', "", CARGO)
 
 
-def test_a_good_map_is_told_by_its_nodes(tmp_path):
+def test_a_good_map_is_summarised_by_its_nodes(tmp_path):
     (tmp_path / "map.osm").write_text(CARGO)
     nodes = check_osm(tmp_path / "map.osm")
     assert (nodes.count, nodes.has_local_coordinates) == (CARGO.count("<node "), True)
@@ -48,9 +48,9 @@ def test_a_number_that_lanelet2_must_not_read_is_one_sentence_of_every_reader(tm
     replaced = re.sub(pattern, rf'\1="{value}"' if "=" in pattern else value, text, count=1)
     assert replaced != text
     file.write_text(replaced)
-    with pytest.raises(OsmError) as told:
+    with pytest.raises(OsmError) as error:
         check_osm(file)
-    assert sentence in str(told.value)
+    assert sentence in str(error.value)
     with pytest.raises(ConfigError) as of_the_node:
         load_map(InputsConfig(lanelet_map=str(file)))
     with pytest.raises(RoadError) as of_the_proving_ground:

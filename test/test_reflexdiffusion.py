@@ -17,7 +17,7 @@ from reflectdrive_ros.planning import denoiser as sampling
 from reflectdrive_ros.planning import guard, reflexdiffusion
 from reflectdrive_ros.planning.denoiser import END_TIME, StepResult
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
-from reflectdrive_ros.planning.postprocess.standstill import without_reversal
+from reflectdrive_ros.planning.postprocess.speed_profile import without_reversal
 from reflectdrive_ros.planning.reflexdiffusion import Reflector, guided, reflect
 from reflectdrive_ros.planning.repair import repair_points
 from reflectdrive_ros.scoring.safety import SafetyContext
@@ -191,7 +191,7 @@ def test_a_reflection_that_lowers_the_confidence_is_undone():
     step = step_of(3)
     assert worse(step, 3) is step
     assert better(step, 3) is not step
-    assert [each.kept for each in (*worse.reflections, *better.reflections)] == [False, True]
+    assert [each.accepted for each in (*worse.reflections, *better.reflections)] == [False, True]
 
 
 def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is_limited():

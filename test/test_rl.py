@@ -159,7 +159,7 @@ def batch_of(net, scenes=2):
         rows=torch.arange(scenes),
         mirrored=torch.zeros(scenes, dtype=torch.bool),
         with_route=torch.ones(scenes, dtype=torch.bool),
-        known=torch.ones(scenes, 2, dtype=torch.bool),
+        has_labels=torch.ones(scenes, 2, dtype=torch.bool),
         masked=1,
     )
 

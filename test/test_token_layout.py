@@ -170,7 +170,7 @@ def test_losses_are_finite_and_reach_every_head(layout):
         rows=torch.arange(2),
         mirrored=torch.zeros(2, dtype=torch.bool),
         with_route=torch.ones(2, dtype=torch.bool),
-        known=torch.ones(2, 2, dtype=torch.bool),
+        has_labels=torch.ones(2, 2, dtype=torch.bool),
         goal_score=empty,
         sub_scores=torch.zeros(2, 0, 5),
         rescored=torch.zeros(2, 0, dtype=torch.int64),

@@ -60,12 +60,12 @@ def test_a_map_that_cannot_be_used_ends_with_one_sentence(command, tmp_path, cap
         "demo": ["demo", "--out", str(tmp_path / "demo")],
     }
     assert __main__.run([*words[command], "--map", str(file)]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "roads 0, 1, 2, 3 have no lanes for cars" in said
-    assert "Traceback" not in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert "roads 0, 1, 2, 3 have no lanes for cars" in message
+    assert "Traceback" not in message
 
 
-def test_towns_of_others_are_named_and_their_package_is_asked_for(monkeypatch):
+def test_towns_of_other_sources_are_named_with_the_package_that_they_need(monkeypatch):
     with pytest.raises(UserError, match="--judge waymo is unknown: give one of carla, carla-development"):
         worlds.of_judge("waymo")
     monkeypatch.setattr(worlds.importlib.util, "find_spec", lambda name: None)
@@ -75,14 +75,14 @@ def test_towns_of_others_are_named_and_their_package_is_asked_for(monkeypatch):
 
 def test_the_worlds_of_carla_are_its_three_towns_in_turn():
     pytest.importorskip("py123d", reason="the extra judges is not installed")
-    found = worlds.of_judge("carla")
-    towns = [found.options(seed).map_file.name for seed in range(6)]
+    world_set = worlds.of_judge("carla")
+    towns = [world_set.options(seed).map_file.name for seed in range(6)]
     assert towns == ["Town04.xodr.gz", "Town05.xodr.gz", "Town06.xodr.gz"] * 2
-    numbers = found.numbers()
+    numbers = world_set.numbers()
     assert numbers["judge"] == "carla"
     assert list(numbers["map_sha256"]) == towns[:3]
     assert all(len(value) == 64 for value in numbers["map_sha256"].values())
-    assert found.options(0).max_limit_mps == pytest.approx(50 / 3.6)
+    assert world_set.options(0).max_limit_mps == pytest.approx(50 / 3.6)
 
 
 def test_the_two_sets_of_towns_have_none_in_common():

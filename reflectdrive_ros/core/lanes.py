@@ -19,7 +19,7 @@ import shapely
 from . import geometry
 from .domain import Array, LanePolylines
 
-SAME_WAY_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
+SAME_DIRECTION_RAD = np.pi / 3  # a car within this of a lane's direction drives along it
 LANE_REACH_M = 5.0  # inside a crossing, the lane that a turning car is about to meet may begin this far away
 LANE_CHANGE_COST_M = 1000.0  # a lane change costs as much as this detour
 ROUTE_BEHIND_M = 30.0
@@ -36,10 +36,10 @@ ROUTE_TURN_RAD = 0.5
 @dataclass(frozen=True, eq=False)
 class Lane:
     centerline: Array  # (V, 2) m, in driving direction
-    polygons: tuple[Any, ...]  # shapely; more than one where the drawn ring crosses itself
+    polygons: tuple[Any, ...]  # shapely; more than one where the map's ring crosses itself
     successors: tuple[int, ...]
     predecessors: tuple[int, ...]
-    beside: tuple[int, ...]  # neighbours in the same direction
+    adjacent: tuple[int, ...]  # neighbours in the same direction
     speed_limit_mps: float | None
 
 
@@ -53,7 +53,7 @@ def lanes_at(lanes: Mapping[int, Lane], pose: Array) -> list[int]:
         key: gap
         for key, gap in gaps.items()
         if gap < LANE_REACH_M
-        and abs(geometry.wrap(_heading_near(lanes[key].centerline, pose) - pose[2])) < SAME_WAY_RAD
+        and abs(geometry.wrap(_heading_near(lanes[key].centerline, pose) - pose[2])) < SAME_DIRECTION_RAD
     }
     nearest = min(along_it.values(), default=0.0)
     return [key for key, gap in along_it.items() if gap == nearest]
@@ -68,7 +68,7 @@ def same_road(lanes: Mapping[int, Lane], some: Sequence[int]) -> set[int]:
     """The lanes `some` with all adjacent lanes of the same direction."""
     road, todo = set(some), list(some)
     while todo:
-        for other in lanes[todo.pop()].beside:
+        for other in lanes[todo.pop()].adjacent:
             if other not in road:
                 road.add(other)
                 todo.append(other)
@@ -89,7 +89,7 @@ def shortest_path(lanes: Mapping[int, Lane], start: int, ends: set[int]) -> list
         length = geometry.arc_lengths(lanes[lane].centerline)[-1]
         for other in lanes[lane].successors:
             heapq.heappush(queue, (cost + length, other, [*path, other]))
-        for other in lanes[lane].beside:
+        for other in lanes[lane].adjacent:
             heapq.heappush(queue, (cost + LANE_CHANGE_COST_M, other, [*path, other]))
     return []
 
@@ -112,11 +112,11 @@ def route_line(lanes: Mapping[int, Lane], path: Sequence[int], ego: Array) -> Ar
     return np.concatenate([ends[:1], inner, ends[1:]])
 
 
-def _straightest(lanes: Mapping[int, Lane], lane: int, others: Sequence[int], way: int) -> int:
-    """Of the lanes that continue a lane (`way` 1 ahead, -1 behind), the one with the smallest change of direction."""
+def _straightest(lanes: Mapping[int, Lane], lane: int, others: Sequence[int], direction: int) -> int:
+    """The lane with the smallest turn among those that continue a lane (`direction` 1 ahead, -1 behind)."""
 
     def turn(other: int) -> float:
-        ahead, behind = (other, lane) if way > 0 else (lane, other)
+        ahead, behind = (other, lane) if direction > 0 else (lane, other)
         end = geometry.headings_along(lanes[behind].centerline)[-1]
         return abs(float(geometry.wrap(_chord(lanes[ahead].centerline) - end)))
 
@@ -157,7 +157,7 @@ def _crossing(one: Array, other: Array, ego: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class LaneSegments:
-    """The lanes of a map, cut into segments of at most SEGMENT_M; in the frame of the map. Made once per map."""
+    """The lanes of a map, cut into segments of at most SEGMENT_M; in the frame of the map. Built once per map."""
 
     keys: Array  # (N,) int64, of the lane of each segment
     points: Array  # (N, LANE_POINTS, 2) m, equally spaced
@@ -198,22 +198,22 @@ class LaneSegments:
     def along_line(self, route: Array, map_from_ego: Array, lights: Mapping[int, int] | None = None) -> LanePolylines:
         """As `along` where the lanes of the route are unknown: those within ROUTE_OFFSET_M of its line and in its
         direction. A lane that leaves the line, such as one that turns off, is not among them."""
-        chosen, on_road, _, _ = self._beside_line(route, map_from_ego, LANE_RADIUS_M)
+        chosen, on_road, _, _ = self._match_line(route, map_from_ego, LANE_RADIUS_M)
         return self._ahead(chosen[on_road], route, map_from_ego, lights)
 
     def keys_along_line(self, route: Array, map_from_ego: Array, radius_m: float) -> dict[int, float]:
         """Keys of the lanes of which all segments beside a route (L, 2+), ego frame, are those of `along_line`, within
         `radius_m`; each with the mean distance in metres of its points to the line."""
-        chosen, on_road, beside, away_m = self._beside_line(route, map_from_ego, radius_m)
+        chosen, on_road, alongside, away_m = self._match_line(route, map_from_ego, radius_m)
         keys = self.keys[chosen]
-        leaving = set(keys[beside & ~on_road].tolist())
+        leaving = set(keys[alongside & ~on_road].tolist())
         return {
             key: float(away_m[on_road & (keys == key)].mean())
             for key in dict.fromkeys(keys[on_road].tolist())
             if key not in leaving
         }
 
-    def _beside_line(self, route: Array, map_from_ego: Array, radius_m: float) -> tuple[Array, Array, Array, Array]:
+    def _match_line(self, route: Array, map_from_ego: Array, radius_m: float) -> tuple[Array, Array, Array, Array]:
         """Indices (C,) of the segments within `radius_m`; whether (C,) each follows the route's line; whether (C,) a
         part of it is beside the line, neither before nor beyond it; and the mean distance (C,) of that part."""
         if len(route) < 2:
@@ -225,11 +225,11 @@ class LaneSegments:
         steps = np.diff(points, axis=1)
         steps = np.concatenate([steps, steps[:, -1:]], axis=1)
         turns = np.abs(geometry.wrap(np.arctan2(steps[..., 1], steps[..., 0]) - headings))
-        beside = (at_m > 0.0) & (at_m < geometry.arc_lengths(route)[-1])  # neither before nor beyond the line
+        alongside = (at_m > 0.0) & (at_m < geometry.arc_lengths(route)[-1])  # neither before nor beyond the line
         fits = (np.abs(offsets_m) < ROUTE_OFFSET_M) & (turns < ROUTE_TURN_RAD)
-        enough = beside.sum(axis=1) >= 2
-        away_m = np.where(beside, np.abs(offsets_m), 0.0).sum(axis=1) / np.maximum(beside.sum(axis=1), 1)
-        return chosen, (fits | ~beside).all(axis=1) & enough, enough, away_m
+        enough = alongside.sum(axis=1) >= 2
+        away_m = np.where(alongside, np.abs(offsets_m), 0.0).sum(axis=1) / np.maximum(alongside.sum(axis=1), 1)
+        return chosen, (fits | ~alongside).all(axis=1) & enough, enough, away_m
 
     def _ahead(
         self, chosen: Array, route: Array, map_from_ego: Array, lights: Mapping[int, int] | None
@@ -254,11 +254,11 @@ class LaneSegments:
     ) -> LanePolylines:
         pad = count - len(chosen)
         points = geometry.transform_points(geometry.invert(map_from_ego), self.points[chosen])
-        shown = np.array([(lights or {}).get(key, 0) for key in self.keys[chosen].tolist()], np.int64)
+        lamps = np.array([(lights or {}).get(key, 0) for key in self.keys[chosen].tolist()], np.int64)
         return LanePolylines(
             np.pad(points, ((0, pad), (0, 0), (0, 0))),
             np.pad(self.widths_m[chosen], (0, pad)),
             np.pad(self.speed_limits_mps[chosen], (0, pad)),
-            np.pad(shown, (0, pad)),
+            np.pad(lamps, (0, pad)),
             np.arange(count) < len(chosen),
         )

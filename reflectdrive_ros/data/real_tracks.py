@@ -278,7 +278,7 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
             polygons=tuple(parts),
             successors=tuple(other for other in entry["succ"] if other in known),
             predecessors=tuple(other for other in entry["pred"] if other in known),
-            beside=tuple(other for other in (entry.get("left"), entry.get("right")) if other in known),
+            adjacent=tuple(other for other in (entry.get("left"), entry.get("right")) if other in known),
             speed_limit_mps=entry.get("speed_limit"),
         )
     return lanes

@@ -134,8 +134,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         if path == "/":
             self._answer(self.server.html, "text/html; charset=utf-8")
         elif path == "/state.json":
-            found = live_view.state(self.server.listener.heard(), self.server.vehicle, self.server.layout)
-            self._answer_json(found)
+            state = live_view.state(self.server.listener.live_state(), self.server.vehicle, self.server.layout)
+            self._answer_json(state)
         elif path == "/road.json":
             version, rings = self.server.listener.road()
             self._answer_json({"version": version, "rings": [live_view.round_list(ring, 2) for ring in rings]})

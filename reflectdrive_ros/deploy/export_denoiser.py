@@ -132,8 +132,8 @@ def _trace_encoder(net: DenoiserNet, batch: int | None) -> ir.Model:
 def _trace_denoiser(net: DenoiserNet, batch: int | None) -> ir.Model:
     config, scenes = net.config, batch or LARGEST_BATCH
     futures = torch.zeros(config.spec.futures, 1 + config.spec.future_steps, 4)
-    kept = torch.zeros(scenes, config.heads, config.elements, config.hidden // config.heads)
-    keys_values = tuple((kept.clone(), kept.clone()) for _ in range(config.decoder_layers))
+    cached = torch.zeros(scenes, config.heads, config.elements, config.hidden // config.heads)
+    keys_values = tuple((cached.clone(), cached.clone()) for _ in range(config.decoder_layers))
     absent = torch.zeros(scenes, config.spec.futures, dtype=torch.bool)
     tensors = futures, torch.tensor(0.5), torch.zeros(scenes, config.hidden), absent, keys_values
     free = {0: Dim("batch", min=1, max=LARGEST_BATCH)}

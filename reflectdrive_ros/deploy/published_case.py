@@ -76,9 +76,9 @@ def compare(net: DenoiserNet, case: Mapping[str, Array]) -> list[Difference]:
     single = answers(net, case, torch.float32)
     double = answers(copy.deepcopy(net).double(), case, torch.float64)
     rows = []
-    for name, found in single.items():
+    for name, computed in single.items():
         stated = TOLERANCE_M if name == "prediction" else TOLERANCE
-        away, rounding = (np.abs(found - other[name]) for other in (case, double))
+        away, rounding = (np.abs(computed - other[name]) for other in (case, double))
         rows.append(Difference(name, float(away.max()), stated, float(rounding.max())))
         if name == "encoding":
             medians = (float(np.median(each.max(axis=-1))) for each in (away, rounding))
@@ -93,14 +93,14 @@ def answers(net: DenoiserNet, case: Mapping[str, Array], dtype: torch.dtype) -> 
     noisy = torch.from_numpy(case["x_t"]).to(dtype)[:, None]
     with torch.inference_mode():
         normal = net.normalize(inputs)
-        found = {f"norm_{name}": getattr(normal, field) for name, field in INPUTS.items() if name != FLAGS}
-        found["encoding"] = net.encoder(normal)
+        tensors = {f"norm_{name}": getattr(normal, field) for name, field in INPUTS.items() if name != FLAGS}
+        tensors["encoding"] = net.encoder(normal)
         context = net.encode(inputs)
         for name, time in clean_times(case).items():
-            found[name] = net.denoise(noisy, torch.full(noisy.shape[:2], time, dtype=dtype), context)[:, 0]
+            tensors[name] = net.denoise(noisy, torch.full(noisy.shape[:2], time, dtype=dtype), context)[:, 0]
         scenes = [VectorTensors(*(each[k : k + 1] for each in inputs)) for k in range(len(noisy))]
         plans = [_sample(net, scene, noise, dtype) for scene, noise in zip(scenes, case["noise"], strict=True)]
-    arrays = {name: tensor.double().numpy() for name, tensor in found.items()}
+    arrays = {name: tensor.double().numpy() for name, tensor in tensors.items()}
     return {**arrays, "prediction": np.stack(plans)}
 
 
@@ -168,16 +168,16 @@ def case_shapes(config: DenoiserNetConfig) -> dict[str, tuple[int, ...]]:
 
 def clean_times(arrays: Mapping[str, Array]) -> dict[str, float]:
     """The diffusion time in the name of each array of clean futures. Raises ValueError."""
-    found = {}
+    times = {}
     for name in arrays:
         if name.startswith(CLEAN):
             try:
-                found[name] = float(name.removeprefix(CLEAN))
+                times[name] = float(name.removeprefix(CLEAN))
             except ValueError:
-                found[name] = math.nan
-            if not 0.0 <= found[name] <= 1.0:
+                times[name] = math.nan
+            if not 0.0 <= times[name] <= 1.0:
                 raise ValueError(f"has {name}, expected a diffusion time from 0 to 1 after {CLEAN}")
-    return found
+    return times
 
 
 def _array(array: Array, name: str, shape: tuple[int, ...]) -> Array:

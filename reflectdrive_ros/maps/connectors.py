@@ -1,4 +1,4 @@
-"""Connectors and lane shapes in the XML of a SUMO network: found, parsed, redrawn."""
+"""Connectors and lane shapes in the XML of a SUMO network: search, parsing and redrawing."""
 
 from __future__ import annotations
 

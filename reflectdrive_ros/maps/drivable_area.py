@@ -27,8 +27,8 @@ from ..scoring import drivable
 from .lanelet_map import LaneletMap
 
 BEHIND_M, AHEAD_M, SIDE_M = 40.0, 180.0, 70.0
-UPDATE_DISTANCE_M, UPDATE_TURN_RAD = 25.0, np.deg2rad(25.0)  # since the grid was begun: time for a new one
-GRID_OFFSET_MAX_M = 60.0  # a grid begun further away from here does not serve any more
+UPDATE_DISTANCE_M, UPDATE_TURN_RAD = 25.0, np.deg2rad(25.0)  # since the request of the grid: time for a new one
+GRID_OFFSET_MAX_M = 60.0  # a grid requested further away is not used any more
 SEAM_M = 0.1  # gaps between lanelets narrower than twice this are none
 OFF_THE_MAP_M = -4.5  # a car this far from any road is not on the map
 ROUTE_STEP_M = 0.5  # between the boxes of a car along its route
@@ -44,7 +44,7 @@ class _Grid:
 
     map_from_ego: Array  # (3,)
     route: Array | None  # (L, 3)
-    made: Future[DrivableGrid | None]
+    future: Future[DrivableGrid | None]
 
     def serves(self, here: Array, route: Array | None) -> bool:
         """Whether no other grid has to be started for a car here on this route."""
@@ -63,18 +63,18 @@ class MapDrivableArea:
         Along a route, poses (L, 3) in the map, the space is widened. It must come from the lanelets of this map.
         """
         here = ego.map_from_ego
-        if self._coming is not None and self._coming.made.done():
+        if self._coming is not None and self._coming.future.done():
             self._ready, self._coming = self._coming, None
         if self._coming is None and (self._ready is None or not self._ready.serves(here, route)):
             task = self._background.submit(build_grid, self.lanelets, here, route, self._vehicle)
             self._coming = _Grid(here, route, task)
         if self._ready is None or np.hypot(*(self._ready.map_from_ego - here)[:2]) > GRID_OFFSET_MAX_M:
             raise BadMessage("the drivable space of the map is being computed")
-        fault, source = self._ready.made.exception(), self.lanelets.source
+        fault, source = self._ready.future.exception(), self.lanelets.source
         if fault is not None:  # of shapes that no map has, such as those of a damaged one
             why = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
             raise BadMessage(f"the drivable space of {source.name} cannot be computed ({why}): correct the map")
-        grid = self._ready.made.result()
+        grid = self._ready.future.result()
         if grid is None:
             raise BadMessage(f"{source.name} has no road near the car: {source.if_misplaced}")
         now_from_then = geometry.compose(geometry.invert(here), self._ready.map_from_ego)
@@ -86,12 +86,12 @@ class MapDrivableArea:
     def wait_idle(self) -> None:
         """Waits until no grid is being computed."""
         if self._coming is not None:
-            wait([self._coming.made])
+            wait([self._coming.future])
 
 
 def needs_update(then: Array, now: Array) -> bool:
-    far = np.hypot(*(now - then)[:2]) > UPDATE_DISTANCE_M
-    return bool(far or abs(geometry.wrap(now[2] - then[2])) > UPDATE_TURN_RAD)
+    is_distant = np.hypot(*(now - then)[:2]) > UPDATE_DISTANCE_M
+    return bool(is_distant or abs(geometry.wrap(now[2] - then[2])) > UPDATE_TURN_RAD)
 
 
 def build_grid(
@@ -105,23 +105,23 @@ def build_grid(
     road = shapely.union_all(polygons)
     if route is not None:
         boxes = boxes_along(route, map_from_ego[:2], reach_m, vehicle)
-        road = shapely.union_all([road, *beside_road(road, boxes, lanelets.borders)])
+        road = shapely.union_all([road, *areas_beside_road(road, boxes, lanelets.borders)])
     ego_from_map = geometry.invert(map_from_ego)
     near = shapely.transform(road, lambda points: geometry.transform_points(ego_from_map, points))
     closed = near.buffer(SEAM_M, join_style="mitre").buffer(-SEAM_M, join_style="mitre")
     return drivable.grid_around_ego(closed, BEHIND_M, AHEAD_M, SIDE_M)
 
 
-def boxes_along(route: Array, place: Array, reach_m: float, vehicle: VehicleConfig) -> Array:
+def boxes_along(route: Array, center: Array, reach_m: float, vehicle: VehicleConfig) -> Array:
     """(B,) shapely boxes, in the map, of a car with its rear axle on a route (L, 3), ROUTE_MARGIN_M larger on every
-    side, within a distance of a place."""
+    side, within `reach_m` of `center` (2,)."""
     poses = geometry.sample(route[:, :2], np.arange(0.0, geometry.arc_lengths(route)[-1] + ROUTE_STEP_M, ROUTE_STEP_M))
-    near = poses[np.hypot(*(poses[:, :2] - place).T) <= reach_m]
+    near = poses[np.hypot(*(poses[:, :2] - center).T) <= reach_m]
     size = np.array([vehicle.length_m, vehicle.width_m]) + 2.0 * ROUTE_MARGIN_M
     return np.asarray(shapely.polygons(geometry.box_corners(box_centres(near, vehicle), size)))
 
 
-def beside_road(road: Any, boxes: Array, borders: Sequence[Any]) -> list[Any]:
+def areas_beside_road(road: Any, boxes: Array, borders: Sequence[Any]) -> list[Any]:
     """The parts of boxes that are at most WIDENING_M beside the road, with no border between."""
     shapely.prepare(road)
     outside = shapely.difference(boxes[~shapely.covers(road, boxes)], road)

@@ -14,15 +14,15 @@ import numpy as np
 from ..core import geometry
 from ..core.domain import Array
 
-LANE_DISTANCE_MAX_M = 5.0  # from a place on the plan to the middle of a lanelet piece; further away the map is not used
-OVERSHOOT_MAX_M = 1.0  # of a place beyond the ends of a piece
+LANE_DISTANCE_MAX_M = 5.0  # from a point on the plan to the middle of a lanelet piece; further away the map is not used
+OVERSHOOT_MAX_M = 1.0  # of a point beyond the ends of a piece
 SLOPE_MAX = 0.5  # no road is steeper: one of the points has no elevation, and lanelet2 puts it at 0
-NEAREST_PIECES = 8  # of lanelets, per place
+NEAREST_PIECES = 8  # of lanelets, per point
 HEIGHT_WEIGHT = 2.0  # a difference in height counts as this many times the same distance in the plane
-LEVEL_GAP_M = 2.5  # a larger step in height between places leads to another level: bridges are 5 m above roads
+LEVEL_GAP_M = 2.5  # a larger step in height between points leads to another level: bridges are 5 m above roads
 SAME_LEVEL_M = 1.0  # pieces this close in height are averaged, so that a change of lane makes no step
 FLAT_M = 0.01  # a map whose elevations differ by less has none
-PLACE_SPACING_M, PLACES_MAX = 1.5, 56  # along a plan: this far apart, further on long plans
+POINT_SPACING_M, POINTS_MAX = 1.5, 56  # along a plan: this far apart, further on long plans
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,9 @@ class VehiclePlane:
         heading = self.map_from_ego[2]
         return self.slope * np.array([np.cos(heading), np.sin(heading)])
 
-    def heights(self, places: Array) -> Array:
-        """(N,) z, m, of places (N, 2) in the map."""
-        return np.asarray(self.z_m + (places - self.map_from_ego[:2]) @ self.gradient)
+    def heights(self, points: Array) -> Array:
+        """(N,) z, m, of points (N, 2) in the map."""
+        return np.asarray(self.z_m + (points - self.map_from_ego[:2]) @ self.gradient)
 
 
 class MapElevation:
@@ -62,19 +62,19 @@ class MapElevation:
 
     @property
     def is_flat(self) -> bool:
-        """Whether all elevations are equal, as in maps that were drawn without any."""
+        """Whether all elevations are equal, as in maps without elevation."""
         return len(self._pieces) == 0 or bool(np.ptp(self._pieces[:, 2]) < FLAT_M)
 
-    def along(self, places: Array, z_m: float) -> tuple[Array, Array]:
-        """Elevation (N,) and its gradient (N, 2) at places (N, 2) in order along a plan; NaN where no lanelet is near.
+    def along(self, points: Array, z_m: float) -> tuple[Array, Array]:
+        """Elevation (N,) and its gradient (N, 2) at points (N, 2) in order along a plan; NaN where no lanelet is near.
 
-        `z_m`: height at the first place, which selects its level where roads lie above each other. Each further place
+        `z_m`: height at the first point, which selects its level where roads lie above each other. Each further point
         stays on the level of the one before.
         """
-        _, near = self._tree.query(places, NEAREST_PIECES, distance_upper_bound=LANE_DISTANCE_MAX_M)
+        _, near = self._tree.query(points, NEAREST_PIECES, distance_upper_bound=LANE_DISTANCE_MAX_M)
         pieces = self._pieces.take(near, axis=0, mode="clip")  # (N, K, 9)
         x, y, z, along_x, along_y, length, slope = (pieces[..., column] for column in range(7))
-        dx, dy = places[:, :1] - x, places[:, 1:] - y
+        dx, dy = points[:, :1] - x, points[:, 1:] - y
         ahead = dx * along_x + dy * along_y
         inside = np.minimum(np.maximum(ahead, 0.0), length)
         beyond = ahead - inside
@@ -92,7 +92,7 @@ class MapElevation:
 
 
 def follow_level(distance2: Array, heights: Array, z_m: float) -> Array:
-    """(N,) height of the candidate chosen at each place, NaN where none continues the level.
+    """(N,) height of the candidate chosen at each point, NaN where none continues the level.
 
     `distance2` (N, K), in the plane, squared, infinite where there is no candidate; `heights` (N, K).
     """
@@ -101,7 +101,7 @@ def follow_level(distance2: Array, heights: Array, z_m: float) -> Array:
     spread[distance2 == np.inf] = -1.0
     spreads = spread.max(axis=1).tolist()  # -1: no candidate
     chosen = np.full(len(heights), np.nan)
-    gap = np.inf  # at the first place the map may be at another height than the odometry
+    gap = np.inf  # at the first point the map may be at another height than the odometry
     for row, height in enumerate(nearest.tolist()):
         if spreads[row] > 0.5 * SAME_LEVEL_M:
             rise = np.abs(heights[row] - z_m)
@@ -123,7 +123,7 @@ class RoadSurface:
         """z (T,), m, and pitch (T,), rad, positive nose down, of the poses (T, 3) of a plan in the map."""
         path = np.concatenate([self.plane.map_from_ego[None], poses])
         along = geometry.arc_lengths(path)
-        pieces = min(int(along[-1] / PLACE_SPACING_M) + 1, PLACES_MAX)
+        pieces = min(int(along[-1] / POINT_SPACING_M) + 1, POINTS_MAX)
         at = np.arange(pieces + 1) * (along[-1] / pieces)
         profile = None if self.elevation is None else self._profile(self.elevation, at, interpolate(at, along, path))
         if profile is None:
@@ -134,28 +134,28 @@ class RoadSurface:
         rise = gradients[:, 0] * np.cos(poses[:, 2]) + gradients[:, 1] * np.sin(poses[:, 2])
         return heights, -np.arctan(rise)
 
-    def _profile(self, elevation: MapElevation, at: Array, places: Array) -> tuple[Array, Array] | None:
-        """Heights (N,) and gradients (N, 2) at places (N, 2) that are at arc lengths (N,); None if no lanelet is near.
+    def _profile(self, elevation: MapElevation, at: Array, points: Array) -> tuple[Array, Array] | None:
+        """Heights (N,) and gradients (N, 2) at points (N, 2) that are at arc lengths (N,); None if no lanelet is near.
 
         Before the first lanelet the vehicle's plane leads on, between lanelets heights are linear, and after the last
         one its slope continues.
         """
-        heights, gradients = elevation.along(places, self.plane.z_m)
-        known = np.flatnonzero(np.isfinite(heights))
-        if not len(known):
+        heights, gradients = elevation.along(points, self.plane.z_m)
+        finite = np.flatnonzero(np.isfinite(heights))
+        if not len(finite):
             return None
-        first, last = known[0], known[-1]
-        heights += self.plane.heights(places[first : first + 1])[0] - heights[first]
-        if len(known) < len(at):
-            heights = np.interp(at, at[known], heights[known])
-            gradients = interpolate(at, at[known], gradients[known])
-            heights[:first], gradients[:first] = self.plane.heights(places[:first]), self.plane.gradient
-            heights[last + 1 :] = heights[last] + (places[last + 1 :] - places[last]) @ gradients[last]
+        first, last = finite[0], finite[-1]
+        heights += self.plane.heights(points[first : first + 1])[0] - heights[first]
+        if len(finite) < len(at):
+            heights = np.interp(at, at[finite], heights[finite])
+            gradients = interpolate(at, at[finite], gradients[finite])
+            heights[:first], gradients[:first] = self.plane.heights(points[:first]), self.plane.gradient
+            heights[last + 1 :] = heights[last] + (points[last + 1 :] - points[last]) @ gradients[last]
         return heights, gradients
 
 
 def interpolate(at: Array, along: Array, rows: Array) -> Array:
-    """(N, 2) the first two columns of rows (M, 2+), given at `along` (M,), at `at` (N,); constant beyond the ends."""
+    """(N, 2) the first two columns of rows (M, 2+) at `along` (M,), interpolated at `at` (N,); constant at the ends."""
     return np.stack([np.interp(at, along, rows[:, axis]) for axis in (0, 1)], axis=1)
 
 

@@ -4,7 +4,7 @@ Every lane for cars, also one across a junction, becomes a lanelet with its cent
 junction also has its turn direction and, where a light controls it, a regulatory element with the stop line. A shoulder
 becomes a lanelet of the subtype road_shoulder, the surface of a junction, of which lanelets leave corners out, a
 polygon of the type intersection_area. Lanelets that follow each other or lie side by side share no points, so
-lanelet2's own router finds no way through the map.
+lanelet2's own router finds no route through the map.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ def write_archive(road_map: RoadMap) -> bytes:
         entry = next((key for key in signal.connectors if key in lanelets), None)  # the rest lies inside the junction
         if entry is not None:
             lanelets[entry].addRegulatoryElement(light)
-    beside = {"type": "lanelet", "subtype": "road_shoulder"}
-    shoulders = [strip(next(ids), each.centerline, each.width_m, beside) for each in road_map.shoulders]
-    drawn = core.createMapFromLanelets([*lanelets.values(), *shoulders])
+    shoulder_tags = {"type": "lanelet", "subtype": "road_shoulder"}
+    shoulders = [strip(next(ids), each.centerline, each.width_m, shoulder_tags) for each in road_map.shoulders]
+    lanelet_map = core.createMapFromLanelets([*lanelets.values(), *shoulders])
     for junction in road_map.junctions.values():
         outline = shapely.get_coordinates(junction.exterior)[:-1].tolist()
         corners = [core.Point3d(next(ids), x, y, 0.0) for x, y in outline]
         area = core.Polygon3d(next(ids), corners, core.AttributeMap())
         area.attributes["type"], area.attributes["area"] = "intersection_area", "yes"
-        drawn.add(area)
+        lanelet_map.add(area)
     with tempfile.TemporaryDirectory() as folder:  # lanelet2 writes files only
         file = Path(folder) / "map.bin"
-        io.write(str(file), drawn, projection.MercatorProjector(io.Origin(0.0, 0.0)))
+        io.write(str(file), lanelet_map, projection.MercatorProjector(io.Origin(0.0, 0.0)))
         return file.read_bytes()
 
 
@@ -99,20 +99,26 @@ def lamp_line(road_map: RoadMap, signal: Signal) -> Array:
 
 def tags(lane: RoadLane) -> dict[str, str]:
     """The attributes of a lanelet for cars."""
-    found = {"type": "lanelet", "subtype": "road", "location": "urban", "one_way": "yes", "participant:vehicle": "yes"}
+    attributes = {
+        "type": "lanelet",
+        "subtype": "road",
+        "location": "urban",
+        "one_way": "yes",
+        "participant:vehicle": "yes",
+    }
     if lane.lane.speed_limit_mps is not None:
-        found["speed_limit"] = f"{3.6 * lane.lane.speed_limit_mps:.2f} km/h"
+        attributes["speed_limit"] = f"{3.6 * lane.lane.speed_limit_mps:.2f} km/h"
     if lane.across_junction is not None and lane.turn in TURN_DIRECTIONS:
-        found["turn_direction"] = TURN_DIRECTIONS[lane.turn]
-    return found
+        attributes["turn_direction"] = TURN_DIRECTIONS[lane.turn]
+    return attributes
 
 
 def bound(line: Array, width_m: float, side: float) -> Array:
     """(N, 2) the left (`side` 1) or right (-1) edge, in driving direction, of a lane along a centreline (V, 2)."""
-    drawn = shapely.offset_curve(
+    edge = shapely.offset_curve(
         shapely.LineString(line), side * 0.5 * width_m, join_style="mitre", mitre_limit=MITRE_LIMIT
     )
-    parts = [part for part in shapely.get_parts(drawn) if part.length > 0.0]
+    parts = [part for part in shapely.get_parts(edge) if part.length > 0.0]
     if parts:
         longest = max(parts, key=lambda part: float(part.length))
         return np.asarray(shapely.get_coordinates(longest))

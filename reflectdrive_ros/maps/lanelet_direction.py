@@ -28,15 +28,15 @@ SWAPPED_ROLES = {"left": "right", "right": "left"}
 
 @dataclass(frozen=True)
 class Change:
-    """What makes a map right."""
+    """The correction of a map's driving direction."""
 
     mirror: bool  # y is negated
     swap: frozenset[int]  # lanelets whose left and right bounds change their roles
 
 
-def needed_change(drawn: Any) -> Change | None:
+def needed_change(lanelet_map: Any) -> Change | None:
     """The change that a map as loaded by lanelet2 needs; None for none."""
-    lanelets = [one for one in drawn.laneletLayer if min(len(one.leftBound), len(one.rightBound)) > 1]
+    lanelets = [one for one in lanelet_map.laneletLayer if min(len(one.leftBound), len(one.rightBound)) > 1]
     backward = [one for one in lanelets if _is_backward(*_drawn_bounds(one))]
     if lanelets and len(backward) > BACKWARD_SHARE * len(lanelets):
         if _oncoming_on_the_left(backward):
@@ -96,14 +96,14 @@ def _find_isolated(lanelets: Sequence[Any], backward: Sequence[Any]) -> frozense
     """Lanelets drawn against the direction of travel that join others only with their bounds swapped."""
     begins = Counter((one.leftBound[0].id, one.rightBound[0].id) for one in lanelets)
     ends = Counter((one.leftBound[-1].id, one.rightBound[-1].id) for one in lanelets)
-    found = set()
+    isolated = set()
     for one in backward:
         begin, end = (one.leftBound[0].id, one.rightBound[0].id), (one.leftBound[-1].id, one.rightBound[-1].id)
         left, right = _drawn_bounds(one)
         joins_swapped = ends[right[0].id, left[0].id] + begins[right[-1].id, left[-1].id]
         if joins_swapped and not ends[begin] + begins[end]:
-            found.add(int(one.id))
-    return frozenset(found)
+            isolated.add(int(one.id))
+    return frozenset(isolated)
 
 
 def rewrite(source: Path, target: Path, change: Change) -> None:

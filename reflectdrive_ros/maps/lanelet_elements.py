@@ -72,14 +72,14 @@ def type_of(element: Any) -> str:
 
 
 def _lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
-    found = {}
+    lanelets = {}
     for lanelet in lanelet2_map.laneletLayer:
         tags = lanelet.attributes
         subtype = str(tags["subtype"]) if "subtype" in tags else ""
-        found[int(lanelet.id)] = Lanelet(
+        lanelets[int(lanelet.id)] = Lanelet(
             line_points(lanelet.leftBound),
             line_points(lanelet.rightBound),
-            line_points(lanelet.centerline if lanelet.centerline.id else ()),  # one that lanelet2 made up has no id
+            line_points(lanelet.centerline if lanelet.centerline.id else ()),  # one that lanelet2 computed has no id
             for_cars=subtype not in (*NOT_FOR_CARS, SHOULDER),
             limit_mps=speed_mps(tags["speed_limit"]) if "speed_limit" in tags else np.nan,
             left_z_m=line_elevation(lanelet.leftBound),
@@ -88,7 +88,7 @@ def _lanelets_of(lanelet2_map: Any) -> dict[int, Lanelet]:
             lights=tuple(lights_of(lanelet.regulatoryElements)),
             is_shoulder=subtype == SHOULDER,
         )
-    return found
+    return lanelets
 
 
 def lights_of(regulatory_elements: Any) -> Iterator[LaneletLight]:
@@ -97,8 +97,8 @@ def lights_of(regulatory_elements: Any) -> Iterator[LaneletLight]:
         tags, roles = element.attributes, element.parameters
         if "subtype" in tags and tags["subtype"] == "traffic_light":
             lines = [line_points(line) for line in roles["ref_line"]] if "ref_line" in roles else []
-            drawn = [line[[0, -1]] for line in lines if len(line) >= 2 and np.isfinite(line).all()]
-            usable = [ends for ends in drawn if np.hypot(*(ends[1] - ends[0])) >= STOP_LINE_MIN_M]
+            stop_lines = [line[[0, -1]] for line in lines if len(line) >= 2 and np.isfinite(line).all()]
+            usable = [ends for ends in stop_lines if np.hypot(*(ends[1] - ends[0])) >= STOP_LINE_MIN_M]
             yield LaneletLight(int(element.id), usable[0] if usable else None)
 
 
@@ -114,8 +114,8 @@ def line_elevation(line: Any) -> Array:
 
 def speed_mps(text: str) -> float:
     """The tag speed_limit: km/h unless its unit is mph; NaN for any other text."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(km/h|kmh|mph|)\s*", text)
-    return float(found[1]) * (MPH if found[2] == "mph" else KMH) if found else float("nan")
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(km/h|kmh|mph|)\s*", text)
+    return float(match[1]) * (MPH if match[2] == "mph" else KMH) if match else float("nan")
 
 
 # --- packed ----------------------------------------------------------------------------------------------------------

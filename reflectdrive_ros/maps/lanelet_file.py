@@ -1,7 +1,7 @@
 """Reads a map from its .osm file with the lanelet2 bindings.
 
-Autoware's maps give every point's place in the map frame in the tags local_x and local_y, which lanelet2 keeps as
-attributes but does not use; maps without these tags are projected (UTM) around a given origin.
+Autoware's maps give every point's position in the map frame in the tags local_x and local_y, which lanelet2 keeps as
+attributes but does not use; maps without these tags are projected (UTM) around an origin.
 """
 
 from __future__ import annotations

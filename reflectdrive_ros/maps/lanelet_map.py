@@ -101,11 +101,11 @@ class LaneletMap:
         line = thin_line(round_corners(line), points_max)
         return np.column_stack([line[:, :2], geometry.headings_along(line)]), line[:, 2]
 
-    def road_near(self, place: Array, reach_m: float) -> list[Any]:
-        """Shapely polygons, in the map, of lanelets for cars, shoulders and intersections within `reach_m` of a place
+    def road_near(self, center: Array, reach_m: float) -> list[Any]:
+        """Shapely polygons, in the map, of lanelets for cars, shoulders and intersections within `reach_m` of a point
         (x, y)."""
         low, high = self._road_boxes
-        near = ((low <= place[:2] + reach_m) & (high >= place[:2] - reach_m)).all(axis=1)
+        near = ((low <= center[:2] + reach_m) & (high >= center[:2] - reach_m)).all(axis=1)
         return [self.road[index] for index in np.flatnonzero(near)]
 
     def touches_road(self, outline: Array) -> bool:
@@ -161,25 +161,25 @@ class LaneletMap:
                 bounds = (lanelet.left, lanelet.left_z_m), (lanelet.right, lanelet.right_z_m)
                 left, right = (np.column_stack(bound) for bound in bounds)
                 lines.append(middle_line(left, right, ELEVATION_STEP_M))
-        found = MapElevation(lines)
-        return None if found.is_flat else found
+        elevation = MapElevation(lines)
+        return None if elevation.is_flat else elevation
 
     @cached_property
     def road(self) -> list[Any]:
         """Polygons of lanelets for cars, shoulders and intersections, of which lanelets leave corners out; some 0.05 ms
         a lanelet."""
         shoulders = (_ring(lanelet) for lanelet in self.lanelets.values() if lanelet.is_shoulder)
-        beside = map(_polygons_within, (*shoulders, *self.intersections))
-        return [part for parts in (*self._polygons.values(), *beside) for part in parts]
+        areas = map(_polygons_within, (*shoulders, *self.intersections))
+        return [part for parts in (*self._polygons.values(), *areas) for part in parts]
 
     @cached_property
     def _polygons(self) -> dict[int, list[Any]]:
         """Polygons of each lanelet for cars; one whose bounds cross is repaired."""
-        found = {}
+        polygons = {}
         for lanelet_id, lanelet in self.lanelets.items():
             if lanelet.for_cars and len(lanelet.left) and len(lanelet.right):
-                found[lanelet_id] = _polygons_within(_ring(lanelet))
-        return found
+                polygons[lanelet_id] = _polygons_within(_ring(lanelet))
+        return polygons
 
     @cached_property
     def _road_boxes(self) -> tuple[Array, Array]:
@@ -271,8 +271,8 @@ def middle_line(left: Array, right: Array, step_m: float = LANE_STEP_M) -> Array
     """(N, D) the middle of two bounds (A, D) and (B, D) at equal shares of their lengths, as Autoware draws it; D is 2,
     or 3 with elevation.
 
-    lanelet2's own centreline zigzags by up to 90 degrees where the bounds have points at different places. Nor can its
-    sense of direction be used: it is made at loading, from the degrees, which maps in a frame of their own leave empty.
+    lanelet2's own centreline zigzags by up to 90 degrees where the bounds have points at different arc lengths. Nor can
+    its sense of direction be used: it is computed at loading from the degrees, which maps in a local frame leave empty.
     """
     bounds = align_bounds(left, right)
     longest_m = max(geometry.arc_lengths(bound)[-1] for bound in bounds)
@@ -288,7 +288,7 @@ def resample_evenly(line: Array, count: int) -> Array:
 
 
 def cut_lane(lane: Array, from_m: float, to_m: float) -> Array:
-    """The part of a lane (N, 3) between two places along it; at least one point."""
+    """The part of a lane (N, 3) between two arc lengths; at least one point."""
     along = geometry.arc_lengths(lane)
     inside = lane[(along > from_m) & (along < to_m)]
     at = np.clip([from_m, to_m], 0.0, along[-1])
@@ -317,7 +317,7 @@ def join_lanes(lanes: list[Array], names: list[str]) -> Array:
 
 
 def round_corners(line: Array) -> Array:
-    """The line (N, 3) every ROUND_STEP_M, each point the mean of its neighbourhood; the ends are kept."""
+    """The line (N, 3) every ROUND_STEP_M, each point the mean of its neighbourhood; the ends stay."""
     along = geometry.arc_lengths(line)
     count = max(int(np.ceil(along[-1] / ROUNDING_STEP_M)) + 1, 2)
     at = np.linspace(0.0, along[-1], count)
@@ -335,5 +335,5 @@ def thin_line(line: Array, points_max: int) -> Array:
     bend = np.abs(geometry.wrap(np.diff(geometry.headings_along(line))))
     density = np.concatenate([[0.0], np.cumsum(step_m / SPACING_M + bend / BEND_RAD)])
     count = min(max(int(np.ceil(density[-1])) + 1, 2), points_max)
-    kept = np.searchsorted(density, np.linspace(0.0, density[-1], count) - 1e-9)
-    return np.asarray(line[np.unique(np.minimum(kept, len(line) - 1))])
+    indices = np.searchsorted(density, np.linspace(0.0, density[-1], count) - 1e-9)
+    return np.asarray(line[np.unique(np.minimum(indices, len(line) - 1))])

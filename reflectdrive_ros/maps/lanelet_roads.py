@@ -61,8 +61,8 @@ def load(osm: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMap
     Raises RoadError for a file that is missing, cannot be read, holds no road lanelets or no drivable route, and where
     lanelet2 is not installed.
     """
-    drawn = _read_map(osm)
-    pieces, unusable = _directed_lanelets(drawn, osm)
+    lanelet_map = _read_map(osm)
+    pieces, unusable = _directed_lanelets(lanelet_map, osm)
     if max_limit_mps is not None:
         pieces = {name: replace(piece, limit_mps=min(piece.limit_mps, max_limit_mps)) for name, piece in pieces.items()}
     plain = _plain_xml(_merge_chains(pieces))
@@ -71,10 +71,10 @@ def load(osm: Path, folder: Path, max_limit_mps: float | None = None) -> RoadMap
         road_map = convert_network(osm.stem, plain, folder, OPTIONS)
     except RoadError as fault:
         raise RoadError(f"{fault}{list_unusable('lanelets', unusable)}") from None
-    return replace(road_map, crossings=_rings(drawn, "crosswalk"), walkways=_rings(drawn, "walkway"))
+    return replace(road_map, crossings=_rings(lanelet_map, "crosswalk"), walkways=_rings(lanelet_map, "walkway"))
 
 
-# --- the drawn map ---------------------------------------------------------------------------------------------------
+# --- the Lanelet2 map ------------------------------------------------------------------------------------------------
 
 
 def _read_map(osm: Path) -> Any:
@@ -90,13 +90,13 @@ def _read_map(osm: Path) -> Any:
         raise RoadError(f"{osm} cannot be read as a Lanelet2 map: it {fault}") from None
     except OSError as fault:
         raise RoadError(f"{osm} cannot be read: {fault.strerror}") from None
-    drawn = _load(osm, nodes, osm)
-    if change := lanelet_direction.needed_change(drawn):
+    lanelet_map = _load(osm, nodes, osm)
+    if change := lanelet_direction.needed_change(lanelet_map):
         with tempfile.TemporaryDirectory() as scratch:
             corrected = Path(scratch) / "map.osm"
             lanelet_direction.rewrite(osm, corrected, change)
-            drawn = _load(corrected, replace(nodes, lat=-nodes.lat) if change.mirror else nodes, osm)
-    return drawn
+            lanelet_map = _load(corrected, replace(nodes, lat=-nodes.lat) if change.mirror else nodes, osm)
+    return lanelet_map
 
 
 def _load(file: Path, nodes: OsmNodes, osm: Path) -> Any:
@@ -108,29 +108,29 @@ def _load(file: Path, nodes: OsmNodes, osm: Path) -> Any:
     project = projection.MercatorProjector if tagged else projection.UtmProjector
     origin = io.Origin(0.0, 0.0) if tagged else io.Origin(round(nodes.lat, 2), round(nodes.lon, 2))
     try:
-        drawn, _ = io.loadRobust(str(file), project(origin))
+        lanelet_map, _ = io.loadRobust(str(file), project(origin))
         if tagged:
-            for point in drawn.pointLayer:
+            for point in lanelet_map.pointLayer:
                 point.x, point.y = float(point.attributes["local_x"]), float(point.attributes["local_y"])
     except (RuntimeError, KeyError, ValueError) as fault:
         raise RoadError(f"{osm} cannot be read as a Lanelet2 map: {' '.join(str(fault).split())}") from None
-    for lanelet in drawn.laneletLayer:  # routing on a lanelet without a border crashes the process
+    for lanelet in lanelet_map.laneletLayer:  # routing on a lanelet without a border crashes the process
         if min(len(lanelet.leftBound), len(lanelet.rightBound)) < 2:
             raise RoadError(f"{osm} lacks a border of lanelet {lanelet.id}, or its points: give the whole map")
-    return drawn
+    return lanelet_map
 
 
-def _directed_lanelets(drawn: Any, osm: Path) -> tuple[dict[str, _DirectedLanelet], dict[str, list[str]]]:
+def _directed_lanelets(lanelet_map: Any, osm: Path) -> tuple[dict[str, _DirectedLanelet], dict[str, list[str]]]:
     """Lanelets for vehicles by name (the id, with an `r` where driven against the drawn direction), and the ids of
     those that cannot be used, by reason."""
     from lanelet2 import routing, traffic_rules
 
     rules = traffic_rules.create(traffic_rules.Locations.Germany, traffic_rules.Participants.Vehicle)
-    graph = routing.RoutingGraph(drawn, rules)
-    roads = [lanelet for lanelet in drawn.laneletLayer if rules.canPass(lanelet)]
+    graph = routing.RoutingGraph(lanelet_map, rules)
+    roads = [lanelet for lanelet in lanelet_map.laneletLayer if rules.canPass(lanelet)]
     if not roads:
         raise RoadError(f"{osm} holds no road lanelets: give a map with lanelets for vehicles")
-    areas = {lanelet.id: _area(lanelet) for lanelet in drawn.laneletLayer}
+    areas = {lanelet.id: _area(lanelet) for lanelet in lanelet_map.laneletLayer}
     pieces: dict[str, _DirectedLanelet] = {}
     unusable: dict[str, list[str]] = {}
     for lanelet in roads:
@@ -160,11 +160,11 @@ def _directed_lanelets(drawn: Any, osm: Path) -> tuple[dict[str, _DirectedLanele
         half = replace(piece, width_m=min(width_m / 2, MAX_LANE_WIDTH_M), line=_offset_line(line, -width_m / 4))
         pieces[piece.name] = half
         pieces[_name(back)] = replace(half, name=_name(back), line=_offset_line(line[::-1], -width_m / 4), after=after)
-    known = {name: replace(p, after=tuple(a for a in p.after if a in pieces)) for name, p in pieces.items()}
-    linked = {after for piece in known.values() for after in piece.after}
-    if alone := [name for name, piece in known.items() if not piece.after and name not in linked]:
+    resolved = {name: replace(p, after=tuple(a for a in p.after if a in pieces)) for name, p in pieces.items()}
+    linked = {after for piece in resolved.values() for after in piece.after}
+    if alone := [name for name, piece in resolved.items() if not piece.after and name not in linked]:
         unusable["neither follow nor precede another"] = alone
-    return {name: replace(p, left=p.left if p.left in pieces else None) for name, p in known.items()}, unusable
+    return {name: replace(p, left=p.left if p.left in pieces else None) for name, p in resolved.items()}, unusable
 
 
 def _speed_limit_kmh(rules: Any, lanelet: Any) -> float:
@@ -176,7 +176,7 @@ def _speed_limit_kmh(rules: Any, lanelet: Any) -> float:
 
 
 def _overlapping_ids(graph: Any, lanelet: Any, areas: Mapping[int, Any]) -> Iterator[str]:
-    """Ids of the lanelets whose area and that of `lanelet` share a place wider than MIN_OVERLAP_M."""
+    """Ids of the lanelets whose area and that of `lanelet` share an area wider than MIN_OVERLAP_M."""
     for other in graph.conflicting(lanelet):
         shared = areas[lanelet.id].intersection(areas[other.id]) if other.id in areas else shapely.Polygon()
         if other.id != lanelet.id and not shared.buffer(-MIN_OVERLAP_M / 2).is_empty:
@@ -235,10 +235,10 @@ def _offset_line(line: Array, left_m: float) -> Array:
     return np.asarray(line + left_m * np.stack([-np.sin(heading), np.cos(heading)], axis=-1))
 
 
-def _rings(drawn: Any, subtype: str) -> tuple[Array, ...]:
+def _rings(lanelet_map: Any, subtype: str) -> tuple[Array, ...]:
     """(V, 2) outlines of the lanelets of a subtype."""
-    found = (lanelet for lanelet in drawn.laneletLayer if _subtype(lanelet) == subtype)
-    return tuple(np.concatenate([_points(one.leftBound), _points(one.rightBound)[::-1]]) for one in found)
+    lanelets = (lanelet for lanelet in lanelet_map.laneletLayer if _subtype(lanelet) == subtype)
+    return tuple(np.concatenate([_points(one.leftBound), _points(one.rightBound)[::-1]]) for one in lanelets)
 
 
 def _merge_chains(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, _DirectedLanelet]:
@@ -250,12 +250,12 @@ def _merge_chains(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, _Directed
     for name in pieces:
         while name in merged and len(merged[name].after) == 1:
             one, other = merged[name], merged[merged[name].after[0]]
-            alike = (
+            is_mergeable = (
                 abs(one.width_m - other.width_m) < MERGE_WIDTH_TOLERANCE_M
                 and one.limit_mps == other.limit_mps
                 and not one.light
             )
-            if not (alike and {name, other.name} <= alone and reached[other.name] == 1 and other is not one):
+            if not (is_mergeable and {name, other.name} <= alone and reached[other.name] == 1 and other is not one):
                 break
             line = np.concatenate([one.line, other.line[1:]])
             merged[name] = replace(one, line=line, after=other.after, light=other.light)
@@ -271,28 +271,28 @@ def _plain_xml(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, str]:
     crossing = _junction_lanelets(pieces)
     edges = _edges({name: piece for name, piece in pieces.items() if name not in crossing})
     lane_of = {name: (edge, index) for edge, names in edges.items() for index, name in enumerate(names)}
-    ways = [way for name in lane_of for way in _paths_across(pieces, crossing, name)]
+    paths = [path for name in lane_of for path in _paths_across(pieces, crossing, name)]
     nodes = _UnionFind()
     for edge in edges:
         nodes.union(f"{edge}.begin", f"{edge}.begin")
         nodes.union(f"{edge}.end", f"{edge}.end")
-    for way in ways:
-        begin, end = f"{lane_of[way[0]][0]}.end", f"{lane_of[way[-1]][0]}.begin"
+    for path in paths:
+        begin, end = f"{lane_of[path[0]][0]}.end", f"{lane_of[path[-1]][0]}.begin"
         nodes.union(begin, end)
-        for name in way[1:-1]:
+        for name in path[1:-1]:
             nodes.union(begin, name)
             for other in pieces[name].overlapped & crossing:
                 nodes.union(begin, other)
-    places: dict[str, list[Array]] = {}
-    lights = {nodes.find(name) for way in ways for name in way[1:-1] if pieces[name].light}
-    leaves_on: dict[str, str] = {}  # edge -> the edge that its end was made
+    node_points: dict[str, list[Array]] = {}
+    lights = {nodes.find(name) for path in paths for name in path[1:-1] if pieces[name].light}
+    leaves_on: dict[str, str] = {}  # edge -> the edge that holds its second half
     edge_lines, connection_lines = [], []
     for edge, names in edges.items():
         start, end = nodes.find(f"{edge}.begin"), nodes.find(f"{edge}.end")
         lanes = [pieces[name] for name in names]
         middle = _mean_line(lanes)
-        places.setdefault(start, []).append(middle[0])
-        places.setdefault(end, []).append(middle[-1])
+        node_points.setdefault(start, []).append(middle[0])
+        node_points.setdefault(end, []).append(middle[-1])
         if any(lane.light for lane in lanes):
             lights.add(end)
         if start != end:
@@ -300,21 +300,21 @@ def _plain_xml(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, str]:
             continue
         # SUMO has no edge from a node to itself: split it in the middle.
         leaves_on[edge] = joint = f"{edge}.joint"
-        places[joint] = [middle[len(middle) // 2]]
+        node_points[joint] = [middle[len(middle) // 2]]
         halves = [(_slice_lane(lane, 0.0, 0.5), _slice_lane(lane, 0.5, 1.0)) for lane in lanes]
         edge_lines.append(_edge_xml(edge, start, joint, [half for half, _ in halves]))
         edge_lines.append(_edge_xml(joint, joint, end, [half for _, half in halves]))
         for index in range(len(lanes)):
             connection_lines.append(f'<connection from="{edge}" to="{joint}" fromLane="{index}" toLane="{index}"/>')
-    for way in ways:
-        (source, from_lane), (target, to_lane) = lane_of[way[0]], lane_of[way[-1]]
-        across = _connector_shape([pieces[name].line for name in way]) if len(way) > 2 else None
+    for path in paths:
+        (source, from_lane), (target, to_lane) = lane_of[path[0]], lane_of[path[-1]]
+        across = _connector_shape([pieces[name].line for name in path]) if len(path) > 2 else None
         shape = "" if across is None else f' shape="{shape_text(across)}"'
         source = leaves_on.get(source, source)
         ends = f'from="{source}" to="{target}" fromLane="{from_lane}" toLane="{to_lane}"'
         connection_lines.append(f"<connection {ends}{shape}/>")
     node_lines = []
-    for name, spots in places.items():
+    for name, spots in node_points.items():
         x, y = np.mean(spots, axis=0)
         kind = "traffic_light" if name in lights and len(spots) > 2 else "priority"
         node_lines.append(f'<node id="{name}" x="{x:.3f}" y="{y:.3f}" type="{kind}"/>')
@@ -389,11 +389,11 @@ def _paths_across(pieces: Mapping[str, _DirectedLanelet], crossing: set[str], na
     """Name paths from a lane across a junction to each lane after it, both ends included."""
     todo: list[tuple[str, ...]] = [(name, other) for other in pieces[name].after]
     while todo:
-        way = todo.pop(0)
-        if way[-1] not in crossing:
-            yield way
-        elif len(way) <= MAX_JUNCTION_LANELETS:
-            todo += [(*way, other) for other in pieces[way[-1]].after if other not in way]
+        path = todo.pop(0)
+        if path[-1] not in crossing:
+            yield path
+        elif len(path) <= MAX_JUNCTION_LANELETS:
+            todo += [(*path, other) for other in pieces[path[-1]].after if other not in path]
 
 
 class _UnionFind:

@@ -140,14 +140,14 @@ def _remove_unusable(root: Element) -> dict[str, list[str]]:
             root.remove(road)
         elif not lanes:
             unusable.setdefault("have no lanes for cars", []).append(name)
-    known = {kind: {one.get("id") for one in root.findall(kind)} for kind in ("road", "junction")}
+    ids = {kind: {one.get("id") for one in root.findall(kind)} for kind in ("road", "junction")}
     for link in root.findall("road/link"):
         for end in list(link):
-            if end.get("elementId") not in known.get(end.get("elementType", "road"), ()):
+            if end.get("elementId") not in ids.get(end.get("elementType", "road"), ()):
                 link.remove(end)
     for junction in root.findall("junction"):
         for connection in junction.findall("connection"):
-            if {connection.get("incomingRoad"), connection.get("connectingRoad")} - known["road"]:
+            if {connection.get("incomingRoad"), connection.get("connectingRoad")} - ids["road"]:
                 junction.remove(connection)
     return unusable
 
@@ -244,8 +244,8 @@ def _remove_spikes(net: Element) -> None:
     traffic would follow them."""
     for lane in (lane for edge in net.iter("edge") if edge.get("function") == "internal" for lane in edge.iter("lane")):
         points, line = lane.get("shape", "").split(), _points(lane)
-        if len(points) > 2 and len(kept := smooth_places(line)) < len(points):
-            _set_shape(lane, [points[place] for place in kept], line[kept])
+        if len(points) > 2 and len(indices := smooth_indices(line)) < len(points):
+            _set_shape(lane, [points[index] for index in indices], line[indices])
 
 
 def redraw_strays(net: Element, road: Any) -> None:
@@ -276,15 +276,19 @@ def road_margin_m(road: Any, line: Array) -> float:
     return float(np.where(shapely.contains(road, points), distances_m, -distances_m).min())
 
 
-def smooth_places(line: Array) -> list[int]:
+def smooth_indices(line: Array) -> list[int]:
     """Indices of the points of a line (V, 2) that stay when it may not turn by more than MAX_KINK_RAD at a point.
 
     The sharpest point is removed first. Of one with sides of SPIKE_M or more, the points within the length of its
-    shorter side go, too, so that the way past it is no jog. Both ends stay.
+    shorter side go, too, so that the line past it has no jog. Both ends stay.
     """
-    kept = [0, *(place for place in range(1, len(line) - 1) if (line[place] != line[place - 1]).any()), len(line) - 1]
-    while len(kept) > 2:
-        steps = np.diff(line[kept], axis=0)
+    indices = [
+        0,
+        *(index for index in range(1, len(line) - 1) if (line[index] != line[index - 1]).any()),
+        len(line) - 1,
+    ]
+    while len(indices) > 2:
+        steps = np.diff(line[indices], axis=0)
         lengths_m, headings = np.hypot(*steps.T), np.arctan2(steps[:, 1], steps[:, 0])
         kinks = np.abs(geometry.wrap(np.diff(headings)))
         if kinks.max() <= MAX_KINK_RAD:
@@ -292,12 +296,12 @@ def smooth_places(line: Array) -> list[int]:
         sharpest = int(np.argmax(kinks)) + 1
         reach_m = float(min(lengths_m[sharpest - 1], lengths_m[sharpest]))
         along_m = np.concatenate([[0.0], np.cumsum(lengths_m)])
-        gone = np.zeros(len(kept), bool)
+        gone = np.zeros(len(indices), bool)
         if reach_m >= SPIKE_M:
             gone = (along_m >= along_m[sharpest - 1] - reach_m) & (along_m <= along_m[sharpest + 1] + reach_m)
         gone[sharpest], gone[0], gone[-1] = True, False, False
-        kept = [place for place, lost in zip(kept, gone, strict=True) if not lost]
-    return kept
+        indices = [index for index, lost in zip(indices, gone, strict=True) if not lost]
+    return indices
 
 
 def _points(lane: Element) -> Array:

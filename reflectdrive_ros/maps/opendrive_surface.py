@@ -82,7 +82,7 @@ def _lane_polygons(road: Element, types: Collection[str]) -> list[Any]:
         sections = sorted(road.findall("lanes/laneSection"), key=lambda section: float(section.get("s", "0")))
         begins = [float(section.get("s", "0")) for section in sections]
         length_m = float(road.get("length", "0"))
-        found = []
+        polygons = []
         for section, begin, end in zip(sections, begins, [*begins[1:], length_m], strict=True):
             if end - begin < 1e-3:
                 continue
@@ -94,11 +94,11 @@ def _lane_polygons(road: Element, types: Collection[str]) -> list[Any]:
                 for lane in lanes:
                     outer = inner + sign * np.maximum(_cubics(lane.findall("width"), "sOffset")(at - begin), 0.0)
                     if lane.get("type") in types:
-                        found.append(_strip(poses, inner, outer))
+                        polygons.append(_strip(poses, inner, outer))
                     inner = outer
     except (ValueError, TypeError, KeyError) as fault:
         raise RoadError(f"road {name} cannot be drawn: {fault}") from None
-    return [polygon for polygon in found if not polygon.is_empty and polygon.area > 0]
+    return [polygon for polygon in polygons if not polygon.is_empty and polygon.area > 0]
 
 
 def _strip(poses: Array, inner: Array, outer: Array) -> Any:

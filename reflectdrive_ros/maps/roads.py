@@ -28,15 +28,15 @@ class RoadError(UserError, ValueError):
     """A network cannot be built or used; the message names it, the reason and what to do."""
 
 
-SHOWN = 5  # ids named in a message
+MAX_LISTED = 5  # ids named in a message
 
 
 def list_unusable(kind: str, unusable: Mapping[str, Sequence[str]]) -> str:
     """Parts of a map that cannot be used, by reason, for the end of a sentence; `kind` is roads or lanelets."""
     parts = []
     for reason, names in unusable.items():
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        parts.append(f"; {kind} {', '.join(names[:SHOWN])}{more} {reason}")
+        more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+        parts.append(f"; {kind} {', '.join(names[:MAX_LISTED])}{more} {reason}")
     return "".join(parts)
 
 
@@ -64,7 +64,7 @@ class RoadType(Enum):
 class RoadLane:
     """A lane for cars, with its SUMO names."""
 
-    lane: Lane  # centreline (V, 2), one polygon or more, successors, predecessors, beside; keys of RoadMap.lanes
+    lane: Lane  # centreline (V, 2), one polygon or more, successors, predecessors, adjacent; keys of RoadMap.lanes
     sumo_id: str
     edge: str  # SUMO edge; for a connector the internal edge, whose id starts with ":"
     index: int  # on its edge, 0 is the rightmost
@@ -225,9 +225,9 @@ def _lanes(
     successors: dict[int, list[int]] = {key: [] for key in keys.values()}
     predecessors: dict[int, list[int]] = {key: [] for key in keys.values()}
     turns: dict[int, Turn] = {}
-    ways_on: dict[str, set[str]] = {}  # edge -> edges after it
+    edges_after: dict[str, set[str]] = {}  # edge -> edges after it
     for link in links:
-        ways_on.setdefault(_edge_of(link.source), set()).add(_edge_of(link.target))
+        edges_after.setdefault(_edge_of(link.source), set()).add(_edge_of(link.target))
     ends: dict[int, set[RoadType]] = {}  # road types that a connector joins
     for link in links:
         source, target = keys[link.source], keys[link.target]
@@ -237,7 +237,7 @@ def _lanes(
         predecessors[target].append(source)
         crossing = source if link.source.startswith(":") else target
         # With a single following edge there is no turn to announce.
-        bend = len(ways_on[_edge_of(link.source)]) == 1 and crossing == target and link.turn is not Turn.BACK
+        bend = len(edges_after[_edge_of(link.source)]) == 1 and crossing == target and link.turn is not Turn.BACK
         turns.setdefault(crossing, Turn.STRAIGHT if bend else link.turn)
         if (
             link.source.startswith(":") and link.via is not None
@@ -259,7 +259,7 @@ def _lanes(
                 polygons=(polygons[key],),
                 successors=tuple(dict.fromkeys(successors[key])),
                 predecessors=tuple(dict.fromkeys(predecessors[key])),
-                beside=() if inside else _adjacent_lanes(edge_id, lane, keys),
+                adjacent=() if inside else _adjacent_lanes(edge_id, lane, keys),
                 speed_limit_mps=float(lane.get("speed", "13.89")),
             ),
             sumo_id=lane.get("id", ""),
@@ -303,8 +303,8 @@ def _stub_line(lane: Element) -> Array:
 
 def _buffer_lines(lines: Sequence[Array], half_widths: Sequence[float], ahead_m: float = 0.0) -> list[Any]:
     """One polygon per line with flat ends, which are extended by `ahead_m`."""
-    drawn = [shapely.LineString(_extend_ends(line, ahead_m) if ahead_m else line) for line in lines]
-    return list(shapely.buffer(drawn, half_widths, cap_style="flat", join_style="mitre", mitre_limit=2.0))
+    line_strings = [shapely.LineString(_extend_ends(line, ahead_m) if ahead_m else line) for line in lines]
+    return list(shapely.buffer(line_strings, half_widths, cap_style="flat", join_style="mitre", mitre_limit=2.0))
 
 
 def _extend_ends(line: Array, ahead_m: float) -> Array:
@@ -314,21 +314,26 @@ def _extend_ends(line: Array, ahead_m: float) -> Array:
     return np.concatenate([begin[None], line, end[None]])
 
 
-def _lane_shapes(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Array]:
+def _lane_shapes(edges: Mapping[str, Element], is_selected: Callable[[Element, Element], bool]) -> list[Array]:
     return [
-        parse_shape(lane.get("shape")) for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)
+        parse_shape(lane.get("shape"))
+        for edge in edges.values()
+        for lane in edge.iter("lane")
+        if is_selected(edge, lane)
     ]
 
 
-def _lane_polygons(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[Any]:
-    """Polygons of the lanes that `wanted` selects."""
-    lines = _lane_lines(edges, wanted)
+def _lane_polygons(edges: Mapping[str, Element], is_selected: Callable[[Element, Element], bool]) -> list[Any]:
+    """Polygons of the lanes that `is_selected` accepts."""
+    lines = _lane_lines(edges, is_selected)
     return _buffer_lines([line for line, _ in lines], [width_m / 2 for _, width_m in lines])
 
 
-def _lane_lines(edges: Mapping[str, Element], wanted: Callable[[Element, Element], bool]) -> list[tuple[Array, float]]:
-    """Centreline and width in m of the lanes that `wanted` selects and that have a length."""
-    chosen = [lane for edge in edges.values() for lane in edge.iter("lane") if wanted(edge, lane)]
+def _lane_lines(
+    edges: Mapping[str, Element], is_selected: Callable[[Element, Element], bool]
+) -> list[tuple[Array, float]]:
+    """Centreline and width in m of the lanes that `is_selected` accepts and that have a length."""
+    chosen = [lane for edge in edges.values() for lane in edge.iter("lane") if is_selected(edge, lane)]
     lines = [geometry.distinct_points(parse_shape(lane.get("shape")), closer_than=1e-3) for lane in chosen]
     return [(line, _width(lane)) for line, lane in zip(lines, chosen, strict=True) if len(line) > 1]
 

@@ -59,11 +59,11 @@ def find_home() -> Path | None:
 def binary(name: str) -> str:
     """Path of a program of SUMO, as `netconvert`. Raises SumoMissing."""
     folder = find_home()
-    found = shutil.which(name, path=str(folder / "bin")) if folder is not None else None
-    found = found or shutil.which(name)
-    if found is None:
+    path = shutil.which(name, path=str(folder / "bin")) if folder is not None else None
+    path = path or shutil.which(name)
+    if path is None:
         raise SumoMissing
-    return found
+    return path
 
 
 def run(name: str, arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:

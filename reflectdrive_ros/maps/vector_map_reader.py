@@ -4,7 +4,7 @@
 
 Autoware's toBinMsg writes a boost archive, the same as a .bin file of lanelet2. Reading such an archive is unsafe:
 lengths are not checked, and malformed ones cause gigabytes of memory, endless loops or a crash. Here that affects this
-process only. It writes MADE in the folder, or ERROR_FILE with one sentence.
+process only. It writes RESULT_FILE in the folder, or ERROR_FILE with one sentence.
 """
 
 from __future__ import annotations

@@ -26,13 +26,13 @@ class Judgement:
     reason: str = ""  # one sentence when the verdict is not OK
 
 
-def check(plan: Plan, known: SafetyContext, elapsed_ms: float) -> Judgement:
-    """The verdict on a plan for the observation of `known`, made in `elapsed_ms`."""
-    config = known.config
-    reason = infeasible_reason(plan, known.observation, config.guard)
+def check(plan: Plan, safety_context: SafetyContext, elapsed_ms: float) -> Judgement:
+    """The verdict on a plan for the observation of `safety_context`, made in `elapsed_ms`."""
+    config = safety_context.config
+    reason = infeasible_reason(plan, safety_context.observation, config.guard)
     if reason:
         return Judgement(Verdict.INFEASIBLE, reason)
-    reason = unsafe_reason(plan.trajectory, known)
+    reason = unsafe_reason(plan.trajectory, safety_context)
     if reason:
         return Judgement(Verdict.UNSAFE, reason)
     if elapsed_ms > config.engine.deadline_ms:

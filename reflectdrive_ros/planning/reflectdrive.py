@@ -63,9 +63,9 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     )
     order, scores = [0], tuple[float, ...]()
     if len(actions) > 1:
-        found = assess(safety_context, evaluate(safety_context, smooth))
-        order = sorted(range(len(actions)), key=lambda place: (found.key(place), -place), reverse=True)
-        scores = tuple((found.safety.worst * found.quality)[order].tolist())
+        assessment = assess(safety_context, evaluate(safety_context, smooth))
+        order = sorted(range(len(actions)), key=lambda index: (assessment.key(index), -index), reverse=True)
+        scores = tuple((assessment.safety.worst * assessment.quality)[order].tolist())
 
     best = order[0]
     ids, sent, repairs = actions[best], smooth[best], 0

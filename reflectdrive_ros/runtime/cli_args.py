@@ -67,8 +67,8 @@ def network_for(config: Config, planner: str, random_weights: bool) -> AnyNetwor
 
     Raises ModelFileError.
     """
-    asked = replace(config, planner=planner)
-    return (random_network if random_weights else worker_network)(asked.model, decoding_config(asked))
+    planner_config = replace(config, planner=planner)
+    return (random_network if random_weights else worker_network)(planner_config.model, decoding_config(planner_config))
 
 
 def weights_of(config: Config, planners: Sequence[str]) -> str:
@@ -100,8 +100,8 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
             f"--random-weights is given, but {', '.join(planners)} has no weights: name one of {', '.join(LEARNED)}"
         )
     for name in planners:
-        asked = replace(config, planner=name)
-        get_planner(asked)
+        planner_config = replace(config, planner=name)
+        get_planner(planner_config)
         if name in LEARNED:
-            verified_sha256(asked.model)
+            verified_sha256(planner_config.model)
     return config

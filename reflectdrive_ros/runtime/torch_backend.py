@@ -45,7 +45,7 @@ class TorchNetwork:
         tokenizer: Tokenizer | None = None,
         mode: CudaMode = DEFAULT_MODE,
     ) -> None:
-        """`tokenizer` is for networks without words of their own, `mode` is the way of running steps on a GPU."""
+        """`tokenizer` is for networks without words of their own, `mode` says how steps run on a GPU."""
         config = net.config
         if tokenizer is None and not config.words:
             raise CheckpointError("the network has no vocabulary: give the tokenizer it was trained with")
@@ -92,12 +92,12 @@ class TorchNetwork:
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        known = rollout.prefill_goal_from_prompt(self._net, self._prompt(inputs), self.decoding.goals)
+        prefilled = rollout.prefill_goal_from_prompt(self._net, self._prompt(inputs), self.decoding.goals)
         return Prefilled(
-            known.keys_values,
-            _array(known.actions).astype(np.int32),
-            _array(known.goal_log_probs),
-            _array(known.valid),
+            prefilled.keys_values,
+            _array(prefilled.actions).astype(np.int32),
+            _array(prefilled.goal_log_probs),
+            _array(prefilled.valid),
         )
 
     @torch.inference_mode()
@@ -163,16 +163,16 @@ class TorchNetwork:
         return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]
 
 
-def resolve_device(asked: str, threads: int | None = None) -> str:
+def resolve_device(device: str, threads: int | None = None) -> str:
     """The device of `model.device`; `threads` is for the whole process. Raises CheckpointError without a GPU."""
     if threads is not None:
         torch.set_num_threads(threads)
     gpu = torch.cuda.is_available()
-    if asked.startswith("cuda") and not gpu:
-        raise CheckpointError(f"model.device is {asked}, but torch finds no GPU: set it to auto or cpu")
-    if asked == "auto":
+    if device.startswith("cuda") and not gpu:
+        raise CheckpointError(f"model.device is {device}, but torch finds no GPU: set it to auto or cpu")
+    if device == "auto":
         return "cuda" if gpu else "cpu"
-    return asked
+    return device
 
 
 def _array(batch: Tensor) -> Array:

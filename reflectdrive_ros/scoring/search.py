@@ -38,9 +38,9 @@ def _ball_steps(delta: int) -> Array:
     """(M, 2) steps within Manhattan distance `delta`, in the order of `ball`."""
     reach = np.arange(-delta, delta + 1)
     steps = np.stack(np.meshgrid(reach, reach, indexing="ij"), axis=-1).reshape(-1, 2)
-    far = np.abs(steps).sum(axis=1)
-    order = np.lexsort((steps[:, 1], steps[:, 0], (steps**2).sum(axis=1), far))
-    return np.asarray(steps[order][: (far <= delta).sum()])
+    distance = np.abs(steps).sum(axis=1)
+    order = np.lexsort((steps[:, 1], steps[:, 0], (steps**2).sum(axis=1), distance))
+    return np.asarray(steps[order][: (distance <= delta).sum()])
 
 
 def search_stride(codebook: Codebook) -> int:

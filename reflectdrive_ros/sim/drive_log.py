@@ -28,7 +28,7 @@ MIN_COMFORT_STATES = 15  # the jerk's window; a shorter drive is not judged
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a drive is remembered for."""
+    """An event of a drive: its kind, its time and one sentence."""
 
     kind: str  # collision, off_road, red_light, speeding, off_route, stuck or end_of_route
     time_s: float  # since the drive began

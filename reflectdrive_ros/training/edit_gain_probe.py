@@ -29,7 +29,7 @@ from ..model.token.ops import GoalRules
 from . import plan_policy, train_state
 from .data import Source, shape_of
 from .losses import prompt_keys_values
-from .plan_changes import change_actions, drawn_modes, offsets_of
+from .plan_changes import change_actions, offsets_of, sample_modes
 from .rewards import PlanScorer, RewardPool
 from .settings import PlanRewardConfig, RlConfig, RlTrainConfig
 
@@ -69,7 +69,7 @@ def collect(net: TokenNet, scenes: CachedSet, pool: RewardPool, count: int, cons
     for step in track_progress(range(-(-count // data.batch)), "scenes, in batches", console):
         batch = source.batch(step)
         plans = plan_policy.decode_greedily(net, batch, GoalRules(), RlConfig(goals=6)).plans
-        modes = drawn_modes(len(plans), np.random.default_rng([0, step]), CHANGES)  # (B, K, 4)
+        modes = sample_modes(len(plans), np.random.default_rng([0, step]), CHANGES)  # (B, K, 4)
         offsets = offsets_of(modes, layout.points, CHANGES)
         up, down = (change_actions(plans[:, 0].numpy(), each, layout) for each in (offsets, offsets.opposite))
         scores = pool.score(*batch.scenes, np.concatenate([up, down], axis=1))[..., 0]

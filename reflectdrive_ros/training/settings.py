@@ -484,8 +484,8 @@ def differences(
     config: TrainConfig | DiffusionTrainConfig, other: Mapping[str, Any], free: Sequence[str] = RESUMABLE_SECTIONS
 ) -> list[str]:
     """Dotted names of settings that differ in `other`, an `asdict`, without the sections `free`."""
-    found = _differences(dataclasses.asdict(config), other, "")
-    return [name for name in found if name.split(".")[0] not in free]
+    names = _differences(dataclasses.asdict(config), other, "")
+    return [name for name in names if name.split(".")[0] not in free]
 
 
 def _differences(mine: Any, other: Any, prefix: str) -> list[str]:

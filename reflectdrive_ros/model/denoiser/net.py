@@ -15,11 +15,11 @@ are whole futures. It predicts the clean futures. Facts of the published code th
 - the first pose of each future is the present one, which the sampler keeps.
 
 Extensions of the published network are off in its configuration: `ego_inputs` (speed, acceleration, steering and yaw
-rate of the ego condition the decoder), `route_features` (places of the elements relative to the route),
-`VectorSpec.ego_frenet` (the ego's future along and beside the route, whose bends and limits are inputs), `residual`
-(without it, all that the decoder knows of the noisy futures, the ego's state and the route passes through the weights
-of the cross-attention), the line of the route among the route lanes (`VectorSpec.route_line_rows`), and free widths of
-the mixers.
+rate of the ego condition the decoder), `route_features` (positions of the elements relative to the route),
+`VectorSpec.ego_frenet` (the ego's future in Frenet coordinates of the route, whose bends and limits are inputs),
+`residual` (without it, all that the decoder knows of the noisy futures, the ego's state and the route passes through
+the weights of the cross-attention), the line of the route among the route lanes (`VectorSpec.route_line_rows`), and
+free widths of the mixers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DenoiserNetConfig:
     route_tokens: int = 32
     route_channels: int = 64
     ego_inputs: bool = False
-    route_features: bool = False  # places of the elements relative to the line of the route
+    route_features: bool = False  # positions of the elements relative to the line of the route
     residual: bool = False  # of the decoder's cross-attention and of the MLP after it
     dropout: float = 0.1  # in training only
 
@@ -138,8 +138,8 @@ class Mlp(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
-        return found
+        out: Tensor = self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
+        return out
 
 
 class MixerBlock(nn.Module):
@@ -177,8 +177,8 @@ class ElementMixer(nn.Module):
         return x.mean(-2)
 
     def project(self, pooled: Tensor) -> Tensor:
-        found: Tensor = self.emb_project(self.norm(pooled))
-        return found
+        out: Tensor = self.emb_project(self.norm(pooled))
+        return out
 
 
 class Attention(nn.Module):
@@ -204,8 +204,8 @@ class Attention(nn.Module):
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None = None) -> Tensor:
         """`visible` (B, 1, 1, N) bool, the elements that may be attended to."""
         dropout = self.dropout if self.training else 0.0
-        found = F.scaled_dot_product_attention(queries, keys, values, visible, dropout)
-        merged: Tensor = self.out_proj(found.transpose(1, 2).flatten(2))
+        attended = F.scaled_dot_product_attention(queries, keys, values, visible, dropout)
+        merged: Tensor = self.out_proj(attended.transpose(1, 2).flatten(2))
         return merged
 
     def _split(self, x: Tensor) -> Tensor:
@@ -231,8 +231,8 @@ class EncoderLayer(nn.Module):
         """Drops the whole branch of a share of the scenes (stochastic depth), in training only."""
         if not self.training or self.path_dropout == 0.0:
             return x
-        kept = torch.rand(len(x), 1, 1, device=x.device) >= self.path_dropout
-        return x * kept / (1.0 - self.path_dropout)
+        is_active = torch.rand(len(x), 1, 1, device=x.device) >= self.path_dropout
+        return x * is_active / (1.0 - self.path_dropout)
 
 
 class Encoder(nn.Module):
@@ -255,10 +255,10 @@ class Encoder(nn.Module):
     def forward(self, inputs: VectorTensors, features: RouteFeatures | None = None) -> Tensor:
         """(B, elements, hidden) of normalised inputs."""
         parts = [self._agents(inputs), self._static_objects(inputs), self._lanes(inputs)]
-        tokens, present, places = (torch.cat(column, 1) for column in zip(*parts, strict=True))
+        tokens, present, poses = (torch.cat(column, 1) for column in zip(*parts, strict=True))
         if self.route is not None and features is not None:
             tokens = tokens + self.route(features)
-        x = (tokens + self.position(places)) * present[..., None]
+        x = (tokens + self.position(poses)) * present[..., None]
         first = torch.arange(present.shape[1], device=present.device) == 0
         visible = (present | first)[:, None, None]
         for layer in self.layers:
@@ -268,15 +268,15 @@ class Encoder(nn.Module):
 
     def _agents(self, inputs: VectorTensors) -> tuple[Tensor, Tensor, Tensor]:
         rows = inputs.agents[..., :LANE_COLUMNS]
-        seen = (rows != 0).any(-1)
-        present = seen.any(-1)
-        pooled = self.agent_mixer.pooled(torch.cat([rows, seen[..., None].to(rows.dtype)], -1))
+        observed = (rows != 0).any(-1)
+        present = observed.any(-1)
+        pooled = self.agent_mixer.pooled(torch.cat([rows, observed[..., None].to(rows.dtype)], -1))
         pooled = pooled + self.agent_kind(inputs.agents[..., -1, LANE_COLUMNS:])
-        return self.agent_mixer.project(pooled), present, _place(rows[..., -1, :POSE], AGENT_TOKEN)
+        return self.agent_mixer.project(pooled), present, _pose_and_kind(rows[..., -1, :POSE], AGENT_TOKEN)
 
     def _static_objects(self, inputs: VectorTensors) -> tuple[Tensor, Tensor, Tensor]:
         rows = inputs.static_objects
-        return self.static_mlp(rows), (rows != 0).any(-1), _place(rows[..., :POSE], STATIC_TOKEN)
+        return self.static_mlp(rows), (rows != 0).any(-1), _pose_and_kind(rows[..., :POSE], STATIC_TOKEN)
 
     def _lanes(self, inputs: VectorTensors) -> tuple[Tensor, Tensor, Tensor]:
         rows = inputs.lanes[..., :LANE_COLUMNS]
@@ -288,7 +288,7 @@ class Encoder(nn.Module):
         ahead = torch.tensor([1.0, 0.0], device=middle.device)
         direction = torch.where(length > 0, middle[..., 2:] / length.clamp(min=SHORTEST), ahead)
         pose = torch.cat([middle[..., :2], direction], -1)
-        return self.lane_mixer.project(pooled), (rows != 0).any(-1).any(-1), _place(pose, LANE_TOKEN)
+        return self.lane_mixer.project(pooled), (rows != 0).any(-1).any(-1), _pose_and_kind(pose, LANE_TOKEN)
 
 
 class RouteProjections(nn.Module):
@@ -305,9 +305,9 @@ class RouteProjections(nn.Module):
         return torch.cat(parts, 1)
 
 
-def _place(pose: Tensor, kind: int) -> Tensor:
+def _pose_and_kind(pose: Tensor, kind: int) -> Tensor:
     """(B, N, 7) pose (B, N, 4) and one-hot kind of elements."""
-    one_hot = [torch.full_like(pose[..., :1], float(kind == place)) for place in range(3)]
+    one_hot = [torch.full_like(pose[..., :1], float(kind == other)) for other in range(3)]
     return torch.cat([pose, *one_hot], -1)
 
 
@@ -330,9 +330,9 @@ class DecoderLayer(nn.Module):
         scenes = keys_values[0].shape[0]
         together = self.norm3(x).reshape(scenes, -1, x.shape[-1])  # the samples of a scene share its keys and values
         crossed = self.cross_attn.attend(self.cross_attn.queries(together), *keys_values)
-        kept = float(self.residual)
-        x = kept * x + crossed.reshape(x.shape)
-        return kept * x + self.mlp2(self.norm4(x))  # type: ignore[no-any-return]
+        residual = float(self.residual)
+        x = residual * x + crossed.reshape(x.shape)
+        return residual * x + self.mlp2(self.norm4(x))  # type: ignore[no-any-return]
 
 
 class FinalLayer(nn.Module):
@@ -346,8 +346,8 @@ class FinalLayer(nn.Module):
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         shift, scale = self.modulation(F.silu(condition))[:, None].chunk(2, dim=-1)
         x = self.norm_input(self.norm_final(x) * (1.0 + scale) + shift)
-        found: Tensor = self.output(self.norm_hidden(F.gelu(self.hidden(x), approximate="tanh")))
-        return found
+        out: Tensor = self.output(self.norm_hidden(F.gelu(self.hidden(x), approximate="tanh")))
+        return out
 
 
 class Decoder(nn.Module):
@@ -374,16 +374,16 @@ class Decoder(nn.Module):
     def condition(self, inputs: VectorTensors, features: RouteFeatures | None, profile: Tensor | None) -> Tensor:
         """(B, hidden) of normalised inputs, features relative to the route and `route_features.road_profile`."""
         points = inputs.route_lanes[..., :POSE].flatten(1, 2)  # no boundaries, limits or lights
-        known = (points != 0).any(-1).any(-1)
-        found = self.route_mixer.project(self.route_mixer.pooled(points)) * known[:, None]
+        is_present = (points != 0).any(-1).any(-1)
+        condition = self.route_mixer.project(self.route_mixer.pooled(points)) * is_present[:, None]
         if self.ego_mlp is not None:
             state = inputs.ego[:, POSE:]
-            found = found + self.ego_mlp(state) * (state != 0).any(-1)[:, None]
+            condition = condition + self.ego_mlp(state) * (state != 0).any(-1)[:, None]
         if self.lead_mlp is not None and features is not None:
-            found = found + self.lead_mlp(features.ego)
+            condition = condition + self.lead_mlp(features.ego)
         if self.profile_mlp is not None and profile is not None:
-            found = found + self.profile_mlp(profile)
-        return found
+            condition = condition + self.profile_mlp(profile)
+        return condition
 
     def keys_values(self, encoded: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
         """Keys and values of each layer's cross-attention, of encoded scenes (B, elements, hidden)."""
@@ -457,8 +457,8 @@ class DenoiserNet(nn.Module):
 
         K samples of each scene; P is the ego and its neighbours; index 0 in time is the present pose.
         """
-        found: Tensor = self.decoder(x, times, context)
-        return found
+        futures: Tensor = self.decoder(x, times, context)
+        return futures
 
     def present_states(self, inputs: VectorTensors) -> Tensor:
         """(B, P, 4) present poses of the ego and its neighbours, normalised; 0 where absent."""
@@ -481,9 +481,9 @@ class DenoiserNet(nn.Module):
 
 
 def _normalize(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    known = (x != 0).any(-1, keepdim=True)
+    is_present = (x != 0).any(-1, keepdim=True)
     scaled = (x - torch.tensor(mean, device=x.device)) / torch.tensor(std, device=x.device)
-    return torch.where(known, scaled, torch.zeros_like(x))
+    return torch.where(is_present, scaled, torch.zeros_like(x))
 
 
 def without_conditions(inputs: VectorTensors, ego: bool = True) -> VectorTensors:
@@ -496,5 +496,5 @@ def without_conditions(inputs: VectorTensors, ego: bool = True) -> VectorTensors
         name: torch.zeros_like(getattr(inputs, name))
         for name in ("agents", "static_objects", "lanes", "lane_limits", "lane_has_limit")
     }
-    kept = torch.cat([inputs.ego[:, :POSE], torch.zeros_like(inputs.ego[:, POSE:])], 1) if ego else inputs.ego
-    return inputs._replace(ego=kept, **zeros)
+    ego_pose = torch.cat([inputs.ego[:, :POSE], torch.zeros_like(inputs.ego[:, POSE:])], 1) if ego else inputs.ego
+    return inputs._replace(ego=ego_pose, **zeros)

@@ -143,20 +143,20 @@ def published_config(path: Path) -> DenoiserNetConfig:
 
 
 def _normalization(args: Mapping[str, Any]) -> Normalization:
-    found: dict[str, tuple[float, ...]] = {}
+    normalization: dict[str, tuple[float, ...]] = {}
     for name, (prefix, columns) in NORMALIZERS.items():
         entry = args["observation_normalizer"].get(name)
         for part in ("mean", "std"):
-            found[f"{prefix}_{part}"] = _numbers(entry, part, columns, f"observation_normalizer.{name}")
+            normalization[f"{prefix}_{part}"] = _numbers(entry, part, columns, f"observation_normalizer.{name}")
     for part in ("mean", "std"):
         rows = args["state_normalizer"].get(part)
         agents = 1 + args["predicted_neighbor_num"]
         if not isinstance(rows, list) or len(rows) != agents or any(row != rows[1] for row in rows[1:]):
             raise ValueError(f"has state_normalizer.{part} not for {agents} agents, equal for all neighbours")
-        for place, owner in ((0, "ego"), (1, "agent")):
-            row = {part: rows[place][0] if isinstance(rows[place], list) and rows[place] else None}
-            found[f"{owner}_future_{part}"] = _numbers(row, part, 4, "state_normalizer")
-    return Normalization(**found)
+        for index, owner in ((0, "ego"), (1, "agent")):
+            row = {part: rows[index][0] if isinstance(rows[index], list) and rows[index] else None}
+            normalization[f"{owner}_future_{part}"] = _numbers(row, part, 4, "state_normalizer")
+    return Normalization(**normalization)
 
 
 def _numbers(entry: Any, part: str, columns: int, name: str) -> tuple[float, ...]:
@@ -183,13 +183,13 @@ def _check_names(net: DenoiserNet, tensors: Mapping[str, Tensor], file: Path) ->
 
 
 def _without_prefix(tensors: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         short = name.removeprefix(PREFIX)
-        if short in found:
+        if short in renamed:
             raise CheckpointError(f"{file} has {short} twice, with and without {PREFIX!r}: one of them is wrong")
-        found[short] = tensor
-    return found
+        renamed[short] = tensor
+    return renamed
 
 
 def _read_averaged(file: Path) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Where the elements of a scene are relative to the line of the route: along it, beside it, and in its way.
+"""Where the elements of a scene are relative to the line of the route: along it, lateral to it, and in its corridor.
 
 The line is that of the first `route_line_rows` route lanes. A point is projected by a softmax over the points of the
 line, so that the result is smooth and a graph needs no search. Everything is in metres of the ego frame before
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 NEAR_M = 1.5  # standard deviation of the softmax over the points of the line
-CORRIDOR_M = 2.0  # lateral distance within which an element is in the way
-ALONG_MAX_M, BESIDE_MAX_M = 100.0, 20.0
-ALONG_SCALE_M, BESIDE_SCALE_M, SPEED_SCALE_MPS = 50.0, 10.0, 10.0
+CORRIDOR_M = 2.0  # lateral distance within which an element is in the corridor
+ALONG_MAX_M, LATERAL_MAX_M = 100.0, 20.0
+ALONG_SCALE_M, LATERAL_SCALE_M, SPEED_SCALE_MPS = 50.0, 10.0, 10.0
 TIMES_S = (0.0, 1.0, 2.0, 3.0)  # agents at constant velocity
 MOVING, STANDING, LANE, EGO = 3 * len(TIMES_S) + 2, 3, 6, len(TIMES_S) + 2  # features
 LIMIT_AT_M, LIMIT_SOFT_M = (0.0, 20.0, 40.0), 3.0  # along the line, where the speed limit is read; of the lanes' ends
@@ -32,7 +32,7 @@ class RouteLine(NamedTuple):
     points: Tensor  # (B, M, 2)
     directions: Tensor  # (B, M, 2) unit vectors
     along: Tensor  # (B, M) m from the vehicle
-    known: Tensor  # (B, M) bool
+    valid: Tensor  # (B, M) bool
 
 
 class RouteFeatures(NamedTuple):
@@ -54,18 +54,18 @@ def route_line(route_lanes: Tensor, rows: int) -> RouteLine:
     return RouteLine(points[..., :2], directions, steps.cumsum(-1) - steps, (points != 0).any(-1))
 
 
-def project(line: RouteLine, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distances along (B, N) and beside (B, N, left positive) the line of places (B, N, 2), and the share (B, N) in its
-    way: 1 on the line, near 0 beyond CORRIDOR_M."""
-    away = places[:, :, None] - line.points[:, None]  # (B, N, M, 2)
-    squared = away.square().sum(-1) + FAR * (~line.known)[:, None]
+def project(line: RouteLine, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Longitudinal (B, N) and lateral (B, N, left positive) distances of points (B, N, 2) on the line, and the share
+    (B, N) in its corridor: 1 on the line, near 0 beyond CORRIDOR_M."""
+    away = points[:, :, None] - line.points[:, None]  # (B, N, M, 2)
+    squared = away.square().sum(-1) + FAR * (~line.valid)[:, None]
     weights = torch.softmax(-squared / (2.0 * NEAR_M**2), -1)
     directions = line.directions[:, None]
     forward = (away * directions).sum(-1)
-    aside = directions[..., 0] * away[..., 1] - directions[..., 1] * away[..., 0]
+    offsets = directions[..., 0] * away[..., 1] - directions[..., 1] * away[..., 0]
     along = (weights * (line.along[:, None] + forward)).sum(-1).clamp(-ALONG_MAX_M, ALONG_MAX_M)
-    beside = (weights * aside).sum(-1).clamp(-BESIDE_MAX_M, BESIDE_MAX_M)
-    return along, beside, torch.exp(-((beside / CORRIDOR_M) ** 2))
+    lateral = (weights * offsets).sum(-1).clamp(-LATERAL_MAX_M, LATERAL_MAX_M)
+    return along, lateral, torch.exp(-((lateral / CORRIDOR_M) ** 2))
 
 
 def route_features(agents: Tensor, static_objects: Tensor, lanes: Tensor, line: RouteLine) -> RouteFeatures:
@@ -74,8 +74,8 @@ def route_features(agents: Tensor, static_objects: Tensor, lanes: Tensor, line: 
     present = (now != 0).any(-1)
     columns, gaps = [], []
     for time_s in TIMES_S:
-        along, beside, inside = project(line, now[..., :2] + time_s * now[..., 4:6])
-        columns += [along / ALONG_SCALE_M, beside / BESIDE_SCALE_M, inside]
+        along, lateral, inside = project(line, now[..., :2] + time_s * now[..., 4:6])
+        columns += [along / ALONG_SCALE_M, lateral / LATERAL_SCALE_M, inside]
         gaps.append(_gap(along - 0.5 * now[..., 7], inside, present))
     velocity = now[..., 4:6]
     heading = _direction_at(line, now[..., :2])
@@ -85,15 +85,15 @@ def route_features(agents: Tensor, static_objects: Tensor, lanes: Tensor, line: 
     moving = torch.stack(columns, -1) * present[..., None]
 
     standing = _features(line, static_objects[..., :2]) * (static_objects != 0).any(-1, keepdim=True)
-    ends = [_features(line, lanes[:, :, place, :2]) for place in (0, -1)]
-    known = (lanes != 0).any(-1).any(-1)
-    lane = torch.cat(ends, -1) * known[..., None]
+    ends = [_features(line, lanes[:, :, index, :2]) for index in (0, -1)]
+    is_present = (lanes != 0).any(-1).any(-1)
+    lane = torch.cat(ends, -1) * is_present[..., None]
 
     nearest = torch.softmax(-gaps[0], -1)
     lead_speed = (nearest * forward).sum(-1) / SPEED_SCALE_MPS
     red = lanes[:, :, 0, 8 + RED] > 0
     begin = lane[..., 0] * ALONG_SCALE_M
-    stop = _gap(begin, lane[..., 2], known & red).amin(-1)
+    stop = _gap(begin, lane[..., 2], is_present & red).amin(-1)
     ego = torch.stack([*(gap.amin(-1) / ALONG_SCALE_M for gap in gaps), lead_speed, stop / ALONG_SCALE_M], -1)
     return RouteFeatures(moving, standing, lane, ego)
 
@@ -106,13 +106,13 @@ def profile_size(points: int) -> int:
 def road_profile(line: RouteLine, lanes: Tensor, lane_limits: Tensor) -> Tensor:
     """(B, profile_size) of the road ahead: bends of the line, the vehicle's offset and heading relative to it, and the
     speed limits of lanes (B, L, P, 12) along it, from lane_limits (B, L, 1) m/s."""
-    known = line.known[:, 1:] & line.known[:, :-1]
+    is_valid = line.valid[:, 1:] & line.valid[:, :-1]
     here, following = line.directions[:, :-1], line.directions[:, 1:]
-    turns = (here[..., 0] * following[..., 1] - here[..., 1] * following[..., 0]) * known * TURN_SCALE
+    turns = (here[..., 0] * following[..., 1] - here[..., 1] * following[..., 0]) * is_valid * TURN_SCALE
     vehicle = torch.zeros_like(line.points[:, :1])
-    beside = project(line, vehicle)[1] / CORRIDOR_M
+    lateral = project(line, vehicle)[1] / CORRIDOR_M
     heading = _direction_at(line, vehicle)[:, 0]
-    ends = [project(line, lanes[:, :, place, :2]) for place in (0, -1)]
+    ends = [project(line, lanes[:, :, index, :2]) for index in (0, -1)]
     begin, end = (each[0] for each in ends)
     inside = ends[0][2] * ends[1][2] * (lanes != 0).any(-1).any(-1)
     limits = []
@@ -120,23 +120,23 @@ def road_profile(line: RouteLine, lanes: Tensor, lane_limits: Tensor) -> Tensor:
         weights = inside * torch.sigmoid((at_m - begin) / LIMIT_SOFT_M) * torch.sigmoid((end - at_m) / LIMIT_SOFT_M)
         total = (weights * lane_limits[..., 0]).sum(-1, keepdim=True)
         limits.append(total / (weights.sum(-1, keepdim=True) + 0.01) / SPEED_SCALE_MPS)
-    return torch.cat([turns, beside, heading, *limits], -1)
+    return torch.cat([turns, lateral, heading, *limits], -1)
 
 
-def _features(line: RouteLine, places: Tensor) -> Tensor:
-    along, beside, inside = project(line, places)
-    return torch.stack([along / ALONG_SCALE_M, beside / BESIDE_SCALE_M, inside], -1)
+def _features(line: RouteLine, points: Tensor) -> Tensor:
+    along, lateral, inside = project(line, points)
+    return torch.stack([along / ALONG_SCALE_M, lateral / LATERAL_SCALE_M, inside], -1)
 
 
-def _direction_at(line: RouteLine, places: Tensor) -> Tensor:
-    """(B, N, 2) direction of the line near places (B, N, 2)."""
-    squared = (places[:, :, None] - line.points[:, None]).square().sum(-1) + FAR * (~line.known)[:, None]
+def _direction_at(line: RouteLine, points: Tensor) -> Tensor:
+    """(B, N, 2) direction of the line near points (B, N, 2)."""
+    squared = (points[:, :, None] - line.points[:, None]).square().sum(-1) + FAR * (~line.valid)[:, None]
     weights = torch.softmax(-squared / (2.0 * NEAR_M**2), -1)
     return (weights[..., None] * line.directions[:, None]).sum(-2)
 
 
 def _gap(along: Tensor, inside: Tensor, present: Tensor) -> Tensor:
-    """(B, N) m from the front bumper to an element in the way; ALONG_MAX_M for others and those behind."""
+    """(B, N) m from the front bumper to an element in the corridor; ALONG_MAX_M for others and those behind."""
     counts = present & (along > 0.0)
     free = ALONG_MAX_M * (1.0 - inside)
     return torch.where(counts, (along - FRONT_M + free).clamp(0.0, ALONG_MAX_M), torch.full_like(along, ALONG_MAX_M))

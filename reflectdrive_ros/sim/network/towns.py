@@ -125,10 +125,10 @@ def _lane_attributes(street: Street, *, backwards: bool) -> list[str]:
 
 def _forbid_u_turns(street: Street, plan: StreetPlan) -> list[str]:
     """Delete the U-turns that netconvert adds everywhere, except where the plan allows them."""
-    ways = ((street.end, street.name, f"-{street.name}"), (street.start, f"-{street.name}", street.name))
+    u_turns = ((street.end, street.name, f"-{street.name}"), (street.start, f"-{street.name}", street.name))
     return [
         f'<delete from="{one}" to="{other}"/>'
-        for junction, one, other in ways
+        for junction, one, other in u_turns
         if (street.name, junction) not in plan.turn_back
     ]
 

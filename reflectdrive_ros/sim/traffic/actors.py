@@ -119,7 +119,7 @@ class Actors:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The world at one instant, the ego apart."""
+    """The world at one instant, without the ego."""
 
     time_s: float
     actors: Actors
