@@ -187,17 +187,19 @@ def _scores(row: Numbers) -> Sequence[str]:
 
 
 def families(files: Mapping[str, Numbers]) -> str:
-    """PDMS by family of each driver on `test`, one table per file."""
-    parts = []
-    for stem, numbers in _scored_files(files, "test").items():
-        drivers = {_row_name(stem, "test", name): row["families"] for name, row in numbers["drivers"].items()}
-        names = sorted({family for row in drivers.values() for family in row})
-        rows = [
-            (f"`{name}`", *(cell(row.get(family, {}).get("pdms")) for family in names)) for name, row in drivers.items()
-        ]
-        table = markdown(("driver", *names), rows)
-        parts.append(f"{table}\n{origin({stem: numbers})}")
-    return "## By family\n\nPDMS on `test`.\n\n" + "\n".join(parts) if parts else ""
+    """PDMS by family of each driver on `test`, of the files of `open_loop`."""
+    drivers = {
+        _row_name(stem, "test", name): row["families"]
+        for stem, numbers in _scored_files(files, "test").items()
+        for name, row in numbers["drivers"].items()
+    }
+    if not drivers:
+        return ""
+    names = sorted({family for row in drivers.values() for family in row})
+    rows = [
+        (f"`{name}`", *(cell(row.get(family, {}).get("pdms")) for family in names)) for name, row in drivers.items()
+    ]
+    return f"## By family\n\nPDMS on `test`, of the same files.\n\n{markdown(('driver', *names), rows)}"
 
 
 CLOSED = {
