@@ -49,7 +49,7 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
     def all_is_well(lines):
         faults = [message for level, message in lines.values() if level != OK]
         lost = [re.search(r": (\d+) messages lost on the way", message) for message in faults]
-        return all(found and int(found[1]) <= sender.left_out for found in lost)
+        return all(match and int(match[1]) <= sender.left_out for match in lost)
 
     lines = sender.diagnosed(all_is_well)
     assert {"image front", "odometry", "route", "objects", "planner"} <= set(lines)
@@ -68,6 +68,11 @@ def test_a_camera_that_dies_stops_the_car_and_its_return_heals_it(sender):
 def test_images_that_stop_are_noticed_by_the_watchdog(sender):
     status = sender.until(stopped, cameras=())
     assert "image front" in status.reason or "no new image" in status.reason
+
+
+def test_a_frozen_image_is_not_driven_on(sender):
+    status = sender.until(lambda status: "frozen" in status.reason, shade=7)
+    assert stopped(status)
 
 
 def test_nan_odometry_is_refused_and_healed(sender):
