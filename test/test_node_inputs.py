@@ -16,8 +16,8 @@ pytestmark = pytest.mark.dds
 
 @pytest.fixture(scope="module")
 def one_car(tmp_path_factory):
-    heard = (*EVERYTHING, "planning_factors", "processing_time_detail")
-    with car(tmp_path_factory.mktemp("car"), heard) as sender:
+    outputs_read = (*EVERYTHING, "planning_factors", "processing_time_detail")
+    with car(tmp_path_factory.mktemp("car"), outputs_read) as sender:
         yield sender
 
 
