@@ -22,8 +22,8 @@ def level(unit, levels):
     if unit["type"] == "link":
         return level(BY_PATH[unit["link"]], levels)
     if unit["type"] == "warn-to-ok":
-        item_level = level(unit["item"], levels)
-        return Level.OK if item_level is Level.WARN else item_level
+        worst = level(unit["item"], levels)
+        return Level.OK if worst is Level.WARN else worst
     assert unit["type"] == "and"
     return max(level(child, levels) for child in unit["list"])
 

@@ -30,5 +30,5 @@ def instant(sink, seconds, cameras=CAMERAS, objects=True, shade=None, **ego):
 
 def ready(**settings):
     inputs = Inputs(small(**settings))
-    latched(inputs)
+    latched(inputs.store)
     return inputs

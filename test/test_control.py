@@ -16,6 +16,7 @@ from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.control import Signal, VehicleControl
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.runtime.engine import MAX_LATERAL_SHIFT_M
 
 STOP, AUTONOMOUS, LOCAL = 1, 2, 3
 
@@ -35,10 +36,10 @@ def report(seconds, signal):
 def control(*messages, at_s=1.0):
     """What a snapshot at 1.0 s knows after these messages."""
     inputs = Inputs(small())
-    latched(inputs)
+    latched(inputs.store)
     for key, message in messages:
-        inputs.put(key, message, ns(at_s))
-    instant(inputs, at_s)
+        inputs.store.put(key, message, ns(at_s))
+    instant(inputs.store, at_s)
     return inputs.snapshot(ns(at_s)).control, {status.name: status for status in inputs.statuses(ns(at_s))}
 
 
@@ -64,9 +65,9 @@ def test_the_planner_drives_where_autoware_controls_the_car_in_the_mode_autonomo
 def test_the_mode_stays_valid_and_the_newest_counts():
     assert control(("operation_mode", mode(LOCAL)), ("operation_mode", mode(AUTONOMOUS)))[0].autonomous is True
     inputs = Inputs(small())
-    inputs.put("operation_mode", mode(LOCAL), ns(0.0))
-    latched(inputs)
-    instant(inputs, 1000.0)
+    inputs.store.put("operation_mode", mode(LOCAL), ns(0.0))
+    latched(inputs.store)
+    instant(inputs.store, 1000.0)
     assert inputs.snapshot(ns(1000.0)).control.by_driver
 
 
@@ -139,7 +140,7 @@ def test_the_learned_planner_takes_over_with_a_full_step(tiny_model):  # noqa: F
 def test_a_plan_for_a_driven_car_is_not_shifted_towards_the_last_one():
     by_planner, by_driver = (driven([mode(number), None])[1][-1] for number in (AUTONOMOUS, LOCAL))
     limited_m, free_m = (report.plan.trajectory.poses[-5, 1] for report in (by_planner, by_driver))
-    assert limited_m == pytest.approx(small().engine.max_lateral_shift_m, abs=0.1)
+    assert limited_m == pytest.approx(MAX_LATERAL_SHIFT_M, abs=0.1)
     assert free_m > 1.7
 
 

@@ -89,15 +89,15 @@ def test_acceleration(message):
 @fuzzed()
 @given(st.one_of(paths, paths, paths, long_paths))
 def test_paths(message):
-    route = named(convert.path_route, message, "map", 50)
-    assert route is None or (np.isfinite(route).all() and 2 <= len(route) <= 51)
+    poses = named(convert.path_route, message, "map", 50)
+    assert poses is None or (np.isfinite(poses).all() and 2 <= len(poses) <= 51)
 
 
 @fuzzed()
 @given(lanelet_routes)
 def test_lanelet_routes(message):
-    route = named(MAP.route, message, "map", 200)
-    assert route is None or np.isfinite(route[0]).all()
+    route_in_map = named(MAP.route, message, "map", 200)
+    assert route_in_map is None or np.isfinite(route_in_map[0]).all()
 
 
 @fuzzed(2)
@@ -111,24 +111,24 @@ def test_images(message):
 @fuzzed()
 @given(infos)
 def test_camera_infos(message):
-    intrinsics = named(convert.intrinsics, message, "front")
-    assert intrinsics is None or np.isfinite(intrinsics).all()
+    parameters = named(convert.intrinsics, message, "front")
+    assert parameters is None or np.isfinite(parameters).all()
 
 
 @fuzzed()
 @given(tf_messages, words)
 def test_transforms(message, frame):
-    transform = named(convert.camera_from_ego, convert.static_transforms(message), "front", frame)
-    assert transform is None or np.isfinite(transform).all()
+    matrix = named(convert.camera_from_ego, convert.static_transforms(message), "front", frame)
+    assert matrix is None or np.isfinite(matrix).all()
 
 
 @fuzzed(2)
 @given(st.one_of(predicted, tracked), st.integers(1, 4))
 def test_objects(message, count_max):
-    agents_in_map = named(convert.map_agents, message, "map", np.zeros(2), 40.0, count_max)
-    if agents_in_map is not None:
+    map_agents = named(convert.map_agents, message, "map", np.zeros(2), 40.0, count_max)
+    if map_agents is not None:
         ego = convert.ego_state(odometry(1.0), "map")
-        agents = convert.agents_to_ego_frame(agents_in_map, ego)
+        agents = convert.agents_to_ego_frame(map_agents, ego)
         assert len(agents) <= count_max
         assert np.isfinite(agents.poses).all()
 
@@ -138,11 +138,11 @@ def test_objects(message, count_max):
 def test_clouds(message, least):
     ego = convert.ego_state(odometry(1.0), "map")
     with mock.patch.multiple(obstacles, CELL_POINTS_MIN=least, BOXES_MAX=5):
-        clusters = named(obstacles.obstacle_boxes, message, {}, ego, None, Config().vehicle)
-    if clusters is not None:
-        assert len(clusters.boxes) <= 5
-        assert np.isfinite(clusters.boxes.poses).all()
-        assert np.abs(clusters.boxes.poses[:, :2]).max(initial=0.0) < obstacles.RANGE_M + 1.0
+        cloud_boxes = named(obstacles.obstacle_boxes, message, {}, ego, None, Config().vehicle)
+    if cloud_boxes is not None:
+        assert len(cloud_boxes.boxes) <= 5
+        assert np.isfinite(cloud_boxes.boxes.poses).all()
+        assert np.abs(cloud_boxes.boxes.poses[:, :2]).max(initial=0.0) < obstacles.RANGE_M + 1.0
 
 
 # --- all of it together: what the node does with a stream -------------------------------------------------------------

@@ -144,7 +144,7 @@ BAG = {
 @fuzzed(2)
 @given(
     content=st.one_of(
-        changed(BAG).map(lambda document: json.dumps(document).encode()),  # JSON is YAML
+        changed(BAG).map(lambda metadata: json.dumps(metadata).encode()),  # JSON is YAML
         torn(yaml.safe_dump(BAG).encode()),
     )
 )

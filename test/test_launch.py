@@ -83,12 +83,12 @@ def nodes(file, context, **arguments):
     from launch_ros.actions import Node
 
     include = IncludeLaunchDescription(AnyLaunchDescriptionSource(str(file)), launch_arguments=arguments.items())
-    node_of = {}
+    actions = {}
     for entity in everything([include], context):
         if isinstance(entity, Node):
             entity._perform_substitutions(context)
-            node_of[text(entity.node_executable, context)] = entity
-    return node_of
+            actions[text(entity.node_executable, context)] = entity
+    return actions
 
 
 def text(parts, context):
@@ -168,20 +168,23 @@ def test_rviz_looks_at_the_namespace_that_the_node_lives_in(launching):
 
 
 def test_the_demo_starts_a_world_and_a_planner_that_follows_its_clock(launching):
-    started_nodes = nodes(DEMO, launching, seed="3", namespace="/car")
-    assert set(started_nodes) == {"world", "planner"}
-    remapped = dict(started_nodes["planner"].expanded_remapping_rules)
+    actions = nodes(DEMO, launching, seed="3", namespace="/car")
+    assert set(actions) == {"world", "planner"}
+    remapped = dict(actions["planner"].expanded_remapping_rules)
     assert remapped["~/input/route"] == "/planning/reflectdrive/route"
-    assert started_nodes["planner"].node_name == "/car/reflectdrive"
-    words = [text(part, launching) for part in started_nodes["world"].cmd]
+    assert actions["planner"].node_name == "/car/reflectdrive"
+    words = [text(part, launching) for part in actions["world"].cmd]
     assert words[words.index("--seed") + 1] == "3"
     assert words[words.index("--trajectory") + 1] == "/car/reflectdrive/output/trajectory"
 
 
 def test_autowares_include_becomes_our_candidates(launching):
-    arguments = {"lanelet_map": "/maps/town.osm", "output_trajectories": "/planning/generator/reflectdrive/candidates"}
-    arguments["output_turn_indicators"] = "/planning/turn_indicators_cmd"
-    remapped = dict(nodes(AUTOWARE, launching, **arguments)["planner"].expanded_remapping_rules)
+    launch_arguments = {
+        "lanelet_map": "/maps/town.osm",
+        "output_trajectories": "/planning/generator/reflectdrive/candidates",
+    }
+    launch_arguments["output_turn_indicators"] = "/planning/turn_indicators_cmd"
+    remapped = dict(nodes(AUTOWARE, launching, **launch_arguments)["planner"].expanded_remapping_rules)
     assert remapped["~/output/candidate_trajectories"] == "/planning/generator/reflectdrive/candidates"
     assert remapped["~/output/turn_indicators"] == "/planning/turn_indicators_cmd"
     assert "~/output/trajectory" not in remapped
@@ -189,9 +192,9 @@ def test_autowares_include_becomes_our_candidates(launching):
 
 def test_arguments_of_autowares_own_neither_come_in_nor_change(launching):
     launching.launch_configurations.update(rviz="true", planner="constant_velocity")
-    started_nodes = nodes(AUTOWARE, launching)
-    assert set(started_nodes) == {"planner"}  # no RViz
-    assert "planner" not in parameters(started_nodes["planner"])
+    actions = nodes(AUTOWARE, launching)
+    assert set(actions) == {"planner"}  # no RViz
+    assert "planner" not in parameters(actions["planner"])
     assert launching.launch_configurations["rviz"] == "true"
     assert launching.launch_configurations["planner"] == "constant_velocity"
 
@@ -226,8 +229,8 @@ def test_a_parents_arguments_neither_reach_the_planner_of_demo_and_replay_nor_ch
 @pytest.mark.parametrize("file", [FILE, AUTOWARE], ids=lambda file: file.name)
 @pytest.mark.parametrize("strict", [None, "true"])
 def test_in_a_stack_the_node_stays_where_it_cannot_start_unless_asked(launching, file, strict):
-    arguments = {} if strict is None else {"strict_start": strict}
-    assert parameters(nodes(file, launching, **arguments)["planner"])["strict_start"] is (strict == "true")
+    launch_arguments = {} if strict is None else {"strict_start": strict}
+    assert parameters(nodes(file, launching, **launch_arguments)["planner"])["strict_start"] is (strict == "true")
 
 
 @pytest.mark.parametrize("use_sim_time", ["true", "false"])
@@ -306,7 +309,7 @@ FOREIGN = "parameters: ignored, no settings of this node: map_height_m"
 
 @pytest.mark.dds
 @pytest.mark.parametrize(
-    ("file", "words", "processes", "messages"),
+    ("file", "words", "processes", "log_lines"),
     [
         (FILE, ["planner:=constant_velocity"], 1, ["planner constant_velocity"]),
         (AUTOWARES_TREE, [f"lanelet_map:={MAP}"], 1, ["planner reflectdrive2", VEHICLE, FOREIGN]),
@@ -315,7 +318,7 @@ FOREIGN = "parameters: ignored, no settings of this node: map_height_m"
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
-def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path, file, words, processes, messages):
+def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path, file, words, processes, log_lines):
     """Ctrl-C as a terminal sends it: to launch and to the nodes at once; launch hands it on to the nodes as well."""
     log = tmp_path / "log.txt"
     with log.open("wb") as sink:
@@ -329,23 +332,23 @@ def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path,
     try:
         end = time.monotonic() + START_S
         while (
-            any(word not in log.read_text() for word in messages) and process.poll() is None and time.monotonic() < end
+            any(word not in log.read_text() for word in log_lines) and process.poll() is None and time.monotonic() < end
         ):
             time.sleep(0.1)
-        interrupt_s = time.monotonic()
+        start_s = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         code = process.wait(timeout=20)
-        ended_after_s = time.monotonic() - interrupt_s
+        ended_after_s = time.monotonic() - start_s
     finally:
         with suppress(ProcessLookupError):  # what is left of its group
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    output = log.read_text()
-    assert all(word in output for word in messages), output
-    assert code == 0, output
-    assert output.count("process has finished cleanly") == processes, output
-    assert "Traceback" not in output
-    assert ended_after_s < END_S, output
+    log_text = log.read_text()
+    assert all(word in log_text for word in log_lines), log_text
+    assert code == 0, log_text
+    assert log_text.count("process has finished cleanly") == processes, log_text
+    assert "Traceback" not in log_text
+    assert ended_after_s < END_S, log_text
 
 
 @pytest.mark.dds

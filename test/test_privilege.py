@@ -37,11 +37,11 @@ def test_with_constant_velocity_the_others_and_the_road_are_known_but_no_future(
 
 def test_the_logged_futures_are_those_that_came():
     one = scene(agents=6)
-    predictions = kinematics.forecast(observe(one, "logged").agents, 0.5, 10)
+    forecast = kinematics.forecast(observe(one, "logged").agents, 0.5, 10)
     there = one.tracks.present[:, NOW]
     whole = one.tracks.present[there, NOW:].all(axis=1)
     came = one.tracks.poses[there, NOW::5]
-    np.testing.assert_allclose(predictions.poses[whole], came[whole], atol=1e-9)
+    np.testing.assert_allclose(forecast.poses[whole], came[whole], atol=1e-9)
 
 
 def test_who_leaves_the_scene_goes_straight_on():

@@ -180,7 +180,6 @@ def test_more_candidates_than_a_block_are_scored_alike():
 
 
 @given(scenes, st.floats(-10, 50), st.floats(-15, 15), st.floats(-3, 3), st.floats(0, 12), st.booleans())
-@settings(max_examples=25)
 def test_one_more_agent_never_raises_nc_or_ttc(scene, x, y, heading, speed, official):
     more = tracks([[x, y, heading]], [speed])
     agents = scene.first.agents
@@ -194,7 +193,6 @@ def test_one_more_agent_never_raises_nc_or_ttc(scene, x, y, heading, speed, offi
 
 
 @given(st.floats(0.3, 6.0), st.floats(0.0, 2.0), st.floats(-4.0, 4.0))
-@settings(max_examples=25)
 def test_a_smaller_road_never_raises_dac(half, less, aside):
     plans = np.concatenate([straight(speed, y=y) for speed in (3.0, 10.0) for y in (aside, 0.5 * aside, 0.0)])
 
@@ -240,15 +238,13 @@ def test_waypoint_safety_and_clearance_say_where_it_goes_wrong():
     assert off_road.waypoint_safety[0, -1] == 0.0
 
 
-def test_weights_are_those_of_the_configuration():
+def test_the_score_is_the_weighted_mean_of_navsim():
     scene = road(reference=Reference(80.0))
     card = score(scene, straight())
     assert (card.ttc[0], card.comfort[0], card.multiplier[0]) == (1.0, 1.0, 1.0)
     assert card.score[0] == pytest.approx((5 * card.ep[0] + 7) / 12)
-    only_progress = ScoringConfig(ttc_weight=0.0, comfort_weight=0.0)
-    assert score(scene, straight(), only_progress).score[0] == pytest.approx(card.ep[0])
-    nothing = ScoringConfig(progress_weight=0.0, ttc_weight=0.0, comfort_weight=0.0)
-    assert total(card, nothing)[0] == card.multiplier[0]
+    without_comfort = total(card, ScoringConfig(), with_comfort=False)
+    assert without_comfort[0] == pytest.approx((5 * card.ep[0] + 5) / 10)
     with pytest.raises(ConfigError, match=r"scoring\.form"):
         ScoringConfig(form="pdm")
 
@@ -353,7 +349,6 @@ def assert_sound(card: ScoreCard) -> None:
 
 
 @given(scenes, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1.0, 30.0, 1e5]), st.booleans(), st.booleans())
-@settings(max_examples=25)
 def test_no_candidate_makes_a_score_nan(scene, seed, size, official, second):
     random = np.random.default_rng(seed)
     wild = random.normal(0, size, (5, 8, 3))

@@ -58,11 +58,13 @@ def breaches(module, text):
     return lines
 
 
+@pytest.mark.meta
 @pytest.mark.parametrize("file", MODULES, ids=lambda file: file.stem)
 def test_no_module_runs_data_or_reaches_for_the_network(file):
     assert breaches(str(file.relative_to(ROOT / "reflectdrive_ros")), file.read_text()) == []
 
 
+@pytest.mark.meta
 @pytest.mark.parametrize(
     "planted",
     [
@@ -151,6 +153,7 @@ def test_the_node_does_exactly_what_the_policy_allows(tmp_path):
 # --- what is installed -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.meta
 def test_everything_installed_is_pinned_with_its_hash():
     text = (ROOT / "tools" / "requirements.lock").read_text()
     entries = [entry for entry in re.split(r"\n(?=\S)", text) if entry.strip() and not entry.startswith("#")]
@@ -161,6 +164,7 @@ def test_everything_installed_is_pinned_with_its_hash():
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), f"no hash: {first}"
 
 
+@pytest.mark.meta
 def test_what_is_asked_for_is_what_is_locked():
     requirements = (ROOT / "tools" / "requirements.in").read_text()
     locked = {name.lower().replace("_", "-"): version for name, version in pins(ROOT / "tools" / "requirements.lock")}

@@ -1,7 +1,13 @@
 """The package and its pages use the field's terms: none of the words that those terms replaced comes back."""
 
+import ast
 import re
+from collections import defaultdict
 from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.meta
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("reflectdrive_ros", "docs", "README.md", "config", "launch", "msg")
@@ -52,20 +58,10 @@ RETIRED = {
 }
 WORD = re.compile("|".join(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])" for word in RETIRED), re.IGNORECASE)
 
-# loaders know the former names, and files that were written with them stay readable
-FORMER = {
-    "reflectdrive_ros/infra/config_fields.py": {"looked_at"},
-    "reflectdrive_ros/training/settings.py": {"blank", "eyes", "mirror_share", "odds", "worth"},
-    "reflectdrive_ros/training/run_log.py": {"odds", "worth", '"seen"'},
-    "reflectdrive_ros/model/checkpoint.py": {"odds"},
-    "reflectdrive_ros/model/card.py": {'"blocks"', '"real"', '"seen"'},
-    "reflectdrive_ros/cli/export.py": {'"blocks"'},
-    "reflectdrive_ros/cli/eval.py": {"oracle"},
-    "reflectdrive_ros/cli/scenes.py": {"pictures"},
-    "reflectdrive_ros/cli/train.py": {"begin-with", "eyes"},
-    "reflectdrive_ros/data/codec.py": {"pictures"},  # key of a stored scene
-    "reflectdrive_ros/data/cache.py": {"pictures"},  # file of a prepared set
-    "reflectdrive_ros/sim/sampler.py": {"pictures"},  # key of a set's index
+# keys of stored scenes and sets
+STORED = {
+    "reflectdrive_ros/data/codec.py": {"pictures"},
+    "reflectdrive_ros/sim/sampler.py": {"pictures"},
 }
 
 
@@ -81,7 +77,7 @@ def term_of(word):
 
 def uses(file, text):
     """(line number, word) of every retired word in a text."""
-    allowed = FORMER.get(file, ())
+    allowed = STORED.get(file, ())
     for number, line in enumerate(text.splitlines(), 1):
         for match in WORD.finditer(line):
             if match[0] not in allowed:
@@ -96,8 +92,8 @@ def test_no_retired_word_is_used():
     assert not wrong, "\n".join(wrong)
 
 
-def test_former_names_are_allowed_only_where_a_file_still_holds_them():
-    for file, words in FORMER.items():
+def test_retired_words_are_allowed_only_where_a_file_stores_them():
+    for file, words in STORED.items():
         text = (ROOT / file).read_text(encoding="utf-8")
         assert {word for word in words if word not in text} == set(), file
 
@@ -106,3 +102,37 @@ def test_a_retired_word_is_found_in_prose_and_inside_a_name():
     text = "the goals looked at once\nself.goal_odds = picture\nkeep_blankets = outsight"
     assert list(uses("docs/x.md", text)) == [(1, "looked at"), (2, "odds"), (2, "picture")]
     assert term_of("Pictures") == "image"
+
+
+# --- one definition per name -----------------------------------------------------------------------------------------
+
+REPEATED_CONSTANTS_MAX = 167
+
+
+def definitions():
+    """Name -> files that define a class, and name -> files that define a constant, at the top of a module."""
+    classes, constants = defaultdict(set), defaultdict(set)
+    for path in sorted((ROOT / "reflectdrive_ros").rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        for statement in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(statement, ast.ClassDef):
+                classes[statement.name].add(file)
+            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            names = [each.id for target in targets if target for each in ast.walk(target) if isinstance(each, ast.Name)]
+            for name in names:
+                if name.isupper():
+                    constants[name].add(file)
+    return classes, constants
+
+
+def test_a_class_has_a_name_of_its_own():
+    classes, _ = definitions()
+    assert {name: files for name, files in classes.items() if len(files) > 1} == {}
+
+
+def test_constants_that_share_a_name_become_fewer():
+    """A constant of another value has the name of its purpose; lower the number with each that gets one."""
+    _, constants = definitions()
+    repeated = {name: files for name, files in constants.items() if len(files) > 1}
+    assert len(repeated) <= REPEATED_CONSTANTS_MAX, repeated
+    assert "STANDING_MPS" not in repeated

@@ -26,7 +26,7 @@ from ..replay import golden
 from ..replay.bag_folders import holds_bags
 from ..replay.bag_topics import ambiguous_choices
 from ..replay.engine import ReplayOptions, replay_bag, write_results
-from ..replay.golden import GoldenError
+from ..replay.golden import GoldenReplayError
 from ..replay.index import COLUMNS, cells
 from ..replay.many import replay_many
 from ..replay.plan_measures import SCORES
@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_model_arguments(parser)
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
     arguments.add_settings_argument(parser)
-    arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument(
         "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"
     )
@@ -95,7 +94,7 @@ def run_one(args: argparse.Namespace, config: Config, console: Console, errors: 
         if not args.update_golden:
             golden.read(args.golden)
     elif args.update_golden:
-        raise GoldenError("--update-golden writes the file of --golden: name it")
+        raise GoldenReplayError("--update-golden writes the file of --golden: name it")
     options = options_of(args)
     with ShownProgress(errors, hidden=args.node) as progress:
         task = progress.add_task("replaying", total=1.0)

@@ -19,23 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from ..core.domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
 from ..core.recipe_config import DriveFineConfig
 from ..core.tokens import cosine_schedule
 from ..scoring.safety import safety_check
 from .assessment import score_candidates
-from .planner import Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
+from .planner import FullStepMemory, Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import postprocess, token_headings, trajectories
 from .repair import repair_plan
 
-
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """Report of the last step."""
-
-    notes: tuple[str, ...]
-    full_step_reason: str = ""
+TEMPERATURE = 1.0  # sampling temperature of the candidates after the first, as the network was trained
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +86,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     sent, *others = trajectories(
         points[order],
         observation.ego.speed_mps,
-        config.output.dt_s,
+        PLAN_DT_S,
         safety_context.road,
         None if headings is None else headings[order],
     )
@@ -110,7 +104,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         trace=token_trace(rounds, None, layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
-    return PlannerState(result, 0, Memory(inputs.notes, "every step is a full step")), result
+    return PlannerState(result, 0, FullStepMemory(inputs.notes, "every step is a full step")), result
 
 
 def needs(settings: DriveFineConfig) -> frozenset[str]:
@@ -126,7 +120,7 @@ def candidates(network: Network, context: Any, count: int, settings: DriveFineCo
     if count == 1:
         drafts, of_drafts = network.draft(context, masked, limits)
     else:
-        drafts, rng, temperature = masked, np.random.default_rng(seed), np.full(count, settings.temperature)
+        drafts, rng, temperature = masked, np.random.default_rng(seed), np.full(count, TEMPERATURE)
         temperature[0] = 0.0
         for limit in limits:
             share = rng.random(drafts.shape)
@@ -144,4 +138,4 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     waypoints = network.layout.decode(finished.ids)
     points = postprocess(waypoints[..., :2], observation.ego, network.layout.waypoint_noise_m, road)
     headings = token_headings(waypoints, points, network.layout)
-    return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road, headings)
+    return trajectories(points, observation.ego.speed_mps, PLAN_DT_S, road, headings)

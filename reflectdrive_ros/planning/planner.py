@@ -21,6 +21,8 @@ from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..scoring.safety import SafetyContext
 from .denoiser import Denoiser
 
+CARRY_MAX_S = 1.0  # an accepted plan is used again for so long in place of a refused one: later, the scene is another
+
 
 class PlanningError(Exception):
     """A planner cannot plan; the message gives the reason."""
@@ -48,6 +50,14 @@ class StepNotes(Protocol):
     def full_step_reason(self) -> str:
         """Why the step was a full one; empty after a lite step."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class FullStepMemory:
+    """Report of the last step of a planner whose steps are all full ones."""
+
+    notes: tuple[str, ...]
+    full_step_reason: str
 
 
 @dataclass(frozen=True, eq=False)

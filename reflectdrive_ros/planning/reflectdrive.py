@@ -15,17 +15,18 @@ the scenes (usually a tenth). Without that capability guidance raises PlanningEr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from ..core.domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
 from ..core.recipe_config import ReflectDriveConfig
 from ..core.tokens import decoding_rounds, draft_schedule
 from ..features.images import ModelInputs
 from ..scoring.safety import safety_check
 from .assessment import assess, evaluate
 from .planner import (
+    FullStepMemory,
     Network,
     PlannerContext,
     PlannerState,
@@ -39,14 +40,6 @@ from .postprocess.waypoints import postprocess, trajectories
 from .repair import repair_plan
 
 NEEDS = frozenset({"goals"})  # capabilities of its network
-
-
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """Report of the last step."""
-
-    notes: tuple[str, ...]
-    full_step_reason: str = ""
 
 
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
@@ -80,7 +73,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     first, *others = trajectories(
         np.stack([sent, *smooth[order[1:]]]),
         observation.ego.speed_mps,
-        planner_context.config.output.dt_s,
+        PLAN_DT_S,
         safety_context.road,
     )
     result = Plan(
@@ -94,7 +87,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         trace=token_trace([(actions[[best]], confidence[[best]])], scene, network.layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
-    return PlannerState(result, 0, Memory(inputs.notes, "every step is a full step")), result
+    return PlannerState(result, 0, FullStepMemory(inputs.notes, "every step is a full step")), result
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
@@ -108,7 +101,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     actions, _ = draft_plans(scene.actions[scene.valid][: settings.goals], scene, inputs, network, settings)
     road = planner_context.safety_context(observation).road
     points = postprocess(network.layout.decode(actions), observation.ego, network.layout.waypoint_noise_m, road)
-    return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
+    return trajectories(points, observation.ego.speed_mps, PLAN_DT_S, road)
 
 
 def draft_plans(

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..core import geometry, kinematics
-from ..core.domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
+from ..core.domain import PLAN_DT_S, Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
 from ..core.recipe_config import ReflectDrive2Config
 from ..core.tokens import TokenLayout, draft_schedule
 from ..scoring.safety import SafetyContext, safety_check
@@ -45,7 +45,10 @@ from .postprocess.waypoints import HORIZON_S, carried_points, postprocess, traje
 from .repair import encode_points, repair_plan
 
 NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
-STANDING_MPS = 0.3
+LITE_EDIT_ROUNDS = 1  # of AutoEdit in a lite step, as in the paper
+MAX_DEVIATION_M = 1.0  # a car further from its position in the last plan takes a full step
+LOW_CONFIDENCE = 0.15  # mean token probability of the last plan below which the next step is a full one
+START_SPEED_MPS = 0.3
 STANDING_M = 0.1  # a closer goal means an immediate stop
 GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
 MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
@@ -55,7 +58,7 @@ LOG_PROB_WEIGHT = 0.125  # score (0..1) per nat of a goal's log-probability
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class ReflectDrive2Memory:
     """State between steps, in addition to the last plan."""
 
     ego: EgoState
@@ -85,7 +88,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         kind, lite_steps_since_full, edit_rounds = (
             StepKind.LITE,
             state.lite_steps_since_full + 1,
-            settings.lite_edit_rounds,
+            LITE_EDIT_ROUNDS,
         )
 
     safety_context = planner_context.safety_context(observation)
@@ -125,7 +128,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     choice = choice.with_first(states) if repairs or slower or sent is not best_points else choice
 
     sent_plan, *candidates = trajectories(
-        np.stack([sent, *candidate_points[others]]), observation.ego.speed_mps, planner_context.config.output.dt_s, road
+        np.stack([sent, *candidate_points[others]]), observation.ego.speed_mps, PLAN_DT_S, road
     )
     result = Plan(
         observation.stamp_ns,
@@ -138,7 +141,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         trace=token_trace(rounds, prefilled, network.layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
-    memory = Memory(
+    memory = ReflectDrive2Memory(
         observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, full_step_reason
     )
     return PlannerState(result, lite_steps_since_full, memory), result
@@ -147,7 +150,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
 def find_full_step_reason(state: PlannerState, observation: Observation, settings: ReflectDrive2Config) -> str:
     """Why the next step must be a full one, as one sentence; empty if the last plan may be edited."""
     last, memory, ego = state.previous, state.memory, observation.ego
-    if last is None or not isinstance(memory, Memory):
+    if last is None or not isinstance(memory, ReflectDrive2Memory):
         return "there is no plan to edit"
     if state.lite_steps_since_full >= settings.lite_steps_per_full:
         return "a full step is due"
@@ -156,22 +159,22 @@ def find_full_step_reason(state: PlannerState, observation: Observation, setting
     elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
     if not 0.0 < elapsed_s <= MAX_GAP_S:
         return f"{elapsed_s:.2f} s since the last plan"
-    if abs(memory.ego.speed_mps) < STANDING_MPS <= abs(ego.speed_mps):
+    if abs(memory.ego.speed_mps) < START_SPEED_MPS <= abs(ego.speed_mps):
         return "the car starts"
-    if memory.confidence < settings.low_confidence:
+    if memory.confidence < LOW_CONFIDENCE:
         return f"the last plan has a confidence of {memory.confidence:.2f}"
     jump_m = distance(extrapolate_pose(memory.ego, elapsed_s), ego.map_from_ego)
     if jump_m > MAX_JUMP_M:
         return f"localisation jumped by {jump_m:.1f} m"
     deviation_m = distance(planned_position(last, elapsed_s), ego.map_from_ego)
-    if deviation_m > settings.max_deviation_m:
+    if deviation_m > MAX_DEVIATION_M:
         return f"the car is {deviation_m:.1f} m from where the last plan has it"
     return ""
 
 
 def extrapolate_pose(ego: EgoState, elapsed_s: float) -> Array:
     """(3,) map pose after `elapsed_s` at constant acceleration and curvature."""
-    if abs(ego.speed_mps) < STANDING_MPS:
+    if abs(ego.speed_mps) < START_SPEED_MPS:
         return ego.map_from_ego
     along_m = ego.speed_mps * elapsed_s + 0.5 * ego.acceleration_mps2 * elapsed_s**2
     return geometry.compose(ego.map_from_ego, kinematics.arc(ego.yaw_rate_rps / ego.speed_mps, np.array([along_m]))[0])
@@ -195,7 +198,7 @@ def select_goal(goals: Array, log_probs: Array, among: Array, ego: EgoState, set
     of more than GENTLE_MPS2. A standing vehicle takes the most probable goal, otherwise it might never start.
     """
     allowed = np.where(among, log_probs, -np.inf)
-    if abs(ego.speed_mps) < STANDING_MPS:
+    if abs(ego.speed_mps) < START_SPEED_MPS:
         return int(np.argmax(allowed))
     distance_m = np.hypot(*goals.T)
     gentle = braking_mps2(distance_m, ego.speed_mps) <= GENTLE_MPS2
@@ -246,7 +249,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     actions, _ = draft_actions(network, prefilled.context, prefilled.actions[prefilled.valid], config.reflectdrive2)
     road = planner_context.safety_context(observation).road
     points = postprocess(network.layout.decode(actions), observation.ego, network.layout.waypoint_noise_m, road)
-    return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
+    return trajectories(points, observation.ego.speed_mps, PLAN_DT_S, road)
 
 
 def draft_actions(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:

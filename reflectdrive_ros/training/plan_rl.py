@@ -53,12 +53,12 @@ def train(
         return PlanLosses(net, config.loss, config.rl, config.plans, rules, generator, config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    steps = _Steps(loop, config, rewards, rules, job.reference_network(config.rl.kl, fabric.device))
+    steps = _PlanSteps(loop, config, rewards, rules, job.reference_network(config.rl.kl, fabric.device))
     return loop.run(progress, steps, COLUMNS, stop, clock)
 
 
 @dataclass(eq=False)
-class _Steps:
+class _PlanSteps:
     loop: Trainer
     config: RlTrainConfig
     rewards: RewardPool
@@ -95,7 +95,7 @@ class _Steps:
         states = greedy.states[:, :, 0].cpu().numpy()
         centers = {"drafts": states[:, drafts], "edits": states[:, -1]}
         stages = tuple(centers) if config.credit == "rollout" else (config.credit,)
-        return {name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans) for name in stages}
+        return {name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans.plans) for name in stages}
 
     def _score(
         self, batch: Batch, greedy: GreedyPlans, changed: dict[str, ChangedPlans], layout: TokenLayout

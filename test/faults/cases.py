@@ -56,7 +56,7 @@ class Case:
     lit_map: dict | None = None  # the car reads a map with lights: arguments of `light_maps.crossing`
     node: tuple[str, ...] = REAL_NODE
     sim_time: bool = False
-    separate: tuple[str, ...] = ()  # sensors in processes of their own
+    own_processes: tuple[str, ...] = ()  # sensors in processes of their own
     before: Callable[[Drive], None] = nothing  # before the fault, not measured
     after: Callable[[Drive], list[str]] = lambda _drive: []  # what must hold afterwards: complaints
     kills_node: bool = False
@@ -107,8 +107,8 @@ SECOND = "/planning/second"
 
 def start_second_node(drive: Drive) -> None:
     """Another planner in a namespace of its own that hears the same sensors."""
-    subscribed = [topic.name for topic in topics.inputs(drive.config) if topic.name.startswith("~")]
-    words = [word for name in subscribed for word in ("-r", f"{name}:={full_topic_name(name)}")]
+    names_read = [topic.name for topic in topics.inputs(drive.config) if topic.name.startswith("~")]
+    words = [word for name in names_read for word in ("-r", f"{name}:={full_topic_name(name)}")]
     drive.others.append(drive.launch(*words, namespace=SECOND))
     drive.wait_for(lambda: any(SECOND in hardware for _, hardware in statuses(drive)), "the second node did not start")
 
@@ -125,9 +125,9 @@ def statuses(drive: Drive) -> set[tuple[str, str]]:
 
 def are_told_apart(drive: Drive) -> list[str]:
     """No name of a status is that of both nodes."""
-    names = statuses(drive)
-    shared = {name for name, hardware in names if SECOND not in hardware} & {
-        name for name, hardware in names if SECOND in hardware
+    pairs = statuses(drive)
+    shared = {name for name, hardware in pairs if SECOND not in hardware} & {
+        name for name, hardware in pairs if SECOND in hardware
     }
     return [f"both nodes have a status '{min(shared)}'"] if shared else []
 
@@ -202,13 +202,13 @@ def frozen():
 
 def resized():
     count = iter(range(10**9))
-    resized_images = [
+    images = [
         array("B", cv2.imencode(".jpg", image(k, width=16 + 40 * k, height=9 + 23 * k))[1].tobytes()) for k in range(8)
     ]
 
     def alter(key, message):
         if key in IMAGES:
-            message.data = resized_images[next(count) % len(resized_images)]
+            message.data = images[next(count) % len(images)]
         return (message,)
 
     return alter
@@ -283,7 +283,7 @@ def route_behind(drive: Drive) -> None:
     drive.latch(route([(float(x), 0.0) for x in range(-60, -10)]))
 
 
-def set_lateral_offset(left_m: float) -> Callable[[Drive], None]:
+def off_route_by(left_m: float) -> Callable[[Drive], None]:
     """Localisation tells that the car is elsewhere."""
 
     def teleport(drive: Drive) -> None:
@@ -360,7 +360,7 @@ def red_light_ahead(drive: Drive) -> None:
     drive.harness.inputs["map"].publish(map_message(drive.map))
     drive.sender.alter = red
     drive.wait_for(lambda: SPEED_MPS * drive.driven_s() > drive.line_m - LINE_NEAR_M, "the car does not get on")
-    drive.start_s = time.perf_counter()
+    drive.light_red_s = time.perf_counter()
 
 
 def red(key, message):
@@ -381,13 +381,15 @@ def repair_map(drive: Drive) -> None:
 
     drive.harness.inputs["map"].publish(map_message(drive.map))
     drive.sender.alter = unaltered
-    drive.obeyed = time.perf_counter()
+    drive.light_green_s = time.perf_counter()
 
 
 def stops_at_the_line(drive: Drive) -> list[str]:
     """No plan during the fault has its rear axle beyond the line."""
     plans = [
-        message for at, message in list(drive.harness.received["trajectory"]) if drive.start_s <= at <= drive.obeyed
+        message
+        for at, message in list(drive.harness.received["trajectory"])
+        if drive.light_red_s <= at <= drive.light_green_s
     ]
     furthest_m = max((point.pose.position.x for plan in plans for point in plan.points), default=drive.line_m + 1.0)
     return [] if furthest_m < drive.line_m else [f"{NOT_OBEYED}, by {furthest_m - drive.line_m:.1f} m"]
@@ -525,11 +527,11 @@ CASES = (
     Case("node_killed", "kill -9 of the node, then a new start", kill_node, restart_node, seconds=0.5, kills_node=True),
     Case(
         "cameras_killed", "kill -9 of the cameras' process, then a new start",
-        kill_sensors("cameras"), restart_sensors("cameras"), MISSING, separate=("cameras",),
+        kill_sensors("cameras"), restart_sensors("cameras"), MISSING, own_processes=("cameras",),
     ),
     Case(
         "odometry_killed", "kill -9 of localisation, then a new start",
-        kill_sensors("odometry"), restart_sensors("odometry"), "odometry: newest is", separate=("odometry",),
+        kill_sensors("odometry"), restart_sensors("odometry"), "odometry: newest is", own_processes=("odometry",),
     ),
     Case("loss_30", "30 % of all messages lost", altered(lossy()), mend, seconds=4.0),
     Case("shuffled", "stamps out of order, and messages twice", altered(shuffled()), mend, seconds=4.0),
@@ -587,7 +589,7 @@ CASES = (
     ),
     Case(
         "teleport_30", "localisation jumps 30 m to the side",
-        set_lateral_offset(30.0), set_lateral_offset(0.0), OFF_ROUTE, after=stood_off_its_route,
+        off_route_by(30.0), off_route_by(0.0), OFF_ROUTE, after=stood_off_its_route,
     ),
     Case(
         "route_545", "a route that is 545 m away",

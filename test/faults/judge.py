@@ -70,14 +70,14 @@ def unsafe(trajectory, position_m: float, left_m: float = 0.0) -> str:
 
 
 def assess(
-    drive, case, began: float, answers_until_s: float, ended: float, recovered: float | None, complaints: list[str]
+    drive, case, began: float, reachable_until: float, ended: float, recovered: float | None, complaints: list[str]
 ) -> Outcome:
     """The outcome of a fault between moments (perf_counter) of a drive; answers are required until `heard_until`."""
     bad, answers, named = [], [], []
     for at, trajectory in window(drive.harness.received["trajectory"], began, recovered or ended):
         stamp = trajectory.header.stamp
-        position_m, left, age = drive.where(stamp.sec + 1e-9 * stamp.nanosec, at)
-        why = unsafe(trajectory, position_m, left)
+        position, left, age = drive.where(stamp.sec + 1e-9 * stamp.nanosec, at)
+        why = unsafe(trajectory, position, left)
         bad += [why] if why else []
         answers += [] if why or age > OLD_S else [at]
     for at, text in sentences(drive, began, recovered or ended):
@@ -86,7 +86,7 @@ def assess(
         elif re.search(OVERDUE, text):
             answers.append(at)
     answers = sorted([*answers, *(at for at, _ in named)])
-    during = [began, *(at for at in answers if began < at < answers_until_s), answers_until_s]
+    during = [began, *(at for at in answers if began < at < reachable_until), reachable_until]
     gaps = [later - earlier - drive.stood_still_s(earlier, later) for earlier, later in pairwise(during)]
     silence = None if case.kills_node else 1e3 * max(gaps)
     if case.says and not named:
@@ -104,12 +104,12 @@ def assess(
 
 def sentences(drive, begin: float, end: float):
     """(moment, sentence) of everything that the node said was wrong: diagnostics at WARN or above, reasons of stops."""
-    timed_sentences = []
+    entries = []
     for at, message in window(drive.harness.received["diagnostics"], begin, end):
-        timed_sentences += [(at, status.message) for status in message.status if status.level != b"\x00"]
+        entries += [(at, status.message) for status in message.status if status.level != b"\x00"]
     for at, message in window(drive.harness.received["status"], begin, end):
-        timed_sentences += [(at, message.reason)] if message.reason else []
-    return sorted(timed_sentences)
+        entries += [(at, message.reason)] if message.reason else []
+    return sorted(entries)
 
 
 def window(received, begin: float, end: float):

@@ -33,7 +33,7 @@ from ...features.vectors import VectorInputs
 from ...infra.installing import pip_extra
 from ...model.card import CAPABILITIES, LARGEST_BATCH, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
-from ..graphs import GoalChoice, check_feeds, file_names, graph_inputs, input_spec, make_feature_cache, run_batched
+from ..graphs import GoalChoice, check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched
 from ..vector_batch import batch, noisy_futures
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
@@ -87,7 +87,7 @@ class TrtNetwork:
         self.capabilities = card.capabilities - UNSUPPORTED
         self._card, self.goal_choice = card, GoalChoice.of(card)
         self.inputs = input_spec(card, tokenizer)
-        self._scene = Scene(0)
+        self._scene = EncodedScene(0)
         self._sequences, self._calls, opened = open_calls(card, device, folder)
         self._feature_cache = make_feature_cache(
             card, lambda views: self._calls["vision_encoder"].run({"views": views})["features"]
@@ -95,7 +95,7 @@ class TrtNetwork:
         self.backend_description = f"{opened}, {_warm_up(list(self._calls.values()), capture)}"
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        out = self._read("prefill_goal", inputs, self.goal_choice.inputs(self._card))
+        out = self._read("prefill_goal", inputs, self.goal_choice.inputs())
         return self.goal_choice.prefilled(self._scene, out["actions"], out["goal_log_probs"], out["valid"])
 
     def prefill(self, inputs: ModelInputs) -> Any:
@@ -103,7 +103,9 @@ class TrtNetwork:
         return self._scene
 
     def _read(self, graph: str, inputs: ModelInputs, more: Mapping[str, Array]) -> dict[str, Array]:
-        self._scene = Scene(self._scene.number + 1)  # first: whatever happens, the one before is being overwritten
+        self._scene = EncodedScene(
+            self._scene.number + 1
+        )  # first: whatever happens, the one before is being overwritten
         return self._calls[graph].run({**graph_inputs(inputs, self._feature_cache), **more})
 
     def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
@@ -173,24 +175,27 @@ class TrtDenoiser:
     def __init__(self, card: GraphCard, device: str = "auto", folder: Path | None = None, capture: bool = True) -> None:
         """As `TrtNetwork`. Raises GraphError, CudaError or EngineError."""
         self.spec, self.capabilities = card.vector_spec(), card.capabilities
-        self._scene, self._rows = Scene(0), 1
+        self._scene, self._rows = EncodedScene(0), 1
         self._batch, self._calls, opened = open_calls(card, device, folder)
         self.backend_description = f"{opened}, {_warm_up(list(self._calls.values()), capture)}"
 
-    def encode(self, inputs: VectorInputs, with_unconditional: bool) -> Scene:
+    def encode(self, inputs: VectorInputs, with_unconditional: bool) -> EncodedScene:
         arrays = batch(inputs, with_unconditional, self._batch)
-        self._scene, self._rows = Scene(self._scene.number + 1), 1 + with_unconditional  # first, as in TrtNetwork
+        self._scene, self._rows = (
+            EncodedScene(self._scene.number + 1),
+            1 + with_unconditional,
+        )  # first, as in TrtNetwork
         self._calls["encoder"].run(arrays)
         return self._scene
 
-    def denoise(self, context: Scene, futures: Array, time: float) -> Array:
+    def denoise(self, context: EncodedScene, futures: Array, time: float) -> Array:
         self._scene.check(context)
         feeds = {"futures": noisy_futures(futures, self.spec), "time": np.array(time, np.float32)}
         return np.asarray(self._calls["denoiser"].run(feeds)["clean"][: self._rows], np.float64)
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class EncodedScene:
     """Identifies the owner of the keys and values in the buffers."""
 
     number: int  # of encoded scenes so far
@@ -365,17 +370,16 @@ class Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Engine:
+class TrtEngine:
     """A loaded engine with its declared inputs and outputs."""
 
     execution: Any  # IExecutionContext
     holds: tuple[Any, ...]  # objects that must not be freed before it
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
-    names: Mapping[str, str]  # of the tensors in the engine
 
 
-def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, folder: Path, do: str) -> Engine:
+def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, folder: Path, do: str) -> TrtEngine:
     """The engine of one graph. Raises EngineError, with `do` as what to do."""
     plan = engine_cache.load(folder, key, do)
     runtime = logger.create(lambda: trt.Runtime(logger.sink), "runtime")
@@ -383,17 +387,16 @@ def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, folder: Path, do: 
     engine = logger.create(lambda: runtime.deserialize_cuda_engine(plan), what)
     execution = logger.create(engine.create_execution_context, f"room to run {key.graph}")
     inputs, outputs = dict[str, Tensor](), dict[str, Tensor]()
-    names = file_names(map(engine.get_tensor_name, range(engine.num_io_tensors)))
-    for name, tensor in names.items():
-        kind = engine.get_tensor_dtype(tensor).name
+    for name in map(engine.get_tensor_name, range(engine.num_io_tensors)):
+        kind = engine.get_tensor_dtype(name).name
         if kind not in DTYPES:
-            raise EngineError(f"the engine of {key.graph} has {kind} {tensor}, which no exported graph has: {do}")
-        side = inputs if engine.get_tensor_mode(tensor) == trt.TensorIOMode.INPUT else outputs
-        side[name] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(tensor)))
-    return Engine(execution, (logger.sink, runtime, engine), inputs, outputs, names)
+            raise EngineError(f"the engine of {key.graph} has {kind} {name}, which no exported graph has: {do}")
+        side = inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs
+        side[name] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(name)))
+    return TrtEngine(execution, (logger.sink, runtime, engine), inputs, outputs)
 
 
-def _share_context(gpu: CudaDevice, engines: Mapping[str, Engine], kind: str) -> dict[str, int]:
+def _share_context(gpu: CudaDevice, engines: Mapping[str, TrtEngine], kind: str) -> dict[str, int]:
     """Addresses of the tensors that go from one engine to the other. Raises EngineError, CudaError."""
     readers, writers = ([graph for graph in graphs if graph in engines] for graphs in CONTEXT_GRAPHS[kind])
     read = {
@@ -434,7 +437,7 @@ class Call:
     """One engine with all its buffers bound: arrays in, arrays out."""
 
     def __init__(
-        self, name: str, engine: Engine, gpu: CudaDevice, logger: TrtLogger, shared_addresses: Mapping[str, int]
+        self, name: str, engine: TrtEngine, gpu: CudaDevice, logger: TrtLogger, shared_addresses: Mapping[str, int]
     ) -> None:
         self._name, self._engine, self._gpu, self._logger = name, engine, gpu, logger
         self._inputs = {tensor: kind for tensor, kind in engine.inputs.items() if tensor not in shared_addresses}
@@ -444,8 +447,8 @@ class Call:
         )
         self.graph: int | None = None  # of `capture`; without it the parts are queued one by one
         addresses = {**shared_addresses, **self._in.addresses, **self._out.addresses}
-        for tensor, stored in engine.names.items():
-            if not engine.execution.set_tensor_address(stored, addresses[tensor]):
+        for tensor in (*engine.inputs, *engine.outputs):
+            if not engine.execution.set_tensor_address(tensor, addresses[tensor]):
                 raise EngineError(f"TensorRT does not bind {tensor} of {name}: {logger.take_errors()}")
         if missing := engine.execution.infer_shapes():
             raise EngineError(f"TensorRT does not know the shape of {', '.join(missing)} of {name}")
