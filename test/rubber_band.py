@@ -14,9 +14,9 @@ def redraw(actions):
     written = np.array(actions)
     for block in written:
         pairs = block.reshape(8, 2)
-        kept = np.flatnonzero((pairs != BOOK.mask_id).all(axis=1))
-        knots = np.concatenate([[0], kept + 1])
-        points = np.concatenate([np.zeros((1, 2)), BOOK.to_values(pairs[kept])])
+        fixed = np.flatnonzero((pairs != BOOK.mask_id).all(axis=1))
+        knots = np.concatenate([[0], fixed + 1])
+        points = np.concatenate([np.zeros((1, 2)), BOOK.to_values(pairs[fixed])])
         at = np.arange(1, 9)
         redrawn = np.stack([np.interp(at, knots, points[:, axis]) for axis in (0, 1)], axis=1)
         if len(knots) > 1:
