@@ -184,7 +184,7 @@ $(NUMBERS)/variants-reflectdrive2.json: COMMAND = eval --scenes val --limit 150 
 $(NUMBERS)/variants-drivefine.json: COMMAND = eval --scenes val --limit 150 --planner drivefine --variant all \
 	--variant not_refined drivefine.refine=false --variant twelve_rounds drivefine.draft_rounds=12 \
 	--variant one_plan drivefine.candidates=1 --variant no_repair drivefine.repair=false
-$(NUMBERS)/variants-reflexdiffusion.json: COMMAND = eval --scenes val --planner reflexdiffusion \
+$(NUMBERS)/variants-reflexdiffusion.json: COMMAND = eval --scenes val --limit 250 --planner reflexdiffusion \
 	--setting reflexdiffusion.repair=false --variant plain reflexdiffusion.reflection=false \
 	--variant reflection --variant guidance_0.9 reflexdiffusion.guidance=0.9 reflexdiffusion.reflection=false \
 	--variant guidance_1.3 reflexdiffusion.guidance=1.3 reflexdiffusion.reflection=false

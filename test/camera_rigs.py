@@ -13,7 +13,7 @@ from reflectdrive_ros.features.cameras import Camera, rig
 from reflectdrive_ros.ros.inputs.camera_rig import RigInput
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.sim.render import camera, scenery
-from reflectdrive_ros.sim.traffic.actors import Shape, Snapshot
+from reflectdrive_ros.sim.traffic.actors import ActorShape, TrafficSnapshot
 
 SIZE = (288, 144)
 RATIONAL = (-0.30, 0.10, 0.001, -0.0008, -0.02, 0.05, -0.01, 0.001)
@@ -47,8 +47,10 @@ def looking(name, yaw_deg, size=(640, 360), focal_px=400.0):
 def render_cameras():
     """A function that gives the images of cameras in one instant, RGB."""
     town = scenery.build_scenery(crossroads(), 5)
-    snapshot = Snapshot(
-        5.0, actors((Shape.CAR, 20.0, 0.5, 0.1), (Shape.VAN, 14.0, 8.0, 0.4), (Shape.CONE, 9.0, -8.0, 0.0)), ALL_GREEN
+    snapshot = TrafficSnapshot(
+        5.0,
+        actors((ActorShape.CAR, 20.0, 0.5, 0.1), (ActorShape.VAN, 14.0, 8.0, 0.4), (ActorShape.CONE, 9.0, -8.0, 0.0)),
+        ALL_GREEN,
     )
     return lambda cameras: [f.pixels for f in camera.render_frames(town, snapshot, EGO, 0, cameras, PLAIN)]
 

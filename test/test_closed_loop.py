@@ -24,7 +24,7 @@ from reflectdrive_ros.infra.errors import UserError
 from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.scoring.simulate import VX
 from reflectdrive_ros.sim.drive_log import Collision, Event
-from reflectdrive_ros.sim.traffic.actors import Shape
+from reflectdrive_ros.sim.traffic.actors import ActorShape
 from reflectdrive_ros.sim.world import World, WorldOptions
 
 
@@ -161,7 +161,7 @@ def test_the_score_of_a_driven_plan_is_that_of_its_parts():
 
 
 def test_rates_are_over_all_kilometres_and_shares_over_all_time():
-    hits = [Collision(1.0, 3, Shape.CAR, True), Collision(9.0, 4, Shape.CAR, False)]
+    hits = [Collision(1.0, 3, ActorShape.CAR, True), Collision(9.0, 4, ActorShape.CAR, False)]
     events = [Event("red_light", 2.0, ""), Event("off_road", 59.0, "")]
     numbers = closed_loop.drive_metrics(
         [result(log(100.0, 5.0, hits)), result(log(60.0, 25.0, (), events, 80), [0.5, 0.0])]

@@ -96,7 +96,7 @@ def test_images_between_two_ticks_are_the_older_ones_as_in_the_node(bag, tmp_pat
 
 def frames_of(bag, ticks):
     """Rows and files of the scenes of some ticks."""
-    job = index.Job(bag, "sunny", bag.parent, "")
+    job = index.ConversionJob(bag, "sunny", bag.parent, "")
     with BagReader(bag) as reader:
         drive, route = dataset_module.open_drive(job, reader, dataset_module.DatasetOptions(), Config(), (288, 144))
         return [
@@ -429,7 +429,7 @@ def test_a_set_of_the_proving_ground_is_not_overwritten(bag, tmp_path, capsys):
 def indexed(tmp_path, change):
     """Problem sentence, rows and notice of a changed recording, indexed in this process."""
     whole_bag(tmp_path / "a", change, seconds=7.0)
-    job = index.Job(tmp_path / "a", "a", tmp_path, "")
+    job = index.ConversionJob(tmp_path / "a", "a", tmp_path, "")
     (tmp_path / index.FRAMES).mkdir()
     options = dataset_module.DatasetOptions()
     problem = dataset_module._run_job(job, lambda _: None, options=options, config=Config(), image_size=(288, 162))

@@ -23,7 +23,7 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.replay import golden as golden_replay
 from reflectdrive_ros.replay.engine import prefetch_items
-from reflectdrive_ros.replay.golden import GoldenError
+from reflectdrive_ros.replay.golden import GoldenReplayError
 from reflectdrive_ros.ros.bag import BagError, BagReader
 
 HERE = Path(__file__).parent
@@ -280,7 +280,7 @@ def test_a_golden_that_is_none_is_one_sentence_before_the_work(comma, tmp_path, 
 
 def test_a_golden_that_is_a_device_is_refused(tmp_path):
     (tmp_path / "golden.npz").symlink_to("/dev/zero")
-    with pytest.raises(GoldenError, match=r"cannot be read .it is a device"):
+    with pytest.raises(GoldenReplayError, match=r"cannot be read .it is a device"):
         golden_replay.read(tmp_path / "golden.npz")
 
 
@@ -315,5 +315,5 @@ def test_the_json_file_may_lie_in_the_folder_that_the_command_makes(comma, tmp_p
 
 
 def test_a_golden_is_not_written_from_half_a_replay(tmp_path):
-    with pytest.raises(GoldenError, match="whole bag"):
+    with pytest.raises(GoldenReplayError, match="whole bag"):
         golden_replay.write(None, tmp_path / "golden.npz", whole=False)

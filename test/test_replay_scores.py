@@ -8,7 +8,7 @@ from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import AgentKind, Agents
 from reflectdrive_ros.replay.record import summary
-from reflectdrive_ros.replay.scores import SCORES, Sighting, build_tracks, score_replay
+from reflectdrive_ros.replay.scores import SCORES, ObjectSighting, build_tracks, score_replay
 from reflectdrive_ros.scoring import drivable
 
 CAR = np.array([[4.5, 1.9]])
@@ -21,7 +21,7 @@ def sighting(at_s, *cars):
     velocities = along * np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], axis=-1)
     kinds = np.full(len(cars), int(AgentKind.VEHICLE))
     agents = Agents(poses, velocities.reshape(-1, 2), np.repeat(CAR, len(cars), axis=0), kinds)
-    return Sighting(BEGIN_NS + round(at_s * 1e9), [name for name, _, _ in cars], agents)
+    return ObjectSighting(BEGIN_NS + round(at_s * 1e9), [name for name, _, _ in cars], agents)
 
 
 def space(length_m, width_m):

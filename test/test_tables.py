@@ -134,7 +134,7 @@ def test_eval_of_scenes_is_whole():
 
 def test_eval_of_recordings_is_whole():
     generator = np.random.default_rng(1)
-    result = recorded_tracks.Result(scores={driver: [] for driver in ("human", *DRIVERS)}, recordings=12)
+    result = recorded_tracks.TrackResult(scores={driver: [] for driver in ("human", *DRIVERS)}, recordings=12)
     for site in ("DR_USA_Roundabout_FT", "CHN_Merging_ZS0"):
         result.add(site, random_rows(result.scores, generator))
     for by_site in (False, True):

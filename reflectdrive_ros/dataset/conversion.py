@@ -48,7 +48,7 @@ from .frames import Drive
 from .index import (
     FRAMES,
     SPLITS,
-    Job,
+    ConversionJob,
     assign_splits,
     count_parts,
     index_parts,
@@ -125,7 +125,7 @@ def make_dataset(
             continue
         content["overrides"] = (options.overrides or {}).get(drive, [])
         size = sum(file[0] for file in content["bag"].values())
-        jobs.append(Job(bag, drive, out, digest_of(content), size))
+        jobs.append(ConversionJob(bag, drive, out, digest_of(content), size))
     if unknown := sorted(set(options.overrides or {}) - set(names.values())):
         raise BagError(f"the interval file names drive '{unknown[0]}', the bags are {', '.join(names.values())}")
     (out / FRAMES).mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def plan_shards(rows: dict[str, list[FrameRow]], folder: str) -> Shards:
     return planned
 
 
-def shard_dependencies(job: Job, ticks: Sequence[int]) -> dict[str, Any]:
+def shard_dependencies(job: ConversionJob, ticks: Sequence[int]) -> dict[str, Any]:
     return {
         "dataset_format": frame_index.FORMAT,
         "drive": job.drive,
@@ -218,7 +218,7 @@ def shard_dependencies(job: Job, ticks: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def whole_note(job: Job, folder: Path, name: str, ticks: Sequence[int]) -> ShardNote | None:
+def whole_note(job: ConversionJob, folder: Path, name: str, ticks: Sequence[int]) -> ShardNote | None:
     """The note of a shard that is intact and would be the same now."""
     note = shards.note_of(folder, name)
     if note is None or note.made_by != shard_dependencies(job, ticks):
@@ -230,7 +230,9 @@ def whole_note(job: Job, folder: Path, name: str, ticks: Sequence[int]) -> Shard
     return note
 
 
-def missing_shards(job: Job, folders: Mapping[str, Shards], out: Path) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def missing_shards(
+    job: ConversionJob, folders: Mapping[str, Shards], out: Path
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The shards of a drive that are to be made, with their folder."""
     return tuple(
         (str(Path(folder, name)), ticks)
@@ -240,7 +242,7 @@ def missing_shards(job: Job, folders: Mapping[str, Shards], out: Path) -> tuple[
     )
 
 
-def shard_parts(job: Job, count: int) -> list[Job]:
+def shard_parts(job: ConversionJob, count: int) -> list[ConversionJob]:
     """The job as several, each with shards that follow each other."""
     assert job.pending_shards is not None
     size = -(-len(job.pending_shards) // count)
@@ -251,7 +253,7 @@ def shard_parts(job: Job, count: int) -> list[Job]:
 
 
 def write_indices(
-    folders: Mapping[str, Shards], jobs: Sequence[Job], out: Path, failures: Mapping[str, str]
+    folders: Mapping[str, Shards], jobs: Sequence[ConversionJob], out: Path, failures: Mapping[str, str]
 ) -> dict[str, Index]:
     """Writes the index of each folder from the shards that are whole; shards of earlier runs are removed."""
     by_drive = {job.drive: job for job in jobs}
@@ -293,7 +295,7 @@ def remove_former(folder: Path, planned: Shards) -> None:
 
 
 def run_jobs(
-    jobs: Sequence[Job], work: Callable[..., str], workers: Workers, title: str, errors: Console
+    jobs: Sequence[ConversionJob], work: Callable[..., str], workers: Workers, title: str, errors: Console
 ) -> dict[str, str]:
     """Runs all jobs; returns a sentence for each bag that cannot be used. Raises OSError of a file that cannot be
     written."""
@@ -315,7 +317,7 @@ def run_jobs(
 
 
 def _run_job(
-    job: Job,
+    job: ConversionJob,
     report: Callable[[float], None],
     *,
     options: DatasetOptions,
@@ -359,7 +361,7 @@ def reported(frames: Any, ticks: Sequence[int], report: Callable[[float], None])
         yield row, scene
 
 
-def write_shards(job: Job, frames: Any) -> None:
+def write_shards(job: ConversionJob, frames: Any) -> None:
     """Writes the pending shards of a job as its frames come. Raises BagError if a pending frame does not come again."""
     assert job.pending_shards is not None
     path_by_tick = {tick: path for path, ticks in job.pending_shards for tick in ticks}
@@ -382,7 +384,7 @@ def write_shards(job: Job, frames: Any) -> None:
 
 
 def open_drive(
-    job: Job, reader: BagReader, options: DatasetOptions, config: Config, image_size: tuple[int, int]
+    job: ConversionJob, reader: BagReader, options: DatasetOptions, config: Config, image_size: tuple[int, int]
 ) -> tuple[Drive, Any | None]:
     """The drive of a bag, and its hindsight route as a message where the bag has none. Raises BagError."""
     if reader.duration_s < SHORTEST_S:
@@ -461,7 +463,7 @@ def map_drive_topics(config: Config, reader: BagReader, options: DatasetOptions)
     return map_topics(config, reader, options.topic, driven_route=options.route == "driven" or not has_route)
 
 
-def map_name(lanelets: LaneletMap | None, job: Job) -> str:
+def map_name(lanelets: LaneletMap | None, job: ConversionJob) -> str:
     """Names the map by its lanes: drives on one map share places. Without a map no two drives do."""
     if lanelets is None:
         return job.drive

@@ -42,8 +42,8 @@ from ..ros.inputs.store import read_message
 from ..scoring import metrics
 from ..scoring.areas import RedLights
 from ..scoring.scorer import Reference
+from .checks import CHECKED_STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, stands
 from .checks import FUTURE_STEPS as EXPERT_STEPS
-from .checks import STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, stands
 from .lights import LightRecord, red_ahead, runs_red
 from .map_areas import areas_around, near_polygons
 from .tracks import ObjectSample, tracks_of
@@ -244,7 +244,7 @@ class Drive:
                     self.objects.clear()
                     if self._lights is not None:
                         self._lights.clear()
-                if self._moved_ns is None or abs(ego.speed_mps) > STANDING_MPS or self._jumped:
+                if self._moved_ns is None or abs(ego.speed_mps) > CHECKED_STANDING_MPS or self._jumped:
                     self._moved_ns = ego.stamp_ns
                 variance = max(float(message.pose.covariance[0]), float(message.pose.covariance[7]))
                 std_m = float(np.sqrt(variance)) if variance >= 0.0 else float("inf")

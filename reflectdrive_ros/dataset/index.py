@@ -23,7 +23,7 @@ SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)
-class Job:
+class ConversionJob:
     """One bag or a part of one. Without `pending_shards` it is indexed, else those shards are written."""
 
     bag: Path
@@ -42,16 +42,16 @@ def count_parts(sizes: Sequence[int], workers: Workers) -> list[int]:
     return [max(-(-workers * size // total), 1) if isinstance(workers, int) else 1 for size in sizes]
 
 
-def index_parts(job: Job, count: int) -> list[Job]:
+def index_parts(job: ConversionJob, count: int) -> list[ConversionJob]:
     return [replace(job, part=(number, count)) for number in range(count)]
 
 
-def index_path(job: Job) -> Path:
+def index_path(job: ConversionJob) -> Path:
     number, count = job.part
     return job.out / FRAMES / (f"{job.drive}.parquet" if count == 1 else f"{job.drive}.{number + 1}of{count}.parquet")
 
 
-def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
+def join_indices(jobs: Sequence[ConversionJob], parts: Sequence[ConversionJob]) -> None:
     """Writes the indices of bags whose parts are all whole, and removes the parts."""
     for job in jobs:
         mine = [part for part in parts if part.drive == job.drive]
@@ -67,7 +67,7 @@ def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
                 path.unlink()
 
 
-def read_index(job: Job) -> tuple[dict[str, Any], list[FrameRow]] | None:
+def read_index(job: ConversionJob) -> tuple[dict[str, Any], list[FrameRow]] | None:
     """Header and rows of a bag's index; None if it is missing or would be another now.
 
     Raises SetError for one that is damaged or of another version.

@@ -42,7 +42,7 @@ from .recorded_world import (
     read_routes,
     read_sightings,
 )
-from .scores import Sighting
+from .scores import ObjectSighting
 
 CHUNK_PLANS = 600  # plans
 MARGIN_NS = 10_000_000_000  # read before and after a chunk; the driving score needs 5 s ahead
@@ -159,7 +159,7 @@ class ReplayChunks:
             self._frames.add(frame)
         self._count(replace(path, frames=frames), sightings)
 
-    def _count(self, chunk: ReplayRecord, sightings: Sequence[Sighting]) -> None:
+    def _count(self, chunk: ReplayRecord, sightings: Sequence[ObjectSighting]) -> None:
         scores: dict[str, Array] = {}
         if self._scoring:
             scores = replay_scores.score_replay(chunk, sightings, self._space, self._config, self._scored_ns)

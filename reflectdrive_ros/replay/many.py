@@ -42,7 +42,7 @@ PROGRESS_STEP = 0.01  # share of a bag between two progress reports
 
 
 @dataclass(frozen=True)
-class Job:
+class ReplayJob:
     bag: Path
     out: Path  # folder of the result
     dependencies: Mapping[str, Any]
@@ -60,10 +60,10 @@ def replay_many(
     for name in ("summary.json", "index.html"):  # of an earlier run
         (out / name).unlink(missing_ok=True)
     program = program_sha256()
-    jobs: list[Job] = []
+    jobs: list[ReplayJob] = []
     for bag, name in zip(bags, folder_names(bags), strict=True):
         try:
-            job = Job(bag, out / name, result_dependencies(bag, options, config, program))
+            job = ReplayJob(bag, out / name, result_dependencies(bag, options, config, program))
         except OSError as fault:
             failures[str(bag)] = f"{fault.filename or bag} cannot be used: {fault.strerror}"
             continue
@@ -137,7 +137,7 @@ def _state(file: Path) -> list[Any]:
     return [there.st_size, there.st_mtime_ns]
 
 
-def is_done(job: Job) -> bool:
+def is_done(job: ReplayJob) -> bool:
     """Whether the result folder of the job holds a result with the same dependencies."""
     try:
         return bool(read_json(job.out / MADE_BY) == job.dependencies)
@@ -145,7 +145,7 @@ def is_done(job: Job) -> bool:
         return False
 
 
-def read_result(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
+def read_result(job: ReplayJob) -> tuple[dict[str, Any], PlanMeasures]:
     """Summary and measures in the result folder of a job. Raises MeasuresError where they are missing."""
     file = job.out / "summary.json"
     try:
@@ -155,7 +155,7 @@ def read_result(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
     return numbers, read_measures(job.out / PLANS_FILE)
 
 
-def install_result(part: Path, job: Job) -> None:
+def install_result(part: Path, job: ReplayJob) -> None:
     """Renames a finished folder to the result folder of its job and removes the earlier result."""
     replace_text(part / MADE_BY, json.dumps(job.dependencies, indent=1) + "\n")
     if is_remote(job.out):
@@ -176,7 +176,7 @@ def replace_text(path: Path, text: str) -> None:
 # --- the processes ---------------------------------------------------------------------------------------------------
 
 
-def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors: Console) -> dict[str, str]:
+def run_jobs(jobs: Sequence[ReplayJob], options: ReplayOptions, config: Config, errors: Console) -> dict[str, str]:
     """Runs all jobs, on `options.jobs`; returns a sentence for each bag that could not be replayed."""
     failures: dict[str, str] = {}
     shares: dict[int, float] = {}
@@ -200,7 +200,7 @@ def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors
     return failures
 
 
-def _run_job(job: Job, report: Callable[[float], None], *, options: ReplayOptions, config: Config) -> str:
+def _run_job(job: ReplayJob, report: Callable[[float], None], *, options: ReplayOptions, config: Config) -> str:
     """Replays one bag; a sentence where that is not possible."""
     with ExitStack() as stack:
         if is_remote(job.out):
@@ -210,7 +210,9 @@ def _run_job(job: Job, report: Callable[[float], None], *, options: ReplayOption
         return _run_into(part, job, report, options, config)
 
 
-def _run_into(part: Path, job: Job, report: Callable[[float], None], options: ReplayOptions, config: Config) -> str:
+def _run_into(
+    part: Path, job: ReplayJob, report: Callable[[float], None], options: ReplayOptions, config: Config
+) -> str:
     reported = 0.0
 
     def on_progress(share: float) -> None:

@@ -28,7 +28,7 @@ from ..ros import cdr, convert, image_decoding, rotations
 from ..ros.bag import BagReader, message_class
 from ..ros.inputs.channel import InputStatus
 from .record import Diagnostic, ReplayFrame, ReplayImage
-from .scores import MAX_SIGHTING_AGE_NS, Sighting
+from .scores import MAX_SIGHTING_AGE_NS, ObjectSighting
 
 IMAGE_WIDTH = 480
 ITEMS_MAX = 10_000_000  # structures and texts of a recorded message
@@ -74,7 +74,7 @@ def build_frames(
     sent: Sequence[PlanOutput],
     egos: Mapping[int, tuple[EgoState, VehiclePlane]],
     images: Mapping[int, tuple[ReplayImage, ...]],
-    sightings: Sequence[Sighting],
+    sightings: Sequence[ObjectSighting],
     part: BagSlice,
     config: Config,
     layout: TokenLayout | None,
@@ -93,7 +93,7 @@ def build_frames(
     return frames
 
 
-def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Array]) -> list[Sighting]:
+def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Array]) -> list[ObjectSighting]:
     """Objects message by message, without those the inputs rejected. `driven` maps stamps to ego poses."""
     sightings = []
     for _, content in part.messages("objects"):
@@ -101,7 +101,7 @@ def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Arr
             near = driven(np.array([convert.stamp_ns(content.header)]))[0, :2]
             frame = config.output.map_frame
             map_agents = convert.map_agents(content, frame, near)
-            sightings.append(Sighting(map_agents.stamp_ns, map_agents.ids, map_agents.agents))
+            sightings.append(ObjectSighting(map_agents.stamp_ns, map_agents.ids, map_agents.agents))
     return sightings
 
 
@@ -223,7 +223,7 @@ def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> 
     return tuple(routes)
 
 
-def _agents(sightings: Sequence[Sighting], stamps: Sequence[int]) -> list[Agents]:
+def _agents(sightings: Sequence[ObjectSighting], stamps: Sequence[int]) -> list[Agents]:
     """For each plan the objects of the newest earlier sighting, at most MAX_SIGHTING_AGE_NS old."""
     times = np.array([sighting.stamp_ns for sighting in sightings], np.int64)
     newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1

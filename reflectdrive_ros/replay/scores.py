@@ -30,7 +30,7 @@ MAX_SIGHTING_AGE_NS = 500_000_000  # of a sighting before the plan
 
 
 @dataclass(frozen=True, eq=False)
-class Sighting:
+class ObjectSighting:
     """Objects at one time in map axes; `ids` identify an object across sightings."""
 
     stamp_ns: int
@@ -40,7 +40,7 @@ class Sighting:
 
 def score_replay(
     record: ReplayRecord,
-    sightings: Iterable[Sighting],
+    sightings: Iterable[ObjectSighting],
     space_around: Callable[[ReplayFrame], DrivableGrid | None],
     config: Config,
     before_ns: int | None = None,
@@ -66,10 +66,10 @@ def score_replay(
 
 
 def _match_sightings(
-    frames: Sequence[tuple[int, ReplayFrame]], sightings: Iterable[Sighting]
-) -> Iterator[tuple[int, list[Sighting]]]:
+    frames: Sequence[tuple[int, ReplayFrame]], sightings: Iterable[ObjectSighting]
+) -> Iterator[tuple[int, list[ObjectSighting]]]:
     """Each plan with the sightings from just before it to FUTURE_S after it, if the recording reaches that far."""
-    coming, window = iter(sightings), deque[Sighting]()
+    coming, window = iter(sightings), deque[ObjectSighting]()
     for k, frame in frames:
         until_ns = frame.stamp_ns + round(FUTURE_S * 1e9)
         while not window or window[-1].stamp_ns < until_ns:
@@ -86,7 +86,7 @@ def _match_sightings(
 def _score_plan(
     record: ReplayRecord,
     frame: ReplayFrame,
-    sightings: Sequence[Sighting],
+    sightings: Sequence[ObjectSighting],
     space_around: Callable[[ReplayFrame], DrivableGrid | None],
     config: Config,
 ) -> dict[str, float] | None:
@@ -120,7 +120,7 @@ def _route_at(record: ReplayRecord, stamp_ns: int) -> Array:
     return led[-1] if led else (record.routes[0][1] if record.routes else record.route)
 
 
-def build_tracks(sightings: Sequence[Sighting], stamp_ns: int, map_from_ego: Array) -> AgentTracks:
+def build_tracks(sightings: Sequence[ObjectSighting], stamp_ns: int, map_from_ego: Array) -> AgentTracks:
     """Agent tracks from a stamp on, in the ego frame of that stamp; linear between sightings."""
     ego_from_map = geometry.invert(map_from_ego)
     at_s = DT_S * np.arange(contacts.SAMPLES)

@@ -23,7 +23,7 @@ from .record import ReplayFrame
 
 POINT_SPACING_M = 1.0
 BRAKING_MPS2, LENGTH_MARGIN_M = 3.0, 2.0
-STANDING_MPS = 1.0 / 3.6
+VALIDATOR_STANDING_MPS = 1.0 / 3.6
 SLOPE_STEP_MIN_M = 0.05  # points closer together have no slope between them
 
 
@@ -121,7 +121,7 @@ def check_position(frame: ReplayFrame, past: Array) -> dict[str, float]:
     beyond = np.hypot(*(line[[0, -1], :2] - here[:2]).T)
     off = 0.0 if 0.0 < at < total else float(beyond.min())
     needed = frame.speed_mps**2 / (2.0 * BRAKING_MPS2) - LENGTH_MARGIN_M
-    moving = abs(frame.speed_mps) > STANDING_MPS
+    moving = abs(frame.speed_mps) > VALIDATOR_STANDING_MPS
     return {
         "longitudinal_deviation_m": off,
         "yaw_deviation_rad": float(abs(geometry.wrap(geometry.sample(line, np.array([at]))[0, 2] - here[2])))
