@@ -109,10 +109,10 @@ class Drive:
 
     def where(self, stamp_s: float, at: float) -> tuple[float, float, float]:
         """Where the car was (x m, y m) when its clock showed `stamp_s`, and how many s before `at` (perf_counter)."""
-        moments, stamps, places, left = np.array(self.sender.positions).T
-        known = np.flatnonzero(moments <= at)
-        nearest = known[np.argmin(np.abs(stamps[known] - stamp_s))]
-        return float(places[nearest]), float(left[nearest]), float(at - moments[nearest])
+        moments, stamps, positions_m, left = np.array(self.sender.positions).T
+        earlier = np.flatnonzero(moments <= at)
+        nearest = earlier[np.argmin(np.abs(stamps[earlier] - stamp_s))]
+        return float(positions_m[nearest]), float(left[nearest]), float(at - moments[nearest])
 
     def stood_still_s(self, begin: float, stop_process: float) -> float:
         """For how long, between two moments (perf_counter), this process itself was held up and could hear nobody."""
@@ -154,15 +154,15 @@ class Drive:
             assert time.perf_counter() < until, f"{what}: {self.log.read_text()[-300:]}"
             time.sleep(0.02)
 
-    def latch(self, made_route: object | None = None) -> None:
+    def latch(self, own_route: object | None = None) -> None:
         self.harness.inputs["tf_static"].publish(camera_mounts())
         default = [(float(x), 0.0) for x in range(-20, 1900)]
-        self.harness.inputs["route"].publish(made_route or route(default))
+        self.harness.inputs["route"].publish(own_route or route(default))
 
     def start_sensors(self, group: str) -> None:
         """A group of sensors in a process of its own, until it sends and, where there is a node, is heard."""
-        heard = "alone" if self.process is None else "heard"
-        words = [sys.executable, str(HERE / "sender.py"), group, str(self.origin_s), heard]
+        start_condition = "alone" if self.process is None else "heard"
+        words = [sys.executable, str(HERE / "sender.py"), group, str(self.origin_s), start_condition]
         path = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
         log = self.folder / f"{group}.log"
         with log.open("a") as output:
