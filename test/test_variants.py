@@ -13,7 +13,7 @@ from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.evaluation import bootstrap, variants
 from reflectdrive_ros.evaluation.driving_scores import MEASURES
 
-FOLLOWER, CAREFUL = ("a", "planner=route_follower"), ("b", "planner=route_follower", "idm.max_acceleration_mps2=0.5")
+FOLLOWER, CAPPED = ("a", "planner=route_follower"), ("b", "planner=route_follower", "guard.max_speed_mps=3")
 STRAIGHT = ("c", "planner=constant_velocity")
 
 
@@ -36,7 +36,7 @@ def test_settings_of_a_variant_are_laid_over_those_of_all():
     assert list(rows) == ["plain", "slow"]
     assert rows["plain"].config == Config()
     assert (rows["slow"].planner_name, rows["slow"].config.guard.max_speed_mps) == ("route_follower", 3.0)
-    assert rows["slow"].config.idm == Config().idm
+    assert rows["slow"].config.guard.clearance_m == Config().guard.clearance_m
 
 
 def test_a_planner_list_is_variants_of_the_planner():
@@ -111,7 +111,7 @@ def test_a_wrong_variant_is_one_sentence(words, sentence, folder, capsys):
 @pytest.fixture(scope="module")
 def compared(folder):
     file = folder.parent / "variants.json"
-    words = of_variants(FOLLOWER, CAREFUL, STRAIGHT)
+    words = of_variants(FOLLOWER, CAPPED, STRAIGHT)
     assert command("--scenes", folder, *words, "--privilege", "objects", "--json", file) == 0
     return json.loads(file.read_text())
 
@@ -149,7 +149,7 @@ def test_the_tables_have_families_if_requested_and_fit_80_columns(folder, capsys
 
 def test_drives_are_compared_world_by_world(tmp_path, capsys):
     file = tmp_path / "drives.json"
-    words = ("--closed-loop", "--seeds", 2, "--duration", 2, *of_variants(FOLLOWER, CAREFUL, STRAIGHT), "--json", file)
+    words = ("--closed-loop", "--seeds", 2, "--duration", 2, *of_variants(FOLLOWER, CAPPED, STRAIGHT), "--json", file)
     assert command(*words) == 0
     numbers = json.loads(file.read_text())
     assert list(numbers["planners"]) == ["a", "b", "c"]
