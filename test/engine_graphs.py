@@ -27,14 +27,14 @@ def nets_of_both_precisions():
 @pytest.fixture(scope="module", name="cards")
 def exported_cards(nets, tmp_path_factory):
     """Their graphs, for steps of `SEQUENCES`; and some for any number."""
-    made = {}
+    cards = {}
     for name, net in nets.items():
         folder = tmp_path_factory.mktemp(name)
         export(net, "0" * 64, folder, {}, RULES, SEQUENCES, golden(TorchNetwork(net, decoding=RULES)))
-        made[name] = GraphCard.read(folder / "card.json")
+        cards[name] = GraphCard.read(folder / "card.json")
     free = tmp_path_factory.mktemp("free")
     export(nets["fp32"], "0" * 64, free, {}, RULES, None, golden(TorchNetwork(nets["fp32"], decoding=RULES)))
-    return made | {"free": GraphCard.read(free / "card.json")}
+    return cards | {"free": GraphCard.read(free / "card.json")}
 
 
 @pytest.fixture(name="built")
@@ -71,9 +71,9 @@ def scene(network, seed):
 
 
 def decoded(network, inputs, count=4):
-    known = network.prefill_goal(inputs)
-    actions, rows = known.actions[:count], [known.actions, known.goal_log_probs, known.valid]
+    prefilled = network.prefill_goal(inputs)
+    actions, rows = prefilled.actions[:count], [prefilled.actions, prefilled.goal_log_probs, prefilled.valid]
     for limit, edit in MOVES:
-        actions, confidence = network.step(known.context, actions, limit, edit)
+        actions, confidence = network.step(prefilled.context, actions, limit, edit)
         rows += [actions, confidence]
     return rows

@@ -11,10 +11,10 @@ from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 @pytest.fixture(scope="module", name="folder")
 def graphs_folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("graphs")
+    folder = tmp_path_factory.mktemp("graphs")
     net = network()
-    export(net, "0" * 64, place, {"weights": "made here"}, RULES, golden=golden(TorchNetwork(net, decoding=RULES)))
-    return place
+    export(net, "0" * 64, folder, {"weights": "made here"}, RULES, golden=golden(TorchNetwork(net, decoding=RULES)))
+    return folder
 
 
 @pytest.fixture(name="copy")

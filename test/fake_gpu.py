@@ -123,8 +123,8 @@ class FakeDriver:
     def _cuDeviceGetCount(self, at):
         put(at, ctypes.c_int, self.devices)
 
-    def _cuDeviceGet(self, at, place):
-        put(at, ctypes.c_int, place)
+    def _cuDeviceGet(self, at, ordinal):
+        put(at, ctypes.c_int, ordinal)
 
     def _cuDeviceGetName(self, at, size, device):
         ctypes.memmove(at, self.name.encode() + b"\0", len(self.name) + 1)
@@ -450,16 +450,16 @@ class FakeTensorRT(types.ModuleType):
 @pytest.fixture
 def driver(monkeypatch):
     """A machine with one GPU."""
-    made = FakeDriver()
-    monkeypatch.setattr(cuda_device, "load_driver", lambda: made)
-    yield made
-    if made.fault is not None:
-        raise made.fault
+    fake_driver = FakeDriver()
+    monkeypatch.setattr(cuda_device, "load_driver", lambda: fake_driver)
+    yield fake_driver
+    if fake_driver.fault is not None:
+        raise fake_driver.fault
 
 
 @pytest.fixture
 def trt(driver, monkeypatch):
     """.. and with TensorRT."""
-    made = FakeTensorRT(driver)
-    monkeypatch.setitem(sys.modules, "tensorrt", made)
-    return made
+    fake_trt = FakeTensorRT(driver)
+    monkeypatch.setitem(sys.modules, "tensorrt", fake_trt)
+    return fake_trt

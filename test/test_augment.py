@@ -18,7 +18,7 @@ def arc(speed=8.0, curvature=0.02):
     return np.stack([np.sin(curvature * along) / curvature, (1 - np.cos(curvature * along)) / curvature], axis=1)
 
 
-def way(points):
+def path_length(points):
     """(N,) length of the path from the origin through points (N, T, 2)."""
     return np.hypot(*np.moveaxis(np.diff(points, axis=1, prepend=0.0), -1, 0)).sum(axis=1)
 
@@ -67,7 +67,7 @@ def test_the_first_block_is_all_mask_and_the_order_of_blocks_follows_the_seed():
 def test_a_plan_that_slides_goes_its_way_times_the_factor(factor, speed, curvature):
     points = arc(speed, curvature)[None]
     np.testing.assert_allclose(
-        way(augment.scale_along_path(points, np.array([factor]))), factor * way(points), rtol=0.02
+        path_length(augment.scale_along_path(points, np.array([factor]))), factor * path_length(points), rtol=0.02
     )
 
 
@@ -121,5 +121,5 @@ def test_perturbed_blocks_keep_their_promises():
 
 def test_a_plan_beyond_the_codebook_is_brought_back_to_it():
     actions = augment.perturbed_actions(np.full((50, 8, 2), 99.0), 3, LAYOUT, np.random.default_rng(0))
-    known = actions[actions != MASK]
-    assert known.max() == CODEBOOK.bins - 1
+    unmasked = actions[actions != MASK]
+    assert unmasked.max() == CODEBOOK.bins - 1

@@ -116,12 +116,12 @@ def test_caution_stays_within_a_cell_of_the_edge(case):
     on_grid = geometry.transform_points(geometry.invert(lookup.ego_from_grid), corners) / lookup.resolution_m
     covered = ((on_grid > 0) & (on_grid < np.array(lookup.distance_m.shape) - 1)).all(axis=(1, 2))
     inside_by = signed_distances(space, corners).min(axis=1)
-    found = drivable.corner_clearances(lookup, poses, CAR) > 0
-    assert found[covered & (inside_by > DIAGONAL * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
+    is_clear = drivable.corner_clearances(lookup, poses, CAR) > 0
+    assert is_clear[covered & (inside_by > DIAGONAL * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
     outline = shapely.linearrings(corners)
     room = np.where(shapely.contains_properly(space, outline), shapely.distance(outline, space.boundary), -1.0)
-    found = drivable.outline_clearances(lookup, poses, CAR) > 0
-    assert found[covered & (room > (DIAGONAL + 0.5) * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
+    is_clear = drivable.outline_clearances(lookup, poses, CAR) > 0
+    assert is_clear[covered & (room > (DIAGONAL + 0.5) * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
 
 
 @settings(max_examples=60)
@@ -141,17 +141,17 @@ def test_on_a_lane_the_grid_costs_a_car_half_a_cell():
     rng = np.random.default_rng(1)
     poses = np.stack([rng.uniform(0, 80, 5000), rng.uniform(-1, 1, 5000), rng.normal(0, 0.03, 5000)], axis=-1)
     corners = geometry.box_corners(poses, CAR)
-    kept = 1.75 - np.abs(corners[..., 1]).max(axis=1)
+    margin_m = 1.75 - np.abs(corners[..., 1]).max(axis=1)
     for turn in (0.0, 0.3, 0.8):
         lookup = drivable.grid(road, np.array([5.0, -40.0, turn]), (80.0, 80.0))
-        found = drivable.corner_clearances(lookup, poses, CAR) > 0
-        assert not (found & (kept <= 0)).any()
+        is_clear = drivable.corner_clearances(lookup, poses, CAR) > 0
+        assert not (is_clear & (margin_m <= 0)).any()
         on_grid = geometry.transform_points(geometry.invert(lookup.ego_from_grid), corners)
         covered = ((on_grid > 0) & (on_grid < 80)).all(axis=(1, 2))
         assert covered.sum() > 1000
-        assert found[covered & (kept > 0.1 + 2 * drivable.ROUNDING_M)].all()
-        near = covered & (kept > 0) & (kept < 0.5)
-        assert (kept - drivable.corner_clearances(lookup, poses, CAR))[near].mean() < 0.03
+        assert is_clear[covered & (margin_m > 0.1 + 2 * drivable.ROUNDING_M)].all()
+        near = covered & (margin_m > 0) & (margin_m < 0.5)
+        assert (margin_m - drivable.corner_clearances(lookup, poses, CAR))[near].mean() < 0.03
 
 
 def test_a_seam_between_two_lanes_is_road_and_the_kerb_is_not():
@@ -165,9 +165,9 @@ def test_an_island_between_the_corners_stops_the_outline_only():
     island = shapely.Polygon([(2, -5), (2.4, -5), (2.4, 0), (2, 0)])
     space = drivable.union_polygons([shapely.Polygon([(-20, -9), (20, -9), (20, 9), (-20, 9)]).difference(island)])
     lookup = drivable.grid(space, np.array([-10.0, -5, 0]), (20.0, 10.0))
-    beside = np.array([2.2, 0.8, 0.0])
-    assert drivable.corner_clearances(lookup, beside, CAR) > 0
-    assert drivable.outline_clearances(lookup, beside, CAR) < 0
+    pose = np.array([2.2, 0.8, 0.0])
+    assert drivable.corner_clearances(lookup, pose, CAR) > 0
+    assert drivable.outline_clearances(lookup, pose, CAR) < 0
 
 
 def test_a_grid_of_the_map_rides_along_with_the_car():

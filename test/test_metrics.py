@@ -102,9 +102,9 @@ def test_being_hit_while_standing_is_no_fault():
 
 
 def test_a_lateral_hit_is_a_fault_between_lanes_and_not_in_ones_own():
-    beside = tracks(agent(1.4, 6.0, speed=8.0, heading=-0.2))  # drifts into the ego's side
-    assert both(nc, driving(8.0), beside, two_lanes()) == (1.0, 1.0)
-    assert both(nc, driving(8.0, y=1.2), beside, two_lanes()) == (0.0, 0.0)
+    drifting = tracks(agent(1.4, 6.0, speed=8.0, heading=-0.2))  # drifts into the ego's side
+    assert both(nc, driving(8.0), drifting, two_lanes()) == (1.0, 1.0)
+    assert both(nc, driving(8.0, y=1.2), drifting, two_lanes()) == (0.0, 0.0)
 
 
 def test_a_parked_car_that_starts_and_rear_ends_the_ego_is_our_fault_only_officially():
@@ -365,8 +365,8 @@ def stars(draw):
     count = draw(st.integers(3, 12))
     radius = np.array(draw(st.lists(st.floats(0.5, 20.0), min_size=count, max_size=count)))
     angle = draw(st.floats(0, 6)) + np.linspace(0, 2 * np.pi, count, endpoint=False)
-    place = np.array([draw(st.floats(-25, 25)), draw(st.floats(-25, 25))])
-    return place + radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    centre = np.array([draw(st.floats(-25, 25)), draw(st.floats(-25, 25))])
+    return centre + radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
 
 
 @given(st.lists(stars(), min_size=1, max_size=6), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 60.0]))
@@ -395,12 +395,12 @@ def test_a_polyline_is_searched_as_a_whole_though_most_of_it_is_skipped(seed):
     line = np.cumsum(random.normal(0, 3, (30, 2)), axis=0) * random.choice([1.0, 12.0])
     line[7] = line[8]  # a repeated point, as at lane joints
     points = random.uniform(line.min() - 5, line.max() + 5, (400, 2))
-    whole, places = shapely.LineString(line), shapely.points(points)
-    distance_m = shapely.distance(whole, places)
+    whole, positions = shapely.LineString(line), shapely.points(points)
+    distance_m = shapely.distance(whole, positions)
     along_m, offset_m = geometry.project(line, points)
     np.testing.assert_allclose(np.abs(offset_m), distance_m, atol=1e-9)
-    found = shapely.line_interpolate_point(whole, along_m)
-    np.testing.assert_allclose(shapely.distance(found, places), distance_m, atol=1e-6)
+    nearest = shapely.line_interpolate_point(whole, along_m)
+    np.testing.assert_allclose(shapely.distance(nearest, positions), distance_m, atol=1e-6)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -421,5 +421,5 @@ def test_lane_keeping_looks_at_every_run_of_two_seconds(seed):
             running = running + 1 if is_off else 0
             if running >= 20:
                 expected[plan] = 0.0
-    found = metrics.lane_keeping(center, line, metrics.EgoAreas(nothing, nothing, nothing, spared, nothing))
-    np.testing.assert_array_equal(found, expected)
+    scores = metrics.lane_keeping(center, line, metrics.EgoAreas(nothing, nothing, nothing, spared, nothing))
+    np.testing.assert_array_equal(scores, expected)

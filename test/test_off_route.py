@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenes import Clock, config, later, observation, straight_route, turning_route
-from scripted_network import seen
+from scripted_network import camera_observation
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.config import DENOISER_PLANNERS, SHIPPED_MODELS, ConfigError, RouteConfig
@@ -31,8 +31,8 @@ def network(planner, backend):
     """The shipped network of a planner: its graphs, or the weights that they were made from."""
     if backend == "torch":
         pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
-    asked = config(planner=planner, **model_settings(planner, backend))
-    return load_network(asked.model, decoding_config(asked))
+    engine_config = config(planner=planner, **model_settings(planner, backend))
+    return load_network(engine_config.model, decoding_config(engine_config))
 
 
 def model_settings(planner, backend):
@@ -45,13 +45,13 @@ def model_settings(planner, backend):
 def engine(planner="route_follower", backend="", **changes):
     if not backend:
         return Engine(config(planner=planner, **changes), Clock())
-    asked = config(planner=planner, **model_settings(planner, backend), **changes)
-    return Engine(asked, Clock(), network=network(planner, backend))
+    engine_config = config(planner=planner, **model_settings(planner, backend), **changes)
+    return Engine(engine_config, Clock(), network=network(planner, backend))
 
 
 def scene(planner="route_follower", left_m=0.0, **more):
     """8 m/s on a straight road, with images for planners that read them; the route is `left_m` to the left."""
-    make = seen if planner in LEARNED and planner not in DENOISER_PLANNERS else observation
+    make = camera_observation if planner in LEARNED and planner not in DENOISER_PLANNERS else observation
     return make(**{"speed": 8.0, "route": straight_route(left=left_m), **more})
 
 
@@ -153,16 +153,16 @@ def test_no_route_is_not_a_distance_from_one():
 # --- the direction ---------------------------------------------------------------------------------------------------
 
 
-def hairpin(apart_m):
+def hairpin(spacing_m):
     """Ahead for 40 m, back `apart_m` to the left."""
     along = np.arange(-20.0, 40.0)
-    points = np.column_stack([np.concatenate([along, along[::-1]]), np.repeat([0.0, apart_m], len(along))])
+    points = np.column_stack([np.concatenate([along, along[::-1]]), np.repeat([0.0, spacing_m], len(along))])
     return np.column_stack([points, geometry.headings_along(points)])
 
 
 def test_a_car_in_a_hairpin_is_on_its_route_also_where_the_other_half_is_nearer():
-    for beside_m in (0.0, 1.9, 2.1, 3.9):
-        assert off_route_reason(hairpin(4.0) - [0.0, beside_m, 0.0], LIMITS) == ""
+    for lateral_m in (0.0, 1.9, 2.1, 3.9):
+        assert off_route_reason(hairpin(4.0) - [0.0, lateral_m, 0.0], LIMITS) == ""
 
 
 @pytest.mark.parametrize(("turned_deg", "stops"), [(80, False), (115, False), (-125, True), (180, True)])

@@ -45,8 +45,8 @@ def test_the_follower_keeps_behind_a_moving_car():
 @pytest.mark.parametrize("row", [(40.0, 4.0, 0.0, 0.0), (-12.0, 0.0, 0.0, 9.0), (40.0, -12.0, 0.0, 0.0)])
 def test_the_follower_ignores_cars_beside_and_behind(row):
     free = planned(route_follower, observation(speed=8.0))
-    beside = planned(route_follower, observation(speed=8.0, agents=cars(row)))
-    np.testing.assert_allclose(beside.poses, free.poses, atol=1e-9)
+    with_agent = planned(route_follower, observation(speed=8.0, agents=cars(row)))
+    np.testing.assert_allclose(with_agent.poses, free.poses, atol=1e-9)
 
 
 def test_the_follower_waits_for_who_crosses():

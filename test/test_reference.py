@@ -128,9 +128,9 @@ def test_it_gets_about_as_far_as_the_official_planner():
         believed = replace(case.first, agents=_keeping_velocity(case.first.agents))
         ours.append(reference.reference_of_plan(case.first, reference.reference_plan(believed, limit)))
         official.append(case.first.reference)
-    apart = np.abs([a.progress_m - b.progress_m for a, b in zip(ours, official, strict=True)])
-    assert np.median(apart) < 1.5
-    assert np.mean(apart < 0.1 * np.maximum([b.progress_m for b in official], 5.0)) > 0.55
+    differences_m = np.abs([a.progress_m - b.progress_m for a, b in zip(ours, official, strict=True)])
+    assert np.median(differences_m) < 1.5
+    assert np.mean(differences_m < 0.1 * np.maximum([b.progress_m for b in official], 5.0)) > 0.55
     assert np.mean([a.multiplier for a in ours]) >= np.mean([b.multiplier for b in official]) - 0.02
 
 

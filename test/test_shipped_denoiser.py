@@ -19,18 +19,18 @@ CARD = FOLDER / "onnx/card.json"
 LARGEST_BYTES = 8_000_000
 
 
-def asked(**changes):
+def planner_config(**changes):
     return replace(config(**changes), planner="reflexdiffusion", model=Config(planner="reflexdiffusion").model)
 
 
 @lru_cache
 def network():
-    settings = asked()
+    settings = planner_config()
     return load_network(replace(settings.model, threads=1), settings.decoding)
 
 
-def drive(seen, **changes):
-    return Engine(asked(**changes), Clock(), network=network()).step(seen)
+def drive(scene, **changes):
+    return Engine(planner_config(**changes), Clock(), network=network()).step(scene)
 
 
 def test_the_planner_drives_on_the_graphs_of_the_weights_beside_them():

@@ -48,8 +48,8 @@ def test_the_jolts_of_rounding_go():
 def test_smoothed_points_are_nearer_to_the_truth_than_rounded_ones():
     off = [
         [
-            np.hypot(*(found - points).T).mean()
-            for found in (rounded(points), smooth_points(rounded(points), state, 0.5, 0.3))
+            np.hypot(*(estimate - points).T).mean()
+            for estimate in (rounded(points), smooth_points(rounded(points), state, 0.5, 0.3))
         ]
         for points, state in drives()
     ]

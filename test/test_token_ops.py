@@ -52,7 +52,7 @@ def test_ranks_are_places_in_a_sorted_list_and_ties_go_left():
 def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(seed):
     ids, logits = random_ids(seed, 0.6), random_logits(seed)
     confidence = logits.softmax(-1).amax(-1)
-    written, told = unmask(ids, logits, LAYOUT, 4)
+    written, probabilities = unmask(ids, logits, LAYOUT, 4)
     masked, left = ids == MASK, written == MASK
     assert written[~masked].equal(ids[~masked])
     assert (masked.sum(-1) - left.sum(-1)).equal(masked.sum(-1).clamp(max=4))
@@ -62,8 +62,10 @@ def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(see
         for scene in range(2):
             rest, done = (confidence[scene, block][part[scene, block]] for part in (left, changed))
             assert not len(rest) or not len(done) or done.min() >= rest.max()
-    assert (told[left] == 0.0).all()
-    assert told[~left].equal(logits.softmax(-1).gather(-1, torch.where(left, 0, written)[..., None])[..., 0][~left])
+    assert (probabilities[left] == 0.0).all()
+    assert probabilities[~left].equal(
+        logits.softmax(-1).gather(-1, torch.where(left, 0, written)[..., None])[..., 0][~left]
+    )
 
 
 def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
@@ -84,7 +86,7 @@ def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
 def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
     rules = EditRules(at_most=5)
     ids, logits = random_ids(seed, 0.2), random_logits(seed, scale=1.0)
-    edited, told = auto_edit(ids, logits, LAYOUT, rules)
+    edited, confidence = auto_edit(ids, logits, LAYOUT, rules)
     probability = logits.softmax(-1)
     masked, changed = ids == MASK, edited != ids
     assert ((edited == MASK) == masked).all()  # no new mask, and a mask is left to drafting
@@ -94,8 +96,8 @@ def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
     before = probability.gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
     after = probability.gather(-1, torch.where(masked, 0, edited)[..., None])[..., 0]
     assert (after[changed] > before[changed]).all()
-    assert told[~masked].equal(after[~masked])
-    assert (told[masked] == 0.0).all()
+    assert confidence[~masked].equal(after[~masked])
+    assert (confidence[masked] == 0.0).all()
     spared = ~changed & ~masked & (logits.argmax(-1) != ids)
     spared[..., -2:] = False
     spared &= probability.amax(-1) > before
@@ -120,11 +122,11 @@ def test_a_draft_that_the_network_believes_in_is_left_alone():
 
 def test_edits_come_to_rest():
     """With the same opinion each round, all is repaired after three rounds of five, the goal apart."""
-    ids, wanted = random_ids(1, 0.0), random_ids(2, 0.0)
-    logits = 6.0 * torch.nn.functional.one_hot(wanted, BINS).float()
+    ids, targets = random_ids(1, 0.0), random_ids(2, 0.0)
+    logits = 6.0 * torch.nn.functional.one_hot(targets, BINS).float()
     for _ in range(3):
         ids = auto_edit(ids, logits, LAYOUT, EditRules())[0]
-    assert ids[..., :-2].equal(wanted[..., :-2])
+    assert ids[..., :-2].equal(targets[..., :-2])
 
 
 # --- goals -----------------------------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def goals(x_logits, y_logits, rules, x_m=X_M):
     return choose_goals(x_logits.log_softmax(-1), y_logits, x_m.expand(len(x_logits), -1), Y_M, rules)
 
 
-def places(cells):
+def positions_m(cells):
     return torch.stack([X_M[cells[..., 0]], Y_M[cells[..., 1]]], -1)
 
 
@@ -159,8 +161,8 @@ def test_goals_keep_their_distance_in_metres_and_the_first_is_the_most_probable(
     assert valid.all()
     assert (log_probs.diff(dim=1) <= 0).all()
     torch.testing.assert_close(log_probs.exp(), torch.stack([joint[b][tuple(cells[b].T)] for b in range(2)]))
-    apart = torch.cdist(places(cells), places(cells)) + 1e9 * torch.eye(6)
-    assert apart.min() >= spacing - 1e-3
+    distances_m = torch.cdist(positions_m(cells), positions_m(cells)) + 1e9 * torch.eye(6)
+    assert distances_m.min() >= spacing - 1e-3
 
 
 def test_goals_exactly_the_spacing_apart_are_two():
@@ -246,13 +248,13 @@ def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_co
     y_logits = 4 * torch.randn(1, 374, len(Y_M), generator=generator)
     x_log_probs, x_m = x_logits.log_softmax(-1), 0.3 * along
     near = likely_x_indices(x_logits)
-    found, log_probs, valid = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
+    cells, log_probs, valid = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
     others = x_log_probs[0, ~torch.isin(along, near[0])]
     assert others.max() < log_probs[0, 0] + np.log(rules.floor)  # what an x alone has, a goal there cannot surpass
     expected, expected_log_probs, expected_real = choose_goals(x_log_probs, y_logits, x_m[None], Y_M, rules)
     assert valid.equal(expected_real)
-    torch.testing.assert_close(near[0][found[..., 0]], expected[..., 0])
-    assert found[..., 1].equal(expected[..., 1])
+    torch.testing.assert_close(near[0][cells[..., 0]], expected[..., 0])
+    assert cells[..., 1].equal(expected[..., 1])
     torch.testing.assert_close(log_probs, expected_log_probs)
 
 
@@ -309,8 +311,8 @@ REACHABLE = replace(  # x reaches 21 of 41 bins, from id 15 on; y 31, from id 5 
 def reachable_logits(seed):
     """(1, 3, 16, 41) logits, those of the bins out of reach masked as by the network."""
     logits = 3.0 * torch.randn(1, 3, 16, 41, generator=torch.Generator().manual_seed(seed))
-    for place, (low, high) in enumerate(REACHABLE.token_ranges):
-        logits[..., place, :low] = logits[..., place, high + 1 :] = -1e4
+    for position, (low, high) in enumerate(REACHABLE.token_ranges):
+        logits[..., position, :low] = logits[..., position, high + 1 :] = -1e4
     return logits
 
 
@@ -330,8 +332,8 @@ def test_the_bins_in_reach_give_the_probabilities_and_ids_of_all_bins():
 
 def test_ids_out_of_reach_have_a_probability_and_are_kept():
     logits, ids = reachable_logits(4), torch.zeros(1, 3, 16, dtype=torch.int64)
-    kept, confidence = unmask(ids, logits, REACHABLE, 4)
-    assert torch.equal(kept, ids)
+    written, confidence = unmask(ids, logits, REACHABLE, 4)
+    assert torch.equal(written, ids)
     assert torch.isfinite(confidence).all()
 
 
