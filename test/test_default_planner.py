@@ -73,11 +73,11 @@ def on_the_recording(bag):
     """
     scaled = replace(CONFIG, cameras=replace(CONFIG.cameras, reproject=False))
     with BagReader(bag) as reader:
-        found = map_topics(scaled, reader, [], driven_route=False)
-        config = found.config
+        mapping = map_topics(scaled, reader, [], driven_route=False)
+        config = mapping.config
         engine = Engine(config, time.perf_counter, prefetch_scenes=True)
         core = PlanningCore(config, time.perf_counter, engine)
-        steps = due_steps(core, reader, found.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
+        steps = due_steps(core, reader, mapping.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
         answers = [core.plan_step(step.inputs).report for step in steps]
     return rows_of([report for report in answers if report is not None])
 
@@ -119,10 +119,10 @@ def scored():
 
 
 def test_it_drives_the_recording_as_the_golden_has_it(pandaset):
-    found, golden = on_the_recording(pandaset), golden_of("recording")
-    assert compare_arrays(found, golden, ALLOWED) == []
-    assert (found["tokens"] >= 0).all()  # no plan to stop among them
-    assert set(found["step"]) == {0, 1}  # full and lite
+    driven, golden = on_the_recording(pandaset), golden_of("recording")
+    assert compare_arrays(driven, golden, ALLOWED) == []
+    assert (driven["tokens"] >= 0).all()  # no plan to stop among them
+    assert set(driven["step"]) == {0, 1}  # full and lite
 
 
 def test_it_drives_a_world_as_the_golden_has_it():
@@ -138,16 +138,16 @@ def test_the_weights_in_torch_plan_what_the_graphs_plan():
     network = load_network(replace(model_config(str(SMALL / "weights.safetensors"), None), threads=1), CONFIG.decoding)
     (scene,) = parity.read_scenes(SCENES, 1, Console(quiet=True))
     inputs = model_inputs(scene.observation(), network.inputs)
-    found, expected = (each.prefill_goal(inputs) for each in (network, OrtNetwork.from_file(GRAPHS["fp32"], 1)))
-    np.testing.assert_allclose(found.goal_log_probs, expected.goal_log_probs, atol=1e-3)
+    prefilled, expected = (each.prefill_goal(inputs) for each in (network, OrtNetwork.from_file(GRAPHS["fp32"], 1)))
+    np.testing.assert_allclose(prefilled.goal_log_probs, expected.goal_log_probs, atol=1e-3)
     np.testing.assert_array_equal(on_scenes(network, 4)["tokens"], golden_of("scenes")["tokens"][:4])
 
 
 def test_in_eight_bits_it_scores_nearly_the_same_on_stored_scenes(scored):
     """The ids differ where two are about as probable; nearly all plans stay as good."""
-    found, exact = scored["int8"], scored["fp32"]
-    assert (found["tokens"] == exact["tokens"]).mean() > 0.9
-    assert np.abs(found["scores"][:, 0] - exact["scores"][:, 0]).mean() < 0.03
+    quantised, exact = scored["int8"], scored["fp32"]
+    assert (quantised["tokens"] == exact["tokens"]).mean() > 0.9
+    assert np.abs(quantised["scores"][:, 0] - exact["scores"][:, 0]).mean() < 0.03
 
 
 @pytest.mark.long
@@ -159,13 +159,13 @@ def test_on_a_hundred_new_scenes_it_scores_as_known_and_eight_bits_lose_little(t
     assert main(["scenes", "--scenes", "val", "--count", "100", "--out", str(tmp_path / "val")]) == 0
     scenes = parity.read_scenes(tmp_path / "val", 100, Console(quiet=True))
     networks = (OrtNetwork.from_file(GRAPHS[precision], 1) for precision in ("int8", "fp32"))
-    told = parity.compare_networks(*networks, scenes, CONFIG)
-    assert told["scenes"] == 100
-    assert told["failures"] == []
-    assert told["pdms_reference"] == pytest.approx(PDMS_100, abs=1.0)
-    assert told["equal_share"] > 0.9
-    assert told["pdms_difference"] > -3.0
-    assert told["pdms_difference_95"][1] > -MAX_PDMS_DROP
+    report = parity.compare_networks(*networks, scenes, CONFIG)
+    assert report["scenes"] == 100
+    assert report["failures"] == []
+    assert report["pdms_reference"] == pytest.approx(PDMS_100, abs=1.0)
+    assert report["equal_share"] > 0.9
+    assert report["pdms_difference"] > -3.0
+    assert report["pdms_difference_95"][1] > -MAX_PDMS_DROP
 
 
 if __name__ == "__main__":
