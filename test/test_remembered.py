@@ -13,7 +13,7 @@ from reflectdrive_ros.planning.planner import Prefilled
 class Counting:
     """A network whose answers tell the scene and how often it was asked."""
 
-    asked: list = field(default_factory=list)
+    calls: list = field(default_factory=list)
 
     def prefill(self, inputs):
         raise AssertionError("not asked here")
