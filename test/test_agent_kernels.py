@@ -43,7 +43,7 @@ def driven(count, seed=1):
     return np.cumsum(np.random.default_rng(seed).uniform(0.0, 0.9, (count, 30)), axis=1) - 0.1
 
 
-def test_places_on_the_road_are_those_of_its_nearest_sample():
+def test_road_coordinates_are_those_of_the_nearest_sample():
     poses = agents().poses
     nearest = ((poses[:, None, :2] - ROAD.points) ** 2).sum(axis=-1).argmin(axis=1)
     offset = geometry.rotate(poses[:, :2] - ROAD.points[nearest], -ROAD.heading[nearest])
@@ -146,5 +146,5 @@ def test_tracks_are_linear_between_the_poses_of_a_forecast_and_go_straight_on_be
         )
 
 
-def test_leads_of_nobody():
+def test_leads_without_agents():
     assert len(find_leads(Agents.none(), *np.zeros((3, 0)), np.zeros(0, bool)).rows) == 0

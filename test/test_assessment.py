@@ -17,7 +17,7 @@ def context_of(agents=AHEAD, traffic_lights=NO_LIGHTS, **more):
     return SafetyContext(observation(10.0, agents=agents, traffic_lights=traffic_lights, **more), config())
 
 
-def test_behind_a_slower_car_the_distance_is_kept_in_time():
+def test_behind_a_slower_car_the_plan_slows_down_in_time():
     slower_plan = choose_deceleration(STEADY, context_of())
     assert evaluate(context_of(), STEADY[None]).safe[0]  # no repair would change it
     before, after = score_candidates(context_of(), np.stack([STEADY, slower_plan])).card.ttc
@@ -25,7 +25,7 @@ def test_behind_a_slower_car_the_distance_is_kept_in_time():
     assert 0.0 < STEADY[-1, 0] - slower_plan[-1, 0] <= 16.0
 
 
-def test_a_plan_on_a_free_road_is_kept():
+def test_a_plan_on_a_free_road_is_unchanged():
     assert choose_deceleration(STEADY, context_of(cars((20.0, 0.0, 0.0, 14.0)))) is STEADY
     assert choose_deceleration(STEADY, context_of(cars())) is STEADY
 

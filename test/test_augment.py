@@ -64,7 +64,7 @@ def test_the_first_block_is_all_mask_and_the_order_of_blocks_follows_the_seed():
 
 
 @given(st.floats(0.5, 1.6), st.floats(2.0, 15.0), st.floats(-0.05, 0.05).filter(lambda k: abs(k) > 1e-3))
-def test_a_plan_that_slides_goes_its_way_times_the_factor(factor, speed, curvature):
+def test_a_scaled_plan_has_its_length_times_the_factor(factor, speed, curvature):
     points = arc(speed, curvature)[None]
     np.testing.assert_allclose(
         path_length(augment.scale_along_path(points, np.array([factor]))), factor * path_length(points), rtol=0.02

@@ -83,7 +83,7 @@ def test_edits_follow_their_rules(tiny_model):  # noqa: F811
 
 
 @pytest.mark.parametrize("location", ["config", "here", "checkout", "share"])
-def test_a_relative_name_is_found(location, copy, tmp_path, monkeypatch):
+def test_a_relative_name_is_resolved(location, copy, tmp_path, monkeypatch):
     """Beside the configuration file, in the present folder, in the checkout, in an installed share folder."""
     homes = {name: tmp_path / name for name in ("config", "here", "checkout", "prefix/share/reflectdrive")}
     for folder in homes.values():
@@ -236,7 +236,7 @@ def test_a_planner_that_has_learned_does_not_start_without_a_model():
 
 
 @pytest.mark.parametrize(("policy", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_torchs_threads_do_not_spin_in_a_planner_unless_somebody_wants_it(tiny_model, policy, expected):  # noqa: F811
+def test_torchs_threads_do_not_spin_in_a_planner_unless_the_environment_asks_for_it(tiny_model, policy, expected):  # noqa: F811
     script = (
         "import os, sys\n"
         "from reflectdrive_ros.core.config import ModelConfig\n"

@@ -38,7 +38,7 @@ def test_a_bend_after_a_straight_is_reached_at_a_comfortable_speed(radius_m):
     assert (np.diff(speeds(slowed)) / 0.1 > -2.9).all()  # it brakes comfortably
 
 
-def test_the_path_is_kept():
+def test_the_path_is_unchanged():
     fast = arc(12.0, 15.0, straight_m=20.0)
     slowed = slow_in_bends(fast, 12.0)
     _, lateral_m = geometry.project(with_origin(fast.poses), slowed.poses[:, :2])

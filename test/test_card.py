@@ -136,7 +136,7 @@ def test_a_card_with_an_unknown_kind_layout_or_capability_is_refused_by_name(cop
         ),
     ],
 )
-def test_the_card_of_weights_is_held_to_the_same(tmp_path, values, complaint):
+def test_the_card_of_weights_is_checked_likewise(tmp_path, values, complaint):
     weights = tmp_path / "weights.safetensors"
     sha256 = checkpoint.save(network(), weights, {**values})
     with pytest.raises(ModelFileError, match=complaint):
@@ -218,7 +218,7 @@ def test_graphs_that_nothing_checks_do_not_drive(copy, golden):
         loaded(copy)
 
 
-def test_a_card_of_graphs_is_held_against_its_files(copy):
+def test_a_card_of_graphs_is_compared_with_its_files(copy):
     written = json.loads(copy.read_text())
     size = written["graphs"]["step"]["bytes"]
     change(copy, "graphs.step", bytes=size + 1)
@@ -244,7 +244,7 @@ def test_a_card_of_graphs_is_held_against_its_files(copy):
         ("config", [3], r"has config = \[3\], expected an object"),
     ],
 )
-def test_a_card_of_weights_is_held_against_the_file(tmp_path, section, values, complaint):
+def test_a_card_of_weights_is_compared_with_the_file(tmp_path, section, values, complaint):
     weights = tmp_path / "weights.safetensors"
     sha256 = checkpoint.save(network(), weights, {})
     load_network(ModelConfig(str(weights), sha256), SETTINGS)

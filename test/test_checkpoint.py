@@ -284,7 +284,7 @@ def test_the_action_ffn_begins_as_the_strongest_channels(qwen):
     torch.testing.assert_close(whole.layers[0].action_mlp(x), whole.layers[0].mlp(x))
 
 
-def test_weights_in_several_files_are_found_by_their_index(qwen, tmp_path):
+def test_weights_in_several_files_are_read_by_their_index(qwen, tmp_path):
     model, folder = qwen
     model.save_pretrained(tmp_path / "sharded", safe_serialization=True, max_shard_size="20KB")
     assert (tmp_path / "sharded" / "model.safetensors.index.json").exists()

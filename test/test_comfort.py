@@ -50,7 +50,7 @@ def test_braking_that_comes_late_comes_sooner_and_stops_where_it_would_have():
 
 
 @pytest.mark.parametrize("points", [straight(5.0 * np.arange(1, 9)), straight(np.zeros(8))])
-def test_a_comfortable_plan_is_kept_as_it_is(points):
+def test_a_comfortable_plan_is_unchanged(points):
     car = ego(points[0, 0] / DT_S)
     assert calm(points, car) is points
 
@@ -60,7 +60,7 @@ def test_an_emergency_brake_stays_one():
     assert calm(stop, ego(10.0)) is stop
 
 
-def test_comfort_is_not_bought_with_somebody_elses_way():
+def test_a_relaxed_profile_does_not_block_another_agent():
     """Who just makes it behind a car that brakes late hits one that brakes sooner."""
     car = ego(10.0)
     safety_context = context_of(car, cars((5.3, -10.85, np.pi / 2, 9.75)))
@@ -76,7 +76,7 @@ def test_comfort_is_not_bought_with_somebody_elses_way():
     st.lists(st.floats(0.0, 8.0), min_size=8, max_size=8),
     st.floats(-0.08, 0.08),
 )
-def test_gentler_plans_stay_on_the_way_and_behind_the_plan(speed_mps, acceleration_mps2, steps, bend):
+def test_relaxed_plans_stay_on_the_path_and_behind_the_plan(speed_mps, acceleration_mps2, steps, bend):
     heading = bend * np.cumsum(steps)
     points = np.cumsum(np.column_stack([steps * np.cos(heading), steps * np.sin(heading)]), axis=0)
     car = ego(speed_mps, acceleration_mps2=acceleration_mps2)

@@ -74,14 +74,14 @@ def test_published_constants_give_their_stated_values():
     assert safety_margin(2.5 * one, 0 * one, 0 * one)[0] == pytest.approx(0.5)
 
 
-def test_a_plan_along_its_road_is_trusted_and_one_beside_it_is_not():
+def test_a_plan_on_its_road_has_a_higher_confidence_than_one_off_it():
     along = confidence(straight(), DT_S, context_of(route=straight_route())).value
     off_lane = confidence(straight(left=1.5), DT_S, context_of(route=straight_route())).value
     assert along > 0.98
     assert off_lane < 0.85
 
 
-def test_a_bend_taken_with_the_curvature_of_the_road_is_trusted():
+def test_a_bend_driven_with_the_curvature_of_the_road_has_a_high_confidence():
     behind = np.column_stack([np.arange(-30.0, 0.0), np.zeros(30), np.zeros(30)])
     route = np.concatenate([behind, arc(40.0, speed=10.0, steps=60)])  # the bend begins where the car is
     bend = SafetyContext(observation(route=route), config())

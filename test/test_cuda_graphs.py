@@ -167,14 +167,14 @@ def test_on_a_cpu_nothing_is_recorded():
     assert TorchNetwork(net).backend_description == f"torch {torch.__version__} on cpu"
 
 
-def test_ways_have_names_and_the_chosen_one_is_measured():
+def test_cuda_modes_have_names_and_the_chosen_one_is_measured():
     assert [str(mode) for mode in MODES] == ["eager", "fused", "graph", "graph, fused", "graph, compiled"]
     assert DEFAULT_MODE in MODES
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_on_a_gpu_every_way_gives_what_a_step_gives(mode):
+def test_on_a_gpu_every_mode_gives_what_a_step_gives(mode):
     if mode.fused:
         pytest.importorskip("triton", reason="triton is not installed")
     device = torch.device("cuda")

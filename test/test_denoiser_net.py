@@ -127,7 +127,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("change", WRONG)
-def test_a_network_that_differs_by_a_hundredth_of_a_tensor_or_by_a_rule_is_found(change):
+def test_a_network_that_differs_by_a_hundredth_of_a_tensor_or_by_a_rule_is_detected(change):
     network = random_net()
     case = own_case(network)
     assert all(row.within for row in published_case.compare(network, case))
@@ -136,7 +136,7 @@ def test_a_network_that_differs_by_a_hundredth_of_a_tensor_or_by_a_rule_is_found
 
 
 @pytest.mark.parametrize("name", ["encoder.layers.1.norm2.bias", "encoder.layers.1.attn.out_proj.bias"])
-def test_a_wrong_bias_is_found_in_spite_of_the_elements_that_round_badly(parity, name):
+def test_a_wrong_bias_is_detected_in_spite_of_the_elements_that_round_badly(parity, name):
     wrong = copy.deepcopy(parity[0])
     scaled(name)(wrong)
     above = [row.name for row in published_case.compare(wrong, parity[1]) if not row.within]

@@ -107,7 +107,7 @@ def test_a_mirrored_lane_has_its_left_edge_on_its_left(scenes):
         assert (cross[has_edge] > 0.0).all()
 
 
-def test_sets_are_drawn_by_their_weights(scenes):
+def test_sets_are_sampled_by_their_weights(scenes):
     spec = replace(scenes, recorded=np.ones(SCENES, bool))
     both = vector_data.merge([scenes, spec], [3.0, 1.0])
     rows = np.concatenate([job(both, "out").indices(step) for step in range(500)])
@@ -115,7 +115,7 @@ def test_sets_are_drawn_by_their_weights(scenes):
     np.testing.assert_array_equal(both.arrays(np.array([SCENES + 2]))["ego"], scenes.arrays(np.array([2]))["ego"])
 
 
-def test_one_set_is_seen_once_per_epoch(scenes):
+def test_each_scene_of_one_set_is_used_once_per_epoch(scenes):
     of = job(scenes, "out")
     first = np.concatenate([of.indices(step) for step in range(3)])
     assert sorted(first.tolist()) == list(range(SCENES))
@@ -127,7 +127,7 @@ def test_a_set_without_scenes_is_one_sentence(tmp_path):
         build_vector_set(tmp_path, SPEC, 1, pytest.fail, lambda done, of: None)
 
 
-def test_shards_that_were_never_made_are_said(folder, tmp_path):
+def test_missing_shards_are_reported(folder, tmp_path):
     half = shutil.copytree(folder, tmp_path / "half")
     shards.write_index(half, replace(shards.index_of(half), missing={"train-00009": "interrupted"}))
     messages = []

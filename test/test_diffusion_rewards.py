@@ -122,7 +122,7 @@ def test_a_standing_ego_is_scored_from_a_standstill(scenes, pool):
     assert standing[:, ep].sum() < 0.9 * moving[:, ep].sum()
 
 
-def test_a_standing_ego_keeps_its_steering_and_imitates_nobody(scenes):
+def test_a_standing_ego_keeps_its_steering_and_has_no_imitation_loss(scenes):
     indices = np.arange(SCENES)
     arrays = vector_data.with_frenet_futures(scenes.arrays(indices), SPEC)
     data_config = settings.DiffusionDataConfig(standing_share=1.0, samples=1)
@@ -143,7 +143,7 @@ def test_recorded_samples_have_no_reward_and_no_change(scenes, pool):
     assert (changes.change == 0.0).all()
 
 
-def test_the_loss_moves_plans_the_way_they_should_change(scenes):
+def test_the_loss_moves_plans_along_the_requested_change(scenes):
     indices = np.arange(4)
     arrays = vector_data.with_frenet_futures(scenes.arrays(indices), SPEC)
     data_config = settings.DiffusionDataConfig(condition_dropout=0.0, samples=1)

@@ -70,7 +70,7 @@ def argparse_sources(sets):
     return type("Sources", (), {"sets": (str(sets[0]),), "workers": 1})
 
 
-def test_drafts_are_made_once_and_scored_where_a_loss_needs_it(sets, init, tmp_path, runs_seen, monkeypatch):
+def test_drafts_are_decoded_once_and_scored_where_a_loss_needs_it(sets, init, tmp_path, runs_seen, monkeypatch):
     assert refine_run(sets, tmp_path / "one", init) == 0
     drafted, plain = [], refine.sample_drafts
     monkeypatch.setattr(refine, "sample_drafts", lambda *arguments: drafted.append(1) or plain(*arguments))

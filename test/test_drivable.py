@@ -206,13 +206,13 @@ def test_a_grid_without_area_is_refused():
         drivable.grid(drivable.union_polygons([SQUARE]), np.zeros(3), (0.0, 5.0))
 
 
-def test_a_space_that_is_not_made_of_polygons_is_refused():
+def test_a_space_that_does_not_consist_of_polygons_is_refused():
     mixed = shapely.GeometryCollection([shapely.box(0, 0, 5, 5), shapely.LineString([(9, 0), (9, 5)])])
     with pytest.raises(ValueError, match="space is a GeometryCollection"):
         drivable.grid(mixed, np.zeros(3), (10.0, 10.0))
 
 
-def test_between_cells_the_likely_distance_is_exact_beside_a_straight_edge_and_the_bound_is_not():
+def test_between_cells_the_likely_distance_is_exact_at_a_straight_edge_and_the_bound_is_not():
     """A road of 6 m at 20 degrees to the grid."""
     tilt = np.deg2rad(20.0)
     corners = geometry.transform_points(np.array([0.0, 0.0, tilt]), np.array([(-60, -3), (60, -3), (60, 3), (-60, 3)]))

@@ -61,7 +61,7 @@ def test_a_network_of_the_ego_frame_has_no_line():
     assert line_of(inputs_on_arc(0.01), replace(SPEC, ego_frenet=False)) is None
 
 
-def test_a_route_beside_the_car_is_one_sentence():
+def test_a_route_that_does_not_pass_the_car_is_one_sentence():
     scene = hand_scenes.scene()
     inputs = vector_inputs(replace(scene.observation(vectors=True), route=scene.route + FAR), SPEC)
     with pytest.raises(ValueError, match="more than 5 m away: the network plans relative to the route"):

@@ -93,7 +93,7 @@ def test_a_car_ahead_of_the_plan_that_would_be_carried_stops_and_does_not_go_bac
     assert kinematics.speeds(report.plan.trajectory).min() >= 0.0
 
 
-def test_a_planner_is_told_how_much_of_the_deadline_is_gone():
+def test_a_planner_gets_the_used_share_of_the_deadline():
     clock, shares = Clock(), []
 
     def planner(state, scene, planner_context):
@@ -215,7 +215,7 @@ def test_stop_without_an_observation_gives_the_reason():
     points=st.lists(st.tuples(st.floats(-100, 100), st.floats(-100, 100)), max_size=6),
     name=st.sampled_from(sorted(PLANNERS)),
 )
-def test_whatever_is_seen_there_is_a_plan_stamped_now(speed, yaw_rate, rows, points, name):
+def test_any_observation_gives_a_plan_stamped_now(speed, yaw_rate, rows, points, name):
     route = np.array([(x, y, 0.0) for x, y in points]).reshape(-1, 3) if len(points) >= 2 else np.zeros((0, 3))
     scene = Observation(5, ego(speed, 5, yaw_rate_rps=yaw_rate), route, agents=cars(*rows))
     report = engine(name).step(scene)
@@ -249,7 +249,7 @@ def test_a_learned_planner_drives_and_tells_what_its_steps_were(learned):
         assert report.notes == ()
 
 
-def test_the_hash_of_the_model_in_use_is_known(learned, tiny_model):  # noqa: F811
+def test_the_hash_of_the_model_in_use_is_reported(learned, tiny_model):  # noqa: F811
     assert learned.model_sha256 == tiny_model.sha256
     blind = Engine(config(**{**tiny_model.settings, "planner": "route_follower"}), Clock())
     assert blind.model_sha256 == ""
@@ -298,7 +298,7 @@ def test_an_input_that_cannot_be_used_is_a_stop_and_a_sentence(learned, more, se
 
 @pytest.mark.parametrize("name", ["speed_mps", "acceleration_mps2", "yaw_rate_rps"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_ego_state_that_is_no_number_cannot_even_be_told(name, value):
+def test_an_ego_state_that_is_not_finite_is_refused(name, value):
     with pytest.raises(ValueError, match=rf"EgoState.{name} is .*, expected a finite number"):
         EgoState(1, np.zeros(3), **{"speed_mps": 8.0, name: value})
 

@@ -71,7 +71,7 @@ def test_the_sentence_tells_in_what_the_nearest_engine_differs(tmp_path, part, s
     assert "Orin" not in complaint
 
 
-def test_an_empty_or_missing_folder_is_told(tmp_path):
+def test_an_empty_or_missing_folder_is_named(tmp_path):
     assert f"there is no TensorRT engine of step in {tmp_path}" in refused(tmp_path)
     assert "there is no TensorRT engine of step in" in refused(tmp_path / "nowhere")
 

@@ -179,7 +179,7 @@ def test_weights_of_convolutions_are_constants_of_the_graph(folder):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_nothing_in_a_graph_depends_on_data_or_leads_back_to_the_machine_it_was_made_on(folder, name):
+def test_nothing_in_a_graph_depends_on_data_or_names_the_machine_of_the_export(folder, name):
     file = folder / f"{name}.onnx"
     used = {node.op_type for node in ir.load(file).graph.all_nodes()}
     assert not used & {"Loop", "If", "Scan", "NonZero", "TopK", "ScatterND", "ScatterElements", "NonMaxSuppression"}
@@ -332,7 +332,7 @@ def test_a_graph_of_another_model_is_named(copy, exact):
         OrtNetwork.from_file(copy / "card.json")
 
 
-def test_graphs_in_each_others_place_are_noticed(copy):
+def test_swapped_graphs_are_detected(copy):
     rewrite(copy, lambda card: card["graphs"].update(step=card["graphs"]["prefill_goal"]))
     with pytest.raises(GraphError, match="is the graph 'prefill_goal', expected 'step'"):
         OrtNetwork.from_file(copy / "card.json")

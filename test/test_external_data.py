@@ -33,7 +33,7 @@ def with_external_weights(copy):
     return copy
 
 
-def test_weights_beside_a_graph_are_those_of_the_card(with_external_weights):
+def test_external_weights_are_those_of_the_card(with_external_weights):
     assert external_files((with_external_weights / "step.onnx").read_bytes()) == {"step.weights"}
     assert external_files((with_external_weights / "prefill.onnx").read_bytes()) == set()
     load_network(as_set(with_external_weights), BUILT_IN)
@@ -46,7 +46,7 @@ def test_weights_beside_a_graph_are_those_of_the_card(with_external_weights):
         load_network(as_set(with_external_weights), BUILT_IN)
 
 
-def test_weights_beside_a_graph_have_the_size_that_the_card_gives(with_external_weights):
+def test_external_weights_have_the_size_that_the_card_gives(with_external_weights):
     size = (with_external_weights / "step.weights").stat().st_size
     rewrite(with_external_weights, lambda card: card["graphs"]["step"]["weights"].update(bytes=size - 1))
     with pytest.raises(
@@ -55,7 +55,7 @@ def test_weights_beside_a_graph_have_the_size_that_the_card_gives(with_external_
         load_network(as_set(with_external_weights), BUILT_IN)
 
 
-def test_a_card_without_a_hash_of_the_weights_beside_a_graph_is_refused(with_external_weights):
+def test_a_card_without_a_hash_of_external_weights_is_refused(with_external_weights):
     rewrite(with_external_weights, lambda card: card["graphs"]["step"].pop("weights"))
     with pytest.raises(ModelFileError, match=r"step\.onnx takes weights from 'step\.weights', which its card has no"):
         load_network(as_set(with_external_weights), BUILT_IN)
@@ -74,7 +74,7 @@ def test_a_graph_that_takes_weights_from_elsewhere_is_refused(with_external_weig
         load_network(as_set(with_external_weights), BUILT_IN)
 
 
-def test_weights_are_found_wherever_a_graph_can_hold_a_tensor():
+def test_external_weights_are_located_wherever_a_graph_can_hold_a_tensor():
     """In nodes, in graphs inside nodes, in functions, in sparse tensors; ordinary tensors are none."""
 
     def stored(name):

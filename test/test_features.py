@@ -43,7 +43,7 @@ def test_images_come_oldest_first_left_to_right_in_the_networks_size():
     assert inputs.notes == ()
 
 
-def test_a_missing_instant_is_the_newest_again_and_said():
+def test_a_missing_instant_is_the_newest_again_and_noted():
     inputs = model_inputs(camera_observation(cameras=camera_images(1)), SPEC)
     assert inputs.images[:, 0, 0, 0].tolist() == [0, 10, 20, 0, 10, 20]
     assert inputs.notes == ("the older images are missing: the newest are used instead",)
@@ -58,7 +58,7 @@ def test_another_number_of_images_is_refused(count):
         model_inputs(camera_observation(cameras=camera_images()[:count]), SPEC)
 
 
-def test_cameras_that_change_places_are_refused():
+def test_swapped_cameras_are_refused():
     left, front, right = camera_images(1)
     with pytest.raises(ValueError, match="front, front_left, front_right in one instant"):
         model_inputs(camera_observation(cameras=(front, left, right, left, front, right)), SPEC)
@@ -101,7 +101,7 @@ def test_a_image_is_brought_to_a_size_once_as_long_as_it_lives(monkeypatch):
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def test_command_limit_and_instruction_are_told():
+def test_command_limit_and_instruction_are_in_the_text():
     inputs = model_inputs(
         camera_observation(command=Command.LEFT, speed_limit_mps=13.9, instruction="turn left in 40 m"), SPEC
     )
@@ -111,7 +111,7 @@ def test_command_limit_and_instruction_are_told():
     assert words(silent) == ["right", "limit", "30"]
 
 
-def test_every_sentence_of_the_proving_ground_is_known_and_fits():
+def test_every_sentence_of_the_proving_ground_is_in_the_vocabulary_and_fits():
     sentences = [
         *SENTENCES.values(),
         "follow the road",
@@ -137,13 +137,13 @@ def test_every_sentence_of_the_proving_ground_is_known_and_fits():
         ("٤٠", [UNKNOWN]),
     ],
 )
-def test_words_are_read_by_meaning_and_unknown_ones_are_said(text, expected):
+def test_words_are_read_by_meaning_and_unknown_ones_are_noted(text, expected):
     inputs = model_inputs(camera_observation(instruction=text), SPEC)
     assert words(inputs)[3:] == expected
     assert bool(inputs.notes) == (UNKNOWN in expected)
 
 
-def test_ten_thousand_characters_are_cut_and_said():
+def test_ten_thousand_characters_are_cut_and_noted():
     inputs = model_inputs(camera_observation(instruction="turn left " * 1000), SPEC)
     assert inputs.text.shape == (16,)
     assert words(inputs)[3:] == ["turn", "left"] * 6 + ["turn"]
@@ -169,7 +169,7 @@ def test_a_vocabulary_without_its_two_marks_is_refused():
 # --- ego -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_ego_state_is_told_in_its_scales():
+def test_the_ego_state_is_scaled():
     scene = camera_observation()
     scene = dataclasses.replace(scene, ego=ego(8.0, acceleration_mps2=-1.5, yaw_rate_rps=0.1))
     inputs = model_inputs(scene, SPEC)
@@ -200,7 +200,7 @@ def on_route(*points):
     return model_inputs(dataclasses.replace(camera_observation(), route=route), SPEC)
 
 
-def test_a_route_is_told_by_places_along_it_from_the_nearest_one_on():
+def test_a_route_is_points_along_it_from_the_nearest_one_on():
     """It begins behind the car, passes 1 m to its left and turns left after 8 m; 40 m on it has ended."""
     inputs = on_route((-20.0, 1.0), (8.0, 1.0), (8.0, 31.0))
     book, mask = SPEC.codebook, SPEC.codebook.mask_id
@@ -210,7 +210,7 @@ def test_a_route_is_told_by_places_along_it_from_the_nearest_one_on():
     assert not inputs.notes
 
 
-def test_without_a_route_nothing_is_told_of_it():
+def test_without_a_route_its_points_are_masked():
     for points in ((), ((3.0, 0.0), (3.0, 0.0))):
         route = np.column_stack([np.array(points).reshape(-1, 2), np.zeros(len(points))])
         inputs = model_inputs(dataclasses.replace(camera_observation(), route=route), SPEC)

@@ -60,7 +60,7 @@ def test_points_come_back_from_the_straight_road(lateral_m):
     np.testing.assert_allclose(road.to_cartesian(straight), points, atol=0.1)
 
 
-def test_headings_at_a_turn_are_known_better_from_the_road_than_from_rounded_points():
+def test_headings_at_a_turn_are_more_accurate_from_the_road_than_from_rounded_points():
     route = turn()
     road, rng = FrenetFrame.of(route), np.random.default_rng(0)
     plain, against = [], []
@@ -74,7 +74,7 @@ def test_headings_at_a_turn_are_known_better_from_the_road_than_from_rounded_poi
     assert np.mean(against) < 0.8 * np.mean(plain)
 
 
-def test_rounding_is_taken_out_better_along_the_road_and_no_point_leaves_its_bin():
+def test_rounding_is_removed_better_along_the_road_and_no_point_leaves_its_bin():
     route = roundabout()
     road, rng = FrenetFrame.of(route), np.random.default_rng(1)
     plain, against = [], []

@@ -58,12 +58,12 @@ def parked_beside(gap_m, ahead_m=12.0, heading=0.0):
 
 
 @pytest.mark.parametrize(("gap_m", "expected"), [(0.2, Verdict.UNSAFE), (0.5, Verdict.OK)])
-def test_a_gap_to_others_is_kept(gap_m, expected):
+def test_a_plan_without_a_gap_to_agents_is_unsafe(gap_m, expected):
     assert verdict(straight_plan(), parked_beside(gap_m), guard__clearance_m=0.0).verdict is Verdict.OK
     assert verdict(straight_plan(), parked_beside(gap_m), guard__clearance_m=0.4).verdict is expected
 
 
-def test_who_is_closer_than_that_already_may_go_on_but_no_closer():
+def test_a_car_that_is_closer_than_the_gap_may_go_on_but_no_closer():
     close = parked_beside(0.15, ahead_m=1.0)
     times = 0.1 * np.arange(1, 81)
     nearer = Plan(SECOND_NS, np.zeros(3), Trajectory(np.stack([8.0 * times, 0.3 * times, 0.0 * times], axis=1), 0.1))
@@ -75,7 +75,7 @@ def test_who_is_closer_than_that_already_may_go_on_but_no_closer():
 @given(
     st.floats(-8.0, 10.0), st.floats(-5.0, 5.0), st.floats(-np.pi, np.pi), st.floats(0.0, 2.0)
 )  # fmt: skip
-def test_the_gap_to_be_kept_is_no_more_than_there_is(x, y, heading, clearance_m):
+def test_the_required_gap_is_no_more_than_the_present_one(x, y, heading, clearance_m):
     vehicle, size = config().vehicle, np.array([[4.5, 1.8]])
     here, ego_size = kinematics.box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
     other = np.array([[x, y, heading]])

@@ -172,7 +172,7 @@ def test_an_unknown_light_counts_as_configured(settings, crossing_mps, stops):
         assert at_line == pytest.approx(crossing_mps, abs=0.4)
 
 
-def test_a_line_beside_the_way_or_against_it_does_not_stop_the_car():
+def test_a_line_off_the_route_or_against_it_does_not_stop_the_car():
     for scene in (
         with_light(observation(speed=8.0), LightState.RED, left_m=3.5),
         with_light(observation(speed=8.0), LightState.RED, against=True),
@@ -182,7 +182,7 @@ def test_a_line_beside_the_way_or_against_it_does_not_stop_the_car():
         assert not any(report.factors for report in reports)
 
 
-def test_a_green_light_and_a_line_whose_light_is_not_told_limit_nothing():
+def test_a_green_light_and_a_line_whose_light_is_not_reported_limit_nothing():
     green = with_light(observation(speed=8.0), LightState.GREEN)
     untold = replace(green, traffic_lights=TrafficLights(np.array([8]), np.array([int(LightState.RED)])))
     for scene in (green, untold):
@@ -191,7 +191,7 @@ def test_a_green_light_and_a_line_whose_light_is_not_told_limit_nothing():
         assert len(limits.closed_lines) == 0
 
 
-def test_a_stop_line_behind_a_bend_is_found_along_the_route():
+def test_a_stop_line_behind_a_bend_is_located_along_the_route():
     route = turning_route(radius=12.0, before=30.0)
     scene = observation(speed=8.0, route=route)
     ends = np.array([[[42.0 - 1.75, 30.0], [42.0 + 1.75, 30.0]]])  # the car drives north there
@@ -289,7 +289,7 @@ def test_a_car_that_lags_stops_at_the_end_of_its_route(planner, speed_mps, end_m
     assert abs(positions_m[-1] - end_m) < 0.5
 
 
-def test_a_route_that_is_cut_off_is_no_place_to_stop():
+def test_the_car_does_not_stop_at_the_end_of_a_cut_route():
     positions_m, _, _ = drive(observation(speed=10.0, route=straight_route(length=61.0)), 5.0)
     assert positions_m[-1] == pytest.approx(50.0, abs=0.2)
 

@@ -132,7 +132,7 @@ def cell_of(x_m, y_m):
     )
 
 
-def test_the_grid_holds_who_is_there_now_and_later():
+def test_the_grid_holds_agents_now_and_later():
     stored = scene(images=False, agents=6)
     grids = occupancy.occupancy(stored)
     x_m, y_m = occupancy.cell_centres_m()
@@ -150,7 +150,7 @@ def test_the_grid_holds_who_is_there_now_and_later():
 
 
 @pytest.mark.parametrize("at", [(10.0, 2.0), (10.5, 2.5), (10.25, 2.0)])
-def test_somebody_on_foot_is_on_the_grid_wherever_he_stands_in_its_cells(at):
+def test_a_pedestrian_is_on_the_grid_at_any_position_within_a_cell(at):
     stored = scene(images=False, agents=1)
     poses = np.broadcast_to([*at, 0.3], stored.tracks.poses.shape)
     tracks = replace(stored.tracks, poses=poses, sizes=np.array([[0.5, 0.5]]), present=stored.tracks.present | True)
@@ -166,7 +166,7 @@ def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
     assert (occupancy.mirror(occupancy.occupancy(stored)) == other).mean() > 0.99  # pixels' edges are rounded one way
 
 
-def test_the_reader_is_asked_for_the_road_where_the_map_has_it():
+def test_the_road_target_is_the_road_of_the_map():
     stored = scene(images=False)
     reader = bev_head.BevHead(32, torch.Generator().manual_seed(0))
     distances = torch.from_numpy(distance_map.distance_map(stored.areas))[None]
@@ -192,7 +192,7 @@ def fields_at(stored, points):
 # --- the ground behind an image -------------------------------------------------------------------------------------
 
 
-def test_a_place_behind_a_image_is_drawn_where_it_was_seen():
+def test_a_ground_point_projects_back_to_its_pixel():
     for camera in rig(192, 96):
         points_m = ground_head.ground_points_m(camera, 24, 24)
         below = np.isfinite(points_m).all(-1)
@@ -225,7 +225,7 @@ def targets_of(reader, areas=None, occupied=None):
     return targets.bool(), reader.weights > 0
 
 
-def test_road_to_the_left_is_asked_of_the_tokens_that_look_to_the_left():
+def test_road_to_the_left_is_a_target_of_the_left_tokens():
     reader = eyes()
     targets, has_target = targets_of(reader)
     road, has_target = targets[:, 0], has_target[:, 0]
@@ -237,7 +237,7 @@ def test_road_to_the_left_is_asked_of_the_tokens_that_look_to_the_left():
     assert not has_target[:, :8].any()  # the sky's rows
 
 
-def test_who_stands_ahead_is_asked_of_the_front_image_now_and_later():
+def test_an_agent_ahead_is_a_target_of_the_front_image_now_and_later():
     reader = eyes()
     occupied = nobody()
     at = cell_of(13.0, 1.0)
@@ -249,7 +249,7 @@ def test_who_stands_ahead_is_asked_of_the_front_image_now_and_later():
     assert not later[[0, 1, 3, 4, 5]].any()
 
 
-def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
+def test_correct_predictions_have_no_loss_and_unknown_targets_do_not_count():
     reader = eyes()
     targets, has_target = targets_of(reader)
     far_away = np.array([[900.0, 900.0], [910.0, 900.0], [910.0, 910.0], [900.0, 910.0]])
@@ -298,7 +298,7 @@ def losses_of(net, **weights):
     return Losses(net, LossConfig(**weights), torch.Generator().manual_seed(0))
 
 
-def test_every_loss_falls_when_it_is_learnt():
+def test_every_loss_falls_in_training():
     net = tiny_net()
     loss, batch = losses_of(net, field=0.02, goal_score=1.0, goal_value=1.0, goal=0.05), a_batch(net)
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
@@ -321,7 +321,7 @@ def test_a_weight_of_zero_leaves_a_loss_out():
     assert losses_of(net)(a_batch(net, wrong=0))["sap"] == 0
 
 
-def test_the_goal_is_learnt_from_the_block_that_is_all_mask():
+def test_the_goal_is_learned_from_the_sequence_that_is_all_mask():
     net = tiny_net()
     batch = a_batch(net)
     assert (batch.actions[:, 0] == net.config.layout.mask_id).all()

@@ -129,7 +129,7 @@ def test_a_contact_that_is_there_already_is_charged_only_officially():
     assert nc(driving(10.0), leaves_and_returns) == 0.0
 
 
-def test_an_absent_agent_touches_nobody():
+def test_an_absent_agent_has_no_collision():
     there = tracks(agent(30.0))
     absent = AgentTracks(there.poses, np.zeros((1, SAMPLES), bool), there.speeds_mps, there.sizes, there.kinds)
     assert nc(driving(10.0), absent) == 1.0
@@ -146,7 +146,7 @@ def test_ttc_looks_nine_tenths_of_a_second_ahead():
     assert ttc(driving(10.0), tracks(agent(reach - 5.0)), last_step=31) == 1.0
 
 
-def test_nobody_ahead_and_no_speed_have_no_ttc():
+def test_a_free_road_and_no_speed_have_no_ttc():
     assert both(ttc, driving(0.0), tracks(agent(FRONT + 2.5))) == (1.0, 1.0)
 
 
@@ -156,7 +156,7 @@ def test_a_tailgater_is_ahead_only_officially():
     assert both(ttc, driving(10.0), tailgater) == (0.0, 1.0)
 
 
-def test_beside_counts_only_astray_or_in_an_intersection():
+def test_an_agent_alongside_counts_only_off_the_lane_or_in_an_intersection():
     into_our_side = tracks(agent(3.0, 8.0, speed=3.0, heading=-np.pi / 2))
     assert both(ttc, driving(1.0), into_our_side, two_lanes()) == (1.0, 1.0)
     assert both(ttc, driving(1.0, y=1.2), into_our_side, two_lanes()) == (0.0, 0.0)
@@ -191,7 +191,7 @@ def test_between_lanes_means_over_two_and_within_neither():
         assert flags.multiple_lanes.any() == between
 
 
-def test_more_than_64_polygons_are_told_apart():
+def test_more_than_64_polygons_are_distinguished():
     tiles = tuple(rectangle(x, -2, x + 1.0, 2) for x in range(150))
     center = np.zeros((1, 3, 3))
     center[0, :, 0] = [10.5, 70.5, 140.5]
@@ -209,7 +209,7 @@ def test_more_than_64_polygons_are_told_apart():
     assert flags.off_route.tolist() == [[True, True, False]]
 
 
-def test_unknown_maps_blame_nobody():
+def test_unknown_maps_give_no_fault():
     flags = metrics.ego_areas(centers(driving(5.0), CAR), SIZE, None, None)
     assert not (flags.off_road | flags.off_route | flags.multiple_lanes | flags.in_intersection).any()
 
@@ -314,7 +314,7 @@ def test_v1_hides_a_short_hard_brake_under_its_parabola():
     assert not flags(short, metrics.COMFORT_SANE)[0]
 
 
-def test_only_the_sane_rule_feels_a_corner_taken_too_fast():
+def test_only_the_sane_rule_penalises_a_corner_driven_too_fast():
     """15 m/s with 0.4 rad/s is 6 m/s^2 sideways; simulated states carry none in ay."""
     cornering = driving(15.0)
     cornering[0, :, HEADING] = 0.4 * TIMES

@@ -89,7 +89,7 @@ def test_no_planner_follows_a_route_against_its_direction(planner, backend):
     assert report.reason.startswith("route: the car faces against its route, 180 degrees from its direction")
 
 
-def test_the_last_good_plan_is_not_carried_on_and_not_returned_to_from_beside():
+def test_the_last_good_plan_is_neither_carried_nor_resumed_off_the_route():
     """After a jump of 30 m the last path is beside the car: the stop is straight ahead, not a swerve towards it."""
     driven, on_route = engine(), scene()
     driven.step(on_route)
@@ -111,7 +111,7 @@ def test_a_car_that_drifts_off_its_route_brakes_along_its_own_path():
 
 
 @pytest.mark.parametrize(("left_m", "driving"), [(3.5, True), (-4.9, True), (5.1, False), (-5.1, False)])
-def test_a_lane_beside_the_route_is_on_it_and_a_second_one_is_not(left_m, driving):
+def test_the_lane_next_to_the_route_is_on_it_and_the_second_one_is_not(left_m, driving):
     assert (engine().step(scene(left_m=left_m)).source is PlanSource.PLANNER) is driving
 
 
@@ -173,7 +173,7 @@ def test_a_car_across_its_route_may_turn_and_one_against_it_stops(turned_deg, st
     assert bool(off_route_reason(route, LIMITS, was_off=True)) is (abs(turned_deg) > 90)
 
 
-def test_a_route_that_comes_back_beside_the_car_is_not_against_it():
+def test_a_route_that_comes_back_past_the_car_is_not_against_it():
     """Along the car's lane, around a turn 60 m ahead, and back on the lane beside it, which is nearer."""
     along = np.arange(-20.0, 61.0)
     turn = np.linspace(-np.pi / 2, np.pi / 2, 12)[1:-1]

@@ -63,7 +63,7 @@ def test_whatever_is_planned_the_car_can_speed_up_so_and_is_never_ahead(speed, s
     assert (limited[:, 0] <= points[:, 0] + 1e-6).all()
 
 
-def test_the_way_stays_the_same():
+def test_the_path_stays_the_same():
     points = kinematics.arc(0.05, 6.0 * TIMES_S)[:, :2]
     limited = limit_acceleration(points, 0.0, DT_S)
     assert limited[0, 0] < 1.0 < points[0, 0]
@@ -88,7 +88,7 @@ def test_a_start_that_no_engine_gives_becomes_one_that_the_guard_lets_pass():
 
 
 @pytest.mark.parametrize("stops_after_m", [2.0, 5.0, 9.0])
-def test_who_catches_up_still_stops_where_the_plan_stops(stops_after_m):
+def test_a_car_that_catches_up_still_stops_where_the_plan_stops(stops_after_m):
     points = np.stack([np.minimum(6.0 * TIMES_S, stops_after_m), np.zeros(8)], axis=1)
     limited = limit_acceleration(points, 0.0, DT_S)
     assert required_accelerations(limited, 0.0).min() >= -BRAKING_MPS2 - 1e-6
@@ -103,7 +103,7 @@ def test_each_of_many_plans_is_paced_by_itself():
     np.testing.assert_array_equal(together[1], limit_acceleration(hasty, 0.0, DT_S))
 
 
-def test_many_ways_are_walked_at_once_as_one_by_one():
+def test_many_paths_are_interpolated_as_single_ones():
     rng = np.random.default_rng(0)
     steps = rng.exponential(2.0, (50, 8)) * (rng.random((50, 8)) > 0.2)  # some stand for a while
     bearings = np.cumsum(rng.normal(0.0, 0.2, (50, 8)), axis=1)
@@ -162,7 +162,7 @@ def speed_in_queue(speed_mps, seconds):
 
 
 @pytest.mark.parametrize(("end_m", "speed_mps", "stands"), [(0.9, 0.4, True), (1.2, 0.4, False), (0.9, 0.6, False)])
-def test_only_a_slow_car_with_a_short_plan_is_held(end_m, speed_mps, stands):
+def test_only_a_slow_car_with_a_short_plan_stands(end_m, speed_mps, stands):
     points = np.column_stack([np.linspace(0.1, end_m, 8), np.zeros(8)])
     np.testing.assert_array_equal(hold_standstill(points, speed_mps), 0.0 * points if stands else points)
 
@@ -180,7 +180,7 @@ def test_no_plan_shifts_into_reverse(steps):
 
 
 @given(st.floats(0.0, 20.0), st.floats(-1.0, 1.0))
-def test_a_way_ahead_is_left_as_it_is(speed, share):
+def test_a_path_ahead_is_unchanged(speed, share):
     """Bends as tight as a car can steer and as fast as its tyres hold."""
     points = kinematics.arc(share * min(0.35, 9.0 / max(speed, 0.1) ** 2), speed * TIMES_S)[:, :2]
     np.testing.assert_array_equal(drop_reversals(points), points)

@@ -50,7 +50,7 @@ def test_changes_vanish_at_the_present_and_are_smooth():
         assert 0.6 * end_m < values[..., -1].std() < 1.4 * end_m
 
 
-def test_a_plan_is_changed_along_and_beside_its_path():
+def test_a_plan_is_changed_along_and_lateral_to_its_path():
     rng = np.random.default_rng(1)
     along = replace(CHANGES, offset_m=0.0, bulge_m=0.0)
     for offsets in (sample_offsets(1, 8, rng, along), sample_offsets(1, 8, rng, CHANGES)):
@@ -62,7 +62,7 @@ def test_a_plan_is_changed_along_and_beside_its_path():
         assert (lateral_m < 0.35) == (offsets.left_m.max() == 0.0)
 
 
-def test_nobody_reverses_and_who_stands_does_not_move_sideways():
+def test_no_changed_plan_reverses_and_a_standing_one_does_not_move_sideways():
     offsets = sample_offsets(1, 8, np.random.default_rng(2), replace(CHANGES, pace_m=8.0, offset_m=2.0))
     moved = LAYOUT.decode(change_actions(ids_of(BEND), offsets, LAYOUT))[0]
     assert (np.diff(moved[..., 0], axis=1) >= -0.5).all()
@@ -72,7 +72,7 @@ def test_nobody_reverses_and_who_stands_does_not_move_sideways():
     assert (moved[stays] == 0.0).all()
 
 
-def test_a_kept_goal_stays_and_opposite_plans_surround_the_plan():
+def test_a_fixed_goal_stays_and_opposite_plans_surround_the_plan():
     for keeps_goal in (False, True):
         changed = change_plans(ids_of(BEND), LAYOUT if keeps_goal else EDIT_GOAL, np.random.default_rng(3), CHANGES)
         assert changed.plans.shape == (1, 64, 16)
@@ -161,7 +161,7 @@ def test_plans_are_decoded_as_in_the_vehicle(edit_goal):
 
 
 @pytest.mark.parametrize(("credit", "states"), [("rollout", 6), ("drafts", 3), ("edits", 3)])
-def test_credit_goes_to_the_rounds_that_are_asked_for(credit, states):
+def test_credit_goes_to_the_configured_rounds(credit, states):
     for edit_goal in (False, True):
         net, config = tiny_net(layout=replace(LAYOUT, edit_goal=edit_goal)), replace(CONFIG, credit=credit)
         greedy = plan_policy.decode_greedily(net, a_batch(net), RULES, config)

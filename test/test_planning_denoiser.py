@@ -36,7 +36,7 @@ def test_the_schedule_is_linear_in_beta():
 
 
 @given(times)
-def test_a_time_is_found_again_from_its_log_snr(time):
+def test_a_time_is_recovered_from_its_log_snr(time):
     assert float(denoiser.time_of_log_snr(denoiser.log_snr(time))) == pytest.approx(time, rel=1e-9)
 
 

@@ -41,7 +41,7 @@ def same_as_straight_on(agents, route=BEND):
 
 
 @pytest.mark.parametrize(("lane_m", "along_m", "turned"), [(3.5, 45.0, np.pi), (0.0, 15.0, 0.0), (-3.5, 10.0, 0.0)])
-def test_who_drives_along_the_road_keeps_its_lane_and_its_speed_through_a_bend(lane_m, along_m, turned):
+def test_an_agent_along_the_road_keeps_its_lane_and_its_speed_through_a_bend(lane_m, along_m, turned):
     agents = in_bend(lane_m, along_m, 7.0, turned)
     forecast = foreseen(agents)
     assert forecast.source is ForecastSource.ALONG_ROAD
@@ -57,7 +57,7 @@ def test_who_drives_along_the_road_keeps_its_lane_and_its_speed_through_a_bend(l
 
 
 @pytest.mark.parametrize(("speed_mps", "keeps"), [(0.4, False), (2.0, True)])
-def test_who_drives_slowly_keeps_its_lane_too_but_not_who_stands(speed_mps, keeps):
+def test_a_slow_agent_keeps_its_lane_too_but_not_a_standing_one(speed_mps, keeps):
     source = foreseen(in_bend(0.0, 20.0, speed_mps)).source
     assert source is (ForecastSource.ALONG_ROAD if keeps else ForecastSource.CONSTANT_VELOCITY)
 
@@ -97,7 +97,7 @@ def test_predicted_paths_are_believed():
     assert foreseen(predicted).source is ForecastSource.PREDICTED
 
 
-def test_without_a_road_nothing_is_known_of_bends():
+def test_without_a_road_agents_go_straight_on():
     agents = in_bend(3.5, 40.0, 6.0, np.pi)
     forecast = prediction.forecast(agents, None, DT_S, STEPS)
     np.testing.assert_array_equal(forecast.poses, kinematics.forecast(agents, DT_S, STEPS).poses)
@@ -114,7 +114,7 @@ def on_route(speed_mps, lateral_m=0.0):
     return Plan(SECOND_NS, np.zeros(3), Trajectory(poses, DT_S))
 
 
-def test_the_guard_lets_pass_who_keeps_his_lane_and_stops_who_cuts_the_bend():
+def test_the_guard_accepts_a_plan_in_its_lane_and_refuses_one_that_cuts_the_bend():
     """A left bend, a bus's length from an oncoming car in the lane to the left: at constant velocity that car leaves
     its lane to where nobody is, so the plan that cuts the bend would pass, and be hit."""
     scene = observation(speed=6.0, route=BEND, agents=in_bend(3.5, 38.0, 6.0, np.pi))

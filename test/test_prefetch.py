@@ -93,7 +93,7 @@ def test_a_full_step_is_drafted_once_by_another_thread():
     assert threading.current_thread() not in drafts
 
 
-def test_a_draft_of_something_else_is_made_when_it_is_asked_for():
+def test_a_draft_of_other_actions_is_decoded_on_request():
     network = Counted(arc_way())
     ahead = Prefetcher(network, Clock(), lambda prefilled, scene: (prefilled.actions, [5, 5, 4]))
     ahead.prefetch(scene := camera_observation())
@@ -107,7 +107,7 @@ def test_a_draft_of_something_else_is_made_when_it_is_asked_for():
     assert len(network.stepped) == 7
 
 
-def test_a_scene_that_was_not_expected_is_read_when_it_is_asked_for():
+def test_a_scene_that_was_not_prefetched_is_read_on_request():
     network = Counted(arc_way())
     engine = Engine(config(), Clock(), network=network, prefetch_scenes=True)
     assert engine.step(camera_observation()).verdict is Verdict.OK
@@ -136,7 +136,7 @@ def test_a_network_that_fails_while_it_reads_fails_in_its_own_step_and_the_next_
     assert second.verdict is Verdict.OK
 
 
-def test_a_network_that_keeps_one_scene_is_never_asked_ahead():
+def test_a_network_that_keeps_one_scene_is_never_prefetched():
     class One(Counted):
         concurrent = False
 
@@ -145,7 +145,7 @@ def test_a_network_that_keeps_one_scene_is_never_asked_ahead():
     assert {thread for *_, thread in network.read} == {threading.current_thread()}
 
 
-def test_time_that_nobody_waited_for_counts_as_the_plans_own():
+def test_overlapped_time_counts_for_the_plan():
     ticks = Clock(1.0)  # a second for each look at it
     ahead = Prefetcher(Counted(arc_way()), ticks)
     scene = camera_observation()

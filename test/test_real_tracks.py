@@ -220,7 +220,7 @@ def test_a_damaged_recording_is_named_with_what_is_wrong(tmp_path, fields, messa
 
 
 @pytest.mark.parametrize(("kind", "part"), [(1, "centerline"), (8, "polygon")])
-def test_a_lane_drawn_with_nan_is_named(tmp_path, kind, part):
+def test_a_lane_with_nan_is_named(tmp_path, kind, part):
     with np.load(STREET) as arrays:
         index = int(np.flatnonzero(arrays["ml_type"] == kind)[0])
         lane, points = int(arrays["ml_lane"][index]), arrays["ml_xy"].copy()

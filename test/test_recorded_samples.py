@@ -156,7 +156,7 @@ def test_every_site_has_samples_and_what_is_left_out_is_counted(whole):
     np.testing.assert_allclose(arrays["ego"][:, 5:], 0.0)  # acceleration, steering and yaw rate are unknown
 
 
-def test_a_site_that_is_held_out_has_no_sample(whole, monkeypatch, tmp_path):
+def test_an_excluded_site_has_no_sample(whole, monkeypatch, tmp_path):
     samples, about = whole
     monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path))
     less, described = recorded_samples.recorded_set(HERE, SPEC, ["USA_US101"])
@@ -212,7 +212,7 @@ def test_a_displaced_ego_is_back_on_the_recorded_drive_after_two_seconds(batch):
         assert np.hypot(*moved["ego_future"][row, 0, :2]) < 0.15 * moved["ego"][row, 4] + 0.1  # it begins at the ego
 
 
-def test_slow_egos_and_those_not_asked_for_are_not_displaced(batch):
+def test_slow_egos_and_unselected_ones_are_not_displaced(batch):
     slow = {**batch, "ego": batch["ego"].copy()}
     slow["ego"][:3, 4] = 0.9 * ego_perturbation.MIN_SPEED_MPS
     selected = np.arange(len(slow["ego"])) != 4
@@ -290,7 +290,7 @@ def test_a_mirrored_sample_is_that_of_the_mirrored_observation(motorway, batch):
         np.testing.assert_array_equal(flipped[name][1:], batch[name][1:])
 
 
-def test_merged_sets_are_drawn_by_their_weights():
+def test_merged_sets_are_sampled_by_their_weights():
     columns = vector_data.row_size(SPEC)
     first, second = (
         vector_data.set_of_rows((np.full((n, columns), n, np.float32),), SPEC, str(n), recorded)

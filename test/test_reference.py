@@ -95,11 +95,11 @@ def test_it_follows_a_bend():
 
 
 @pytest.mark.parametrize("car", [(-12.0, 0.0, 9.0), (20.0, 4.0, 0.0), (300.0, 0.0, 0.0)])
-def test_cars_behind_beside_and_far_away_change_nothing(car):
+def test_cars_behind_alongside_and_distant_change_nothing(car):
     np.testing.assert_allclose(planned(scene(car))[0], planned(scene())[0], atol=1e-9)
 
 
-def test_a_car_that_is_not_there_stops_nobody():
+def test_an_absent_car_stops_no_proposal():
     world = scene((25.0, 0.0, 0.0))
     gone = replace(world.agents, present=np.zeros_like(world.agents.present))
     np.testing.assert_allclose(planned(replace(world, agents=gone))[0], planned(scene())[0], atol=1e-9)

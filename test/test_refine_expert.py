@@ -69,7 +69,7 @@ def test_logits_of_a_range_are_a_part_of_all():
         torch.testing.assert_close(head.logits(hidden, low, high), whole[:, low : high + 1])
 
 
-def test_a_table_is_read_by_place():
+def test_a_table_is_read_by_position():
     coarse, fine = Axis("x", 0.3, 667, -12.0, 99.9), Axis("x", 0.05, 4001, -12.0, 99.9)
     metres = 0.3 * (torch.arange(668.0) - 333)[:, None]
     resampled = resample_rows(metres, coarse, 1, True, fine, 1)

@@ -37,7 +37,7 @@ def test_a_plan_to_each_goal_is_written_in_five_rounds():
     assert plan.scores == tuple(sorted(plan.scores, reverse=True))
 
 
-def test_goals_are_no_more_than_asked_for():
+def test_goals_are_no_more_than_configured():
     paths = [STRAIGHT, *(arc_way(8.0, bend) for bend in (0.01, 0.02, 0.03))]
     assert len(planned(ScriptedNetwork(*paths), camera_observation(8.0, agents=cars())).candidates) == 2
     assert (
@@ -46,7 +46,7 @@ def test_goals_are_no_more_than_asked_for():
     )
 
 
-def test_the_network_is_asked_for_the_goals_of_its_planner():
+def test_the_network_decodes_the_goals_of_its_planner():
     assert decoding_config(config(planner="reflectdrive")).goals == 3
     assert decoding_config(config(planner="reflectdrive")).goal_spacing_m == 0.9
     assert decoding_config(config(planner="reflectdrive2")).goals == 6
@@ -59,7 +59,7 @@ def test_the_safe_goal_is_driven_to_though_it_is_not_the_likeliest():
     assert plan.check.unsafe_after_s is None
 
 
-def test_where_nothing_is_known_the_likeliest_goal_is_driven_to_and_nothing_claimed():
+def test_without_agents_or_road_the_likeliest_goal_is_driven_to_and_no_check_reported():
     network = ScriptedNetwork(STRAIGHT, SLOW)
     plan = planned(network, camera_observation(8.0))
     assert plan.tokens.tolist() == network.ids[0].tolist()
@@ -110,7 +110,7 @@ def test_the_guard_lets_through_what_was_mended(recipe):
 
 
 @pytest.mark.parametrize("recipe", [reflectdrive2])
-def test_a_carried_plan_is_mended_too_when_someone_steps_in_its_way(recipe):
+def test_a_carried_plan_is_repaired_too_when_an_agent_blocks_it(recipe):
     first, second = arc_frames(2, speed=8.0, curvature=0.0)
     network, planner_context = ScriptedNetwork(STRAIGHT), PlannerContext(config(), ScriptedNetwork(STRAIGHT))
     state, before = recipe.plan(PlannerState(), replace(first, agents=cars()), planner_context)
@@ -144,7 +144,7 @@ def test_an_empty_road_is_not_an_unknown_one():
     assert str(unknown).endswith("unchecked: no objects")
 
 
-def test_whoever_plans_the_engine_tells_what_the_sent_plan_was_held_against():
+def test_the_engine_reports_the_safety_check_of_any_planner():
     scene = camera_observation(8.0, agents=cars((30.0, 0.0, 0.0, 8.0)))
     sent = Engine(config(planner="route_follower"), Clock()).step(scene).plan
     assert sent.check.objects is ForecastSource.ALONG_ROAD
@@ -168,7 +168,7 @@ class Guided(ScriptedNetwork):
         return super().step(context, actions, limit, False)
 
 
-def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
+def test_guidance_is_used_where_it_is_configured_and_never_ignored():
     network = Guided(STRAIGHT)
     planned(network, camera_observation(8.0), reflectdrive__guidance=1.5)
     assert [call for call in network.calls if call == ("guided", 1.5)] == [("guided", 1.5)] * 5

@@ -71,7 +71,7 @@ def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
 
 
 @pytest.mark.parametrize(("spent", "edits"), [(0.4, 3), (0.7, 0)])
-def test_who_is_late_edits_no_more(spent, edits):
+def test_after_the_deadline_share_no_edit_begins(spent, edits):
     network = Restless(STRAIGHT, SLOW)
     planner_context = PlannerContext(config(), network, deadline_used=lambda: spent)
     _, plan = reflectdrive2.plan(PlannerState(), camera_observation(speed=8.0), planner_context)
@@ -87,7 +87,7 @@ def test_any_number_of_rounds_drafts_everything(rounds):
     assert len(network.calls) == 1 + rounds
 
 
-def test_the_plan_is_the_way_it_was_drafted():
+def test_the_plan_is_the_drafted_path():
     path = arc_way()
     ((plan, _),) = drive(ScriptedNetwork(path), frames(1))
     assert plan.trajectory.dt_s == 0.1
@@ -136,7 +136,7 @@ def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
     assert max(off) < BOOK.bin_m, f"{max(off):.3f} m after {np.argmax(off)} frames"
 
 
-def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_metres():
+def test_edited_tokens_are_decoded_and_the_others_stay_in_metres():
     then, now = arc_frames(2)
     before = drive(ScriptedNetwork(arc_way()), [then])[0]
     carried = carried_points(before[0], now, 8)
@@ -183,13 +183,13 @@ def test_without_doubt_the_second_step_is_a_lite_one():
         (lambda scene: replace(scene, stamp_ns=SECOND_NS), "0.00 s since"),
     ],
 )
-def test_a_doubtful_plan_is_made_anew(change, reason):
+def test_a_change_of_the_scene_forces_a_full_step(change, reason):
     step, why = second_step(change)
     assert step is StepKind.FULL
     assert reason in why
 
 
-def test_a_plan_that_the_car_does_not_follow_is_made_anew():
+def test_a_plan_that_the_car_does_not_follow_is_drafted_again():
     # the car does what its odometry says and goes on, where the plan has it brake as hard as it can
     fast, network = camera_observation(speed=15.0), ScriptedNetwork(arc_way(speed=1.0, curvature=0.0))
     patient = replace(Settings(), max_deviation_m=0.2)
@@ -198,7 +198,7 @@ def test_a_plan_that_the_car_does_not_follow_is_made_anew():
     assert state.memory.full_step_reason == "the car is 0.4 m from where the last plan has it"
 
 
-def test_a_plan_that_the_network_hardly_believes_is_made_anew():
+def test_a_plan_of_low_confidence_is_drafted_again():
     step, why = second_step(lambda scene: scene, ScriptedNetwork(arc_way(curvature=0.0), confidence=0.1))
     assert (step, why) == (StepKind.FULL, "the last plan has a confidence of 0.10")
 
@@ -223,7 +223,7 @@ def test_a_state_of_another_planner_is_no_plan_to_edit():
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_network_cannot_use_is_said_in_a_sentence():
+def test_unusable_inputs_are_one_sentence():
     scene = camera_observation()
     with pytest.raises(PlanningError, match=r"reflectdrive2 has no network: set model\.file"):
         reflectdrive2.plan(PlannerState(), scene, PlannerContext(config()))

@@ -35,7 +35,7 @@ class JudgedWays(ScriptedNetwork):
         return np.array([0.1 + 0.2 * int((self.ids == ids).all(1).argmax()) for ids in actions])
 
 
-def test_alone_with_its_images_it_drives_the_plan_that_it_ranks_first_if_it_is_asked_to():
+def test_with_images_only_it_drives_the_plan_that_it_ranks_first_if_configured():
     network = JudgedWays(SLOW, arc_way(8.0, 0.01), STRAIGHT)
     ((plan, _),) = drive(network, [camera_observation(speed=8.0)], Settings(rank_plans=True))
     assert plan.tokens.tolist() == network.ids[2].tolist()
@@ -48,7 +48,7 @@ def test_alone_with_its_images_it_drives_the_plan_that_it_ranks_first_if_it_is_a
     assert single.candidates == unable.candidates == ()
 
 
-def test_with_others_known_the_score_chooses_who_stops_in_time():
+def test_with_agents_the_score_chooses_a_plan_that_stops_in_time():
     network = ScriptedNetwork(STRAIGHT, SLOW)
     ((free, _),) = drive(network, [camera_observation(speed=8.0, agents=cars())])
     assert free.tokens.tolist() == network.ids[0].tolist()
@@ -62,7 +62,7 @@ def test_with_others_known_the_score_chooses_who_stops_in_time():
     assert unchosen.tokens.tolist() == network.ids[0].tolist()
 
 
-def test_with_agents_and_lights_known_the_score_decides_how_far_to_go_and_without_lights_the_nearest_goal():
+def test_with_agents_and_lights_the_score_decides_the_distance_and_without_lights_the_nearest_goal():
     network = ScriptedNetwork(STRAIGHT, SLOW)  # about as likely
     ((free, _),) = drive(network, [camera_observation(speed=6.0, agents=cars(), traffic_lights=NO_LIGHTS)])
     ((nearest, _),) = drive(network, [camera_observation(speed=6.0, agents=cars())])
@@ -103,7 +103,7 @@ def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest()
     assert chosen((0.0, -9.0, -9.0), (35.0, 0.0, 0.0, 0.0)) == 1  # the first comes too close to the car ahead
 
 
-def test_with_drivable_space_known_the_score_chooses_who_stays_on_it():
+def test_with_drivable_space_the_score_chooses_a_plan_that_stays_on_it():
     across = 0.25 * np.arange(161) - 20.0
     edge = np.repeat((4.0 - np.abs(across))[None], 400, axis=0).astype(np.float32)  # a road 8 m wide, straight on
     grid = DrivableGrid(edge, 0.25, np.array([-20.0, -20.0, 0.0]))

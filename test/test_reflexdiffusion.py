@@ -91,7 +91,7 @@ def test_a_plan_in_frenet_coordinates_follows_the_bends_of_the_route(curvature):
     assert turned == pytest.approx(turn, abs=0.03)
 
 
-def test_a_route_beside_the_car_is_an_error_of_a_network_of_frenet_coordinates():
+def test_a_distant_route_is_an_error_of_a_network_of_frenet_coordinates():
     shifted_route = straight_route() + np.array([0.0, 8.0, 0.0])
     plan(LinearDenoiser(), route=shifted_route)
     with pytest.raises(PlanningError, match="more than 5 m away: the network plans relative to the route"):
@@ -314,7 +314,7 @@ def test_a_safe_plan_is_not_repaired_and_one_into_a_standing_car_brakes():
     assert repaired.points[-1, 0] < 28.0
 
 
-def test_an_unsafe_plan_of_the_network_is_repaired_where_objects_are_known():
+def test_an_unsafe_plan_of_the_network_is_repaired_with_objects():
     new_plan, _ = plan(LinearDenoiser(share=0.0), replace(OFF, repair=True), agents=cars((28.0, 0.0, 0.0, 0.0)))
     assert new_plan.check is not None
     assert new_plan.check.repairs == 1

@@ -178,7 +178,7 @@ def test_of_two_plans_that_pass_equally_long_the_one_with_its_corners_on_the_roa
         (3, 0, False, True),
     ],
 )
-def test_points_beside_the_route_earn_no_quality(route_m, plan_m, edge_known, counts):
+def test_points_off_the_route_earn_no_quality(route_m, plan_m, edge_known, counts):
     """2.5 m beside it (1 m where the edge of the road is unknown), or half a metre more than the car is now; all in
     metres to the left."""
     grid = strip_grid(12.0) if edge_known else None
@@ -270,7 +270,7 @@ def test_where_kerb_and_truck_leave_room_it_goes_through_or_waits():
     assert repair.safe
 
 
-def test_of_two_safe_ways_the_one_on_the_route_is_better():
+def test_of_two_safe_paths_the_one_on_the_route_is_better():
     """The route turns left; going straight on is as safe and gets further. The paper's score does not ask."""
     safety_context = context_of(observation(6.0, route=turning_route(before=12.0)))
     turn = turning_route(before=12.0)
@@ -357,7 +357,7 @@ def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
     assert max(left_m) > 0.0
 
 
-def test_the_way_back_is_driven_at_walking_pace_unless_somebody_is_there():
+def test_the_path_back_is_driven_at_walking_pace_unless_an_agent_is_there():
     """A car at 1 m/s, 2 m beside its route, whose plan goes on at that speed."""
     route = {"route": straight_route(left=2.5), "traffic_lights": NO_LIGHTS}
     creeping = plain(straight(1.0)[None])[0]
@@ -373,7 +373,7 @@ def test_the_way_back_is_driven_at_walking_pace_unless_somebody_is_there():
 
 
 @pytest.mark.parametrize(("speed_mps", "lights"), [(1.0, None), (4.0, NO_LIGHTS)])
-def test_the_way_back_is_no_faster_than_a_plan_that_may_stop_for_a_light_or_brakes(speed_mps, lights):
+def test_the_path_back_is_no_faster_than_a_plan_that_may_stop_for_a_light_or_brakes(speed_mps, lights):
     stopping = np.stack([np.minimum(0.4 * speed_mps * EVEN[:, 0], 1.5 * speed_mps), np.full(8, -0.2)], axis=1)
     scene = observation(speed_mps, route=straight_route(left=2.5), agents=Agents.none(), traffic_lights=lights)
     repair = repair_points(stopping, context_of(scene))
@@ -381,7 +381,7 @@ def test_the_way_back_is_no_faster_than_a_plan_that_may_stop_for_a_light_or_brak
     assert lengths_m[1] <= 1.05 * lengths_m[0]
 
 
-def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():
+def test_without_a_safe_plan_the_best_one_is_returned_and_called_unsafe():
     """The road ends 8 m ahead of the axle of a car at 12 m/s."""
     safety_context = context_of(observation(12.0, drivable=strip_grid(4.0, length_m=8.0)))
     repair = repaired(straight(12.0), safety_context)
@@ -409,7 +409,7 @@ def test_an_object_that_overlaps_the_car_at_the_start_is_not_the_plans_doing():
     assert repaired(straight(8.0), safety_context).safe
 
 
-def test_who_overlaps_at_the_start_and_is_met_again_counts():
+def test_an_agent_that_overlaps_at_the_start_and_is_met_again_counts():
     """It drives off ahead, brakes, and is run into."""
     met = cars((2.0, 0.0, 0.0, 12.0))
     path = np.stack([np.array([14.0, 20.0, 24.0, 24.0, 24.0, 24.0, 24.0, 24.0]), np.zeros(8), np.zeros(8)], axis=1)
@@ -441,7 +441,7 @@ def test_without_a_route_it_is_repaired_all_the_same():
     assert repaired(straight(8.0), safety_context).safe
 
 
-def test_iterations_and_the_ball_are_what_is_asked_for():
+def test_iterations_and_the_search_radius_are_configured():
     safety_context = context_of(narrow(0.0))
     assert repaired(straight(7.0), safety_context, iterations=0).iterations == 0
     assert repaired(straight(7.0), safety_context, iterations=2).iterations <= 2
@@ -450,7 +450,7 @@ def test_iterations_and_the_ball_are_what_is_asked_for():
     np.testing.assert_array_equal(still.ids, straight(7.0))
 
 
-def test_in_a_hurry_one_iteration_is_made_and_no_other_begun():
+def test_late_in_the_deadline_there_is_one_iteration():
     safety_context = context_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     settings = RepairConfig(delta=0, max_stalled_iterations=5, iterations=9)
     patient = run_plain(straight(8.0), safety_context, redraw, settings)
@@ -492,7 +492,7 @@ def driven_now(scene, points):
 
 
 @pytest.mark.parametrize("ahead_m", [12.0, 16.0, 20.0])
-def test_it_stops_before_an_agent_with_the_gap_that_is_asked_for(ahead_m):
+def test_it_stops_before_an_agent_with_the_configured_gap(ahead_m):
     """A car that stands across the whole road; `ahead_m` from rear axle to its side."""
     wall = Agents(np.array([[ahead_m + 1.0, 0.0, 0.0]]), np.zeros((1, 2)), np.array([[2.0, 30.0]]), [AgentKind.VEHICLE])
     rests = []
@@ -517,7 +517,7 @@ def test_where_less_than_the_gap_is_free_ahead_the_rest_of_it_counts_and_the_age
     assert safety_of(safety_context, plain(straight(2.0))).worst[0] < SAFE
 
 
-def test_beside_an_agent_the_gap_ahead_does_not_count():
+def test_alongside_an_agent_the_gap_ahead_does_not_count():
     safety_context = context_of(observation(5.0, agents=cars((14.0, 3.0, 0.0, 0.0))), repair__stop_gap_m=5.0)
     assert safety_of(safety_context, plain(straight(5.0))).worst[0] == SAFE
 

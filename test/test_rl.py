@@ -104,7 +104,7 @@ def test_packed_log_probabilities_are_those_of_one_forward_pass_per_transition()
         torch.testing.assert_close(packed[:, number][credited], single[credited], rtol=1e-4, atol=1e-4)
 
 
-def test_credit_goes_to_the_tokens_of_the_phase_that_is_asked_for():
+def test_credit_goes_to_the_tokens_of_the_configured_phase():
     net = tiny_net()
     _, sampled_rollouts = sampled(net)
     layout = net.config.layout
@@ -235,7 +235,7 @@ def learn(net, config, reward_of, steps, rate=1e-2):
     return earned
 
 
-def test_the_token_that_is_rewarded_is_learnt():
+def test_the_rewarded_token_is_learned():
     net = tiny_net(layout=whole_layout(11))
     config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0, baseline="scene")
     earned = learn(net, config, lambda states: (states[-1, :, 3] == 7).float(), 60)
@@ -243,7 +243,7 @@ def test_the_token_that_is_rewarded_is_learnt():
     assert np.mean(earned[-10:]) > 0.95
 
 
-def test_edits_that_alone_are_rewarded_are_learnt_with_credit_for_the_rollout_and_not_with_credit_for_drafts():
+def test_edits_that_alone_are_rewarded_are_learned_with_credit_for_the_rollout_and_not_with_credit_for_drafts():
     """Earned by each token that is 7 at the end and was not 7 in the draft: drafts must leave it to the edits."""
 
     def reward_of(states):

@@ -188,7 +188,7 @@ def test_without_goals_drafts_from_masks_are_one_group_and_ratios_begin_at_one()
     assert (new[policy.credited] <= 0.0).all()
 
 
-def test_without_goals_a_token_is_found_by_its_reward():
+def test_without_goals_a_token_is_learned_by_its_reward():
     net = tiny_net(layout=POSES)
     config = replace(WITHOUT_GOAL, anchor=0.0, temperature=1.0, drafts=16, kept=16)
     weights_of = LossConfig(goal=0.0, sap=0.0, field=0.0, aux_perception=0.0)

@@ -82,7 +82,7 @@ def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():
     assert actions.equal(rollout.full_step(net, *inputs, RULES).actions)
 
 
-def test_goals_packed_beside_each_other_are_drafted_as_if_each_were_alone():
+def test_packed_goals_are_drafted_as_single_ones():
     net = tiny_net()
     inputs = tiny_inputs(net, scenes=1)
     prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
@@ -207,7 +207,7 @@ def goal_only(net, scenes=2, count=3):
     return actions
 
 
-def test_tokens_are_drawn_from_the_distribution_of_each_round_and_committed_by_its_probabilities():
+def test_tokens_are_sampled_from_the_distribution_of_each_round_and_committed_by_its_probabilities():
     net = tiny_net()
     keys_values = rollout.prefill(net, *tiny_inputs(net))
     actions, noise_generator = goal_only(net), torch.Generator().manual_seed(4)
@@ -247,7 +247,7 @@ def greedy(net, keys_values, sampling=None, **more):
 
 
 @pytest.mark.parametrize("temperature", [None, 0.5])
-def test_log_probabilities_are_those_of_the_distribution_that_tokens_are_drawn_from(temperature):
+def test_log_probabilities_are_those_of_the_sampled_distribution(temperature):
     net = tiny_net()
     keys_values = rollout.prefill(net, *tiny_inputs(net))
     sampling = None if temperature is None else Sampling(temperature, torch.Generator().manual_seed(0))

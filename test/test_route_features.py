@@ -52,7 +52,7 @@ def test_projections_are_those_of_geometry(route):
     assert (inside[0][np.abs(offset) > 3.6] < 0.1).all()
 
 
-def test_the_car_ahead_is_a_gap_with_its_speed_and_one_beside_is_none():
+def test_a_car_ahead_is_a_gap_with_its_speed_and_one_off_the_route_is_none():
     ahead = features(agents=cars((30.0, 0.0, 0.0, 5.0)))
     gap, speed = ahead.ego[0, 0] * ALONG_SCALE_M, ahead.ego[0, len(TIMES_S)] * SPEED_SCALE_MPS
     half = 0.5 * float(cars((30.0, 0.0, 0.0, 5.0)).sizes[0, 0])
@@ -66,7 +66,7 @@ def test_the_car_ahead_is_a_gap_with_its_speed_and_one_beside_is_none():
     assert float(behind.ego[0, 0] * ALONG_SCALE_M) == pytest.approx(ALONG_MAX_M)
 
 
-def test_a_crossing_car_is_in_the_way_when_it_gets_there():
+def test_a_crossing_car_is_in_the_corridor_when_it_gets_there():
     crossing = features(agents=cars((20.0, -10.0, np.pi / 2, 5.0)))
     gaps = crossing.ego[0, : len(TIMES_S)] * ALONG_SCALE_M
     assert int(gaps.argmin()) == 2  # after two seconds

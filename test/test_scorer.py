@@ -162,7 +162,7 @@ def test_a_batch_equals_its_single_runs(scene, official):
             np.testing.assert_allclose(getattr(batch, name)[k], getattr(single, name)[0], atol=1e-9, err_msg=name)
 
 
-def test_more_candidates_than_a_block_are_scored_alike():
+def test_more_candidates_than_a_batch_have_the_same_scores():
     scene = golden.parse_scene(entries()[1])
     many = np.concatenate([scene.candidates] * 30)
     before = score(scene.second, many, EPDMS).states

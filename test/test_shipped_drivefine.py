@@ -33,7 +33,7 @@ def engine(**changes):
     return Engine(planner_config(**changes), Clock(), network=network())
 
 
-def test_the_planner_drives_on_the_graphs_of_the_weights_beside_them():
+def test_the_planner_drives_on_the_graphs_of_the_shipped_weights():
     file, sha256 = SHIPPED_MODELS["drivefine"]
     assert FOLDER.parent.parent / file == CARD
     assert sha256 == sha256_of(CARD)

@@ -27,7 +27,7 @@ GRAPHS = {"fp32": SMALL / "onnx/card.json", "int8": SMALL / "int8/card.json"}
 
 
 @pytest.mark.parametrize("precision", GRAPHS)
-def test_the_graphs_are_those_of_the_weights_beside_them(precision):
+def test_the_graphs_are_those_of_the_shipped_weights(precision):
     card = GraphCard.read(GRAPHS[precision])
     assert card.precision == precision
     assert card.model["weights_sha256"] == sha256_of(SMALL / "weights.safetensors")
@@ -161,7 +161,7 @@ def turning():
     return [engine.step(later(placed, 0.1 * step)) for step in range(2)]
 
 
-def test_the_tokens_that_are_told_decode_to_the_plan(turning):
+def test_the_published_tokens_decode_to_the_plan(turning):
     for report in turning:
         debug, _ = messages(report)
         plan, ids = report.plan, np.array(debug.tokens_after_edit)
@@ -175,7 +175,7 @@ def test_the_tokens_that_are_told_decode_to_the_plan(turning):
         assert ((confidence > 0.0) & (confidence <= 1.0)).all()
 
 
-def test_an_edited_token_differs_and_is_told_with_its_probability(turning):
+def test_an_edited_token_differs_and_is_published_with_its_probability(turning):
     full, lite = (messages(report)[0] for report in turning)
     assert (full.step_kind, lite.step_kind) == ("full", "lite")
     before, after = np.array(lite.tokens_before_edit), np.array(lite.tokens_after_edit)
@@ -188,7 +188,7 @@ def test_an_edited_token_differs_and_is_told_with_its_probability(turning):
     np.testing.assert_allclose(lite.token_confidence, probability, rtol=1e-5)
 
 
-def test_goals_are_told_in_the_map_with_their_probabilities(turning):
+def test_goals_are_published_in_the_map_with_their_probabilities(turning):
     full, lite = (messages(report)[1] for report in turning)
     debug, plan = messages(turning[0])[0], turning[0].plan
     assert len(full.x) == len(full.y) == len(full.probability) == 6
@@ -221,7 +221,7 @@ def test_reflectdrive_tells_its_goals_and_its_draft_too():
     assert goals.chosen == report.plan.trace.chosen
 
 
-def test_the_live_page_shows_what_the_engine_told(turning):
+def test_the_live_page_shows_what_the_engine_published(turning):
     from reflectdrive_ros.demo import live_view
 
     debug, goals = messages(turning[1])[0], messages(turning[0])[1]

@@ -42,7 +42,7 @@ def max_lateral_shift(plan, last):
 
 
 @given(st.floats(-6.0, 6.0), st.floats(-6.0, 6.0), st.floats(-0.03, 0.03), st.floats(3.0, 15.0))
-def test_no_point_lies_further_beside_the_last_plan_than_allowed(target_m, last_m, curvature, speed_mps):
+def test_no_point_has_more_than_the_allowed_lateral_shift(target_m, last_m, curvature, speed_mps):
     last, plan = swung(last_m, speed_mps, curvature=curvature), swung(target_m, speed_mps, curvature=curvature)
     limited = comfort.limit_lateral_shift(plan, last, LIMIT_M)
     assert max_lateral_shift(limited, last) <= LIMIT_M + 0.02
@@ -50,7 +50,7 @@ def test_no_point_lies_further_beside_the_last_plan_than_allowed(target_m, last_
         assert limited is plan
 
 
-def test_what_is_wanted_still_is_reached_after_some_cycles_and_then_left_alone():
+def test_the_target_is_reached_after_some_cycles_and_then_unchanged():
     last, target, shifts = swung(0.0), swung(1.8), []
     for _ in range(6):
         limited = comfort.limit_lateral_shift(target, last, LIMIT_M)
@@ -61,7 +61,7 @@ def test_what_is_wanted_still_is_reached_after_some_cycles_and_then_left_alone()
     assert shifts[-1] < 1e-6
 
 
-def test_a_plan_that_brakes_brakes_as_hard_when_it_is_held():
+def test_a_limited_plan_brakes_as_hard():
     """Only sideways is waited."""
     last = swung(0.0, 8.0)
     braking = np.maximum(8.0 - 4.0 * TIMES_S, 0.0)
@@ -82,7 +82,7 @@ def test_headings_follow_the_path_that_is_driven():
     np.testing.assert_allclose(limited.trajectory.poses[:, 2], headings, atol=0.02)
 
 
-def test_the_last_plan_is_found_where_it_lies_in_the_map():
+def test_the_last_plan_is_compared_in_the_map():
     """The car drove on along it, turning: the same way asked for again is no jump."""
     last = swung(0.0, 10.0, curvature=0.02)
     here = geometry.compose(last.map_from_ego, last.trajectory.poses[4])
@@ -141,7 +141,7 @@ def test_the_engine_sends_plans_that_shift_by_half_a_metre_at_most():
     assert pilot._state.previous.trajectory.poses[-1, 1] == pytest.approx(3.0)  # the planner goes on from its own
 
 
-def test_what_is_held_to_is_what_was_sent():
+def test_the_reference_is_the_plan_that_was_sent():
     pilot = Engine(config(), Clock(), Swerving(0.0, 3.0, 3.0, 3.0))
     scene, sent = observation(speed=8.0), []
     for _ in range(4):
@@ -151,7 +151,7 @@ def test_what_is_held_to_is_what_was_sent():
     assert max_lateral_shift(sent[3], sent[0]) > 1.0
 
 
-def test_a_jump_that_safety_wants_is_made_at_once():
+def test_a_jump_that_safety_requires_is_not_limited():
     """A car stands 22 m ahead, half in the lane: past it on the left is safe, half a metre of that is not."""
     standing = cars((22.0, -0.4, 0.0, 0.0))
     _, first, second = two_steps(Swerving(0.0, 6.0), agents=standing)
@@ -169,7 +169,7 @@ def test_distance_to_others_is_not_given_away_for_a_steady_plan():
     assert note.endswith("with the limit the plan has less clearance to agents or to the road's edge")
 
 
-def test_the_limit_can_be_taken_away():
+def test_the_limit_can_be_switched_off():
     _, first, second = two_steps(Swerving(0.0, 3.0), engine__max_lateral_shift_m=0.0)
     assert max_lateral_shift(second.plan, first) > 2.0
 

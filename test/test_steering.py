@@ -48,7 +48,7 @@ def test_a_steered_car_turns_no_sharper_faces_where_it_goes_and_drives_as_far():
 
 
 @pytest.mark.parametrize("curvature", [-0.2, -0.05, 0.0, 0.1, 0.25])
-def test_who_steers_along_a_way_that_can_be_driven_stays_on_it(curvature):
+def test_a_path_that_can_be_driven_is_followed(curvature):
     path = kinematics.arc(curvature, 3.0 * TIMES_S)
     (limited,) = limit_curvature(path[None], 3.0 * TIMES_S[None])
     assert np.hypot(*(limited - path)[:, :2].T).max() < 0.35

@@ -98,7 +98,7 @@ def test_a_lite_step_drafts_the_masked_end(net):
     assert (after != before)[..., :21].sum(-1).max() <= 2
 
 
-def test_tokens_are_drawn_and_their_log_probabilities_kept(net):
+def test_tokens_are_sampled_with_their_log_probabilities(net):
     with torch.no_grad():
         cache = rollout.prefill(net, *tiny_inputs(net))
         rounds = rollout.rollout(

@@ -252,7 +252,7 @@ def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
     assert joint.fliplr().diagonal().sum() < 0.05  # the product of the marginals has 0.5
 
 
-def test_images_of_both_instants_are_seen_in_their_order():
+def test_images_of_both_instants_are_read_in_their_order():
     """Swapping the instants, or two cameras, is another scene."""
     for frames in (1, 2):
         net = tiny_net(vision=dataclasses.replace(tiny_config().vision, frames=frames))

@@ -42,7 +42,7 @@ def random_ids(seed, masked, actions=3, length=16):
 # --- unmasking -------------------------------------------------------------------------------------------------------
 
 
-def test_ranks_are_places_in_a_sorted_list_and_ties_go_left():
+def test_ranks_are_indices_in_a_sorted_list_and_ties_go_left():
     values = torch.tensor([0.3, 0.9, 0.3, 0.9, 0.1])
     assert ranks(values, torch.ones(5, dtype=torch.bool)).tolist() == [2, 0, 3, 1, 4]
     assert ranks(values, torch.tensor([True, False, True, True, True])).tolist() == [1, 0, 2, 0, 3]
@@ -165,7 +165,7 @@ def test_goals_keep_their_distance_in_metres_and_the_first_is_the_most_probable(
     assert distances_m.min() >= spacing - 1e-3
 
 
-def test_goals_exactly_the_spacing_apart_are_two():
+def test_goals_at_exactly_the_spacing_are_two():
     x_logits, y_logits = torch.full((1, len(X_M)), -20.0), torch.full((1, len(X_M), len(Y_M)), -20.0)
     x_logits[0, [20, 24, 27]] = torch.tensor([2.0, 1.0, 0.0])  # 1.2 m and 0.9 m apart
     y_logits[..., 20] = 0.0
@@ -174,7 +174,7 @@ def test_goals_exactly_the_spacing_apart_are_two():
     assert valid.all()
 
 
-def test_slots_without_a_goal_worth_drafting_are_flagged_and_repeat_the_first():
+def test_slots_without_a_probable_goal_are_flagged_and_repeat_the_first():
     x_logits, y_logits = torch.zeros(1, len(X_M)), torch.zeros(1, len(X_M), len(Y_M))
     x_logits[0, [10, 40]] = torch.tensor([20.0, 18.0])
     y_logits[..., 5] = 20.0
@@ -240,7 +240,7 @@ def test_no_ghost_between_two_behaviours():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_could_be_one(seed):
+def test_goals_searched_at_likely_bins_are_those_of_all_bins_where_no_other_could_be_one(seed):
     generator, rules = torch.Generator().manual_seed(seed), GoalRules(6, 1.2)
     along = torch.arange(374)
     peaks = 374 * torch.rand(3, generator=generator)
@@ -258,7 +258,7 @@ def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_co
     torch.testing.assert_close(log_probs, expected_log_probs)
 
 
-def test_likely_places_are_the_best_stretches_and_all_of_a_short_line():
+def test_likely_bins_are_the_best_segments_and_all_of_a_short_axis():
     logits = torch.zeros(2, 374)
     logits[0, [3, 200, 373]] = torch.tensor([1.0, 3.0, 2.0])
     stretches = likely_x_indices(logits)[0].unflatten(0, (-1, 8))
@@ -277,7 +277,7 @@ def test_equally_probable_goals_come_in_the_order_of_their_ids():
 FINE = replace(whole_layout(41), goal=(), interval_bins=3)
 
 
-def test_the_most_probable_interval_is_taken_before_a_single_peak():
+def test_the_most_probable_interval_is_selected_before_a_single_peak():
     """A chance peak of 0.2 stands beside a hill of 0.8, no bin of which has more than 0.16."""
     probability = torch.zeros(1, 1, 16, 41)
     probability[..., 5] = 0.2
@@ -330,7 +330,7 @@ def test_the_bins_in_reach_give_the_probabilities_and_ids_of_all_bins():
     assert torch.equal(draw(logits, REACHABLE, 0.8, share), draw(logits, layout, 0.8, share))
 
 
-def test_ids_out_of_reach_have_a_probability_and_are_kept():
+def test_ids_out_of_reach_have_a_probability_and_stay():
     logits, ids = reachable_logits(4), torch.zeros(1, 3, 16, dtype=torch.int64)
     written, confidence = unmask(ids, logits, REACHABLE, 4)
     assert torch.equal(written, ids)

@@ -181,7 +181,7 @@ def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, fin
     torch.testing.assert_close(logits, expected)
 
 
-def test_patches_of_another_size_answer_alike_to_the_same_patch_enlarged():
+def test_resized_patch_embeddings_give_the_same_output_for_the_enlarged_patch():
     generator = torch.Generator().manual_seed(0)
     weight, patch = (torch.randn(shape, generator=generator) for shape in ((5, 3, 4, 4), (1, 3, 4, 4)))
     enlarged = nn.functional.interpolate(patch, (6, 6), mode="bilinear", align_corners=False)
@@ -273,7 +273,7 @@ def test_what_is_left_is_a_network_with_its_card(finished):
         torch.testing.assert_close(value, stored, rtol=0.01, atol=1e-3)
 
 
-def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
+def test_a_few_scenes_are_overfitted_and_driven(sets, scenes, tmp_path):
     whole = validation.load_validation_set(sets[0], SHAPE, len(scenes), pytest.fail)
     validation_set = validation.ValidationSet(whole.scenes[:4], whole.inputs[:4])
     few = replace(
@@ -317,7 +317,7 @@ def test_validation_smooths_a_plan_of_fine_tokens_as_the_car_does(sets, monkeypa
     assert validated["comfort"] == comfort == 100.0
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_kept(scenes, tmp_path):
+def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_stored(scenes, tmp_path):
     ego = scenes.ego.copy()
     ego[source(scenes).rows(0)[2]] = np.nan
     job = job_of(
@@ -356,7 +356,7 @@ def test_the_learning_rate_rises_and_falls_in_each_part_of_a_run(vision_pretrain
         assert (np.diff(part[top:]) < 0).all()
 
 
-def test_the_eyes_learn_first_and_alone(scenes, tmp_path):
+def test_the_vision_encoder_learns_first_and_alone(scenes, tmp_path):
     job = job_of(scenes, tmp_path, optimizer={"vision_pretrain_fraction": 0.5}, data={**SMALL, "draft_start": 0.0})
     net = uniform_goal_values(tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12))
     before = dict(net.named_parameters())

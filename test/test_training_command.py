@@ -170,7 +170,7 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
     assert (out / train_state.WEIGHTS).exists()
 
 
-def test_the_losses_of_the_first_steps_are_told_at_once_and_validation_waits_until_the_end(sets, tmp_path):
+def test_the_losses_of_the_first_steps_are_printed_at_once_and_validation_waits_until_the_end(sets, tmp_path):
     out, console = tmp_path / "run", Console(file=io.StringIO(), width=400)
     arguments = command(sets, out, "--steps", "6", yaml="data: {batch: 4}\ncheckpointing: {validation_scenes: 2}\n")
     assert train_run.run_with_network(arguments, train_run._config(arguments), network(), console, console) == 0
@@ -183,7 +183,7 @@ def test_the_losses_of_the_first_steps_are_told_at_once_and_validation_waits_unt
     assert all(float(row["scenes_per_s"]) > 0.0 for row in rows)
 
 
-def test_what_the_weights_of_another_run_lack_is_told_by_module(sets, tmp_path):
+def test_what_the_weights_of_another_run_lack_is_reported_by_module(sets, tmp_path):
     first, published = tmp_path / "first", tmp_path / "published"
     assert run_tiny(command(sets, first, "--steps", "1", yaml=TINY)) == 0
     published.mkdir()
@@ -196,7 +196,7 @@ def test_what_the_weights_of_another_run_lack_is_told_by_module(sets, tmp_path):
     assert line.endswith("initialised as in a new run: aux_heads (11 parameters)")
 
 
-def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
+def test_goals_are_learned_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
     first, later = tmp_path / "first", tmp_path / "later"
     assert run_tiny(command(sets, first, "--steps", "2", yaml=TINY)) == 0
     weights_of_scores = ("--setting", "loss.goal_score=2", "--setting", "loss.goal_value=2")
@@ -256,7 +256,7 @@ def test_faults_end_with_exit_code_2_and_one_sentence(sets, tmp_path, capsys):
     assert "none.yaml does not exist" in capsys.readouterr().err
 
 
-def test_sets_and_networks_that_are_not_there_are_said_before_the_work(sets, tmp_path, capsys, monkeypatch):
+def test_missing_sets_and_networks_are_reported_before_the_work(sets, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(token_runs, "build_cache", lambda *_: pytest.fail("scenes are made ready first"))
     assert train_run.run(command((sets[0], tmp_path / "nowhere"), tmp_path / "a")) == 2
     assert "nowhere holds no set of scenes" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_networks_of_other_tokens_share_a_prepared_set():
     assert replace(SHAPE, width=SHAPE.width + 32).key != SHAPE.key
 
 
-def test_two_processes_make_the_same_and_what_is_ready_is_not_made_again(tmp_path, scenes, monkeypatch):
+def test_two_processes_prepare_the_same_and_what_is_ready_is_not_prepared_again(tmp_path, scenes, monkeypatch):
     folder = make_set(tmp_path / "train")
     again = prepare(folder, workers=2)
     assert again.key == scenes.key
@@ -55,7 +55,7 @@ def test_two_processes_make_the_same_and_what_is_ready_is_not_made_again(tmp_pat
     assert prepare(folder).key == scenes.key
 
 
-def test_a_damaged_shard_is_named_left_out_and_taken_in_once_it_is_whole(tmp_path):
+def test_a_damaged_shard_is_named_left_out_and_used_once_it_is_whole(tmp_path):
     folder = make_set(tmp_path / "train")
     path = folder / "train-00001.tar"
     whole = path.read_bytes()
@@ -68,7 +68,7 @@ def test_a_damaged_shard_is_named_left_out_and_taken_in_once_it_is_whole(tmp_pat
     assert len(prepare(folder)) == SCENES
 
 
-def test_a_set_that_is_half_made_is_learnt_from_and_said_in_one_sentence(tmp_path):
+def test_an_incomplete_set_is_used_and_reported_in_one_sentence(tmp_path):
     folder = make_set(tmp_path / "train")
     index = shards.index_of(folder)
     shards.write_index(folder, replace(index, missing={f"train-{k:05d}": "interrupted" for k in range(2, 70)}))
@@ -188,7 +188,7 @@ def goal_scores_of(folder, drafter, progress=lambda done, total: None, workers=1
     return worths.score_set(folder, SHAPE, drafter, workers, progress)
 
 
-def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them(sets, scenes, drafter):
+def test_goal_scores_are_those_of_the_plans_that_the_network_drafts_for_them(sets, scenes, drafter):
     scored = goal_scores_of(sets[0], drafter)
     goals = worths.GOALS.count + 1
     assert scored.goals.shape == (SCENES, goals, 2)
@@ -207,7 +207,7 @@ def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them
             np.testing.assert_allclose(getattr(card, name), part, atol=1e-6)
 
 
-def test_worth_is_found_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
+def test_goal_scores_are_computed_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
     first, progress = goal_scores_of(sets[0], drafter, workers=2), []
     monkeypatch.setattr(worths, "score_drafts", pytest.fail)
     again = goal_scores_of(sets[0], drafter, lambda done, total: progress.append((done, total)))
@@ -217,7 +217,7 @@ def test_worth_is_found_once_for_each_network_by_any_number_of_processes(sets, s
         goal_scores_of(sets[0], replace(drafter, sha256="0" * 64))
 
 
-def test_goals_and_what_they_are_worth_are_mirrored_with_their_scene(sets, scenes, drafter):
+def test_goals_and_their_scores_are_mirrored_with_their_scene(sets, scenes, drafter):
     goal_scores = goal_scores_of(sets[0], drafter)
     plain, mirrored = (
         replace(source(scenes, flip_prob=share), goal_scores=goal_scores).batch(1) for share in (0.0, 1.0)
@@ -232,7 +232,7 @@ def test_goals_and_what_they_are_worth_are_mirrored_with_their_scene(sets, scene
     assert source(scenes).batch(1).goals.shape == (4, 0, 2)
 
 
-def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
+def test_drafts_replace_perturbed_plans_and_keep_the_goal(scenes):
     net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
     batch = source(scenes, perturbed_actions=2).batch(0)
     batches = [self_drafts.add_self_drafts(net, batch, 3, 1.0, torch.Generator().manual_seed(0)) for _ in range(2)]
@@ -246,7 +246,7 @@ def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
     assert (drafted[:, 0] != drafted[:, 1]).any()
 
 
-def test_routes_are_mirrored_with_their_scene_missing_now_and_then_and_else_a_little_beside_the_lane(scenes):
+def test_routes_are_mirrored_with_their_scene_dropped_at_times_and_else_shifted_a_little(scenes):
     exact = {"route_noise_m": 0.0, "route_yaw_noise_rad": 0.0, "route_dropout": 0.0}
     exact_source = source(scenes, flip_prob=0.0, **exact)
     route_ids = features.encode_route(scenes.route[exact_source.rows(0)], CODEBOOK)

@@ -325,7 +325,7 @@ def test_auto_falls_back_and_says_why(built, cards, trt, fault, monkeypatch):  #
     assert "ONNX Runtime" not in refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
 
 
-def test_where_nobody_speaks_of_a_gpu_nothing_is_said_of_tensorrt(cards, monkeypatch):
+def test_without_a_configured_gpu_tensorrt_is_not_mentioned(cards, monkeypatch):
     monkeypatch.setattr(cuda_device, "LIBRARY", "libcuda-that-is-not-there.so.1")
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     assert opened(cards["fp32"], "").backend_description.endswith("on cpu, 2 threads")
@@ -341,7 +341,7 @@ def test_graphs_in_bfloat16_are_for_tensorrt_alone(cards, trt, tmp_path):  # noq
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_graphs_in_bfloat16_are_onnx_and_made_of_what_tensorrt_takes(cards, name):
+def test_graphs_in_bfloat16_are_onnx_of_operators_that_tensorrt_takes(cards, name):
     file = cards["bf16"].files[name]
     onnx.checker.check_model(str(file), full_check=True)
     assert unknown_to_tensorrt(file) == []
@@ -448,7 +448,7 @@ def exporting(cards, nets, tmp_path, monkeypatch):
     return ["export", str(weights), "--sha256", checkpoint.save(nets["fp32"], weights, {})], exported
 
 
-def test_export_takes_the_network_to_bfloat16_only_when_it_is_told_to(exporting, tmp_path):
+def test_export_takes_the_network_to_bfloat16_only_on_request(exporting, tmp_path):
     words, exported = exporting
     assert main([*words, "--out", str(tmp_path / "a")]) == 0
     assert main([*words, "--out", str(tmp_path / "b"), "--precision", "bf16"]) == 0

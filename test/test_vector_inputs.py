@@ -127,7 +127,7 @@ def test_agents_without_a_history_are_read_where_they_are_now_and_that_is_noted(
     assert inputs.notes == ("objects have no history: the network reads where they are now",)
 
 
-def test_an_instant_at_which_an_agent_was_not_seen_is_zero():
+def test_an_instant_at_which_an_agent_was_not_observed_is_zero():
     observed = full()
     valid = observed.history.valid.copy()
     valid[0, :15] = False

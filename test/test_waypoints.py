@@ -41,7 +41,7 @@ def required_accelerations(poses, speed, dt_s=0.1):
     st.lists(st.tuples(st.floats(0.5, 16.0), st.floats(-4.0, 4.0), st.integers(0, 8)), min_size=1, max_size=5),
     st.floats(0.0, 16.0),
 )
-def test_plans_keep_their_way_and_ask_for_what_a_car_can_do(drives, speed):
+def test_plans_keep_their_path_and_need_what_a_car_can_do(drives, speed):
     """Arcs at any speed that stop at any time, whatever the car does now; as rounded to tokens, too."""
     times_s = 0.5 * np.arange(1, 9)
     paths = np.stack(
@@ -89,7 +89,7 @@ def test_a_plan_that_stops_has_stopped_where_it_says(stops_after_m):
         assert required_accelerations(interpolated, speed).min() >= LEAST_MPS2 - 1e-6
 
 
-def test_who_cannot_stop_in_time_brakes_as_hard_as_can_be_and_goes_straight_on():
+def test_a_car_that_cannot_stop_in_time_brakes_as_hard_as_possible_and_goes_straight_on():
     (interpolated,) = interpolate(posed(np.zeros((1, 8, 2))), 8.0)
     assert interpolated[-1, 0] == pytest.approx(8.0**2 / 12.0, abs=0.5)
     np.testing.assert_allclose(interpolated[:, 1:], 0.0, atol=1e-9)
@@ -115,7 +115,7 @@ def test_a_plan_that_stops_and_goes_on_stays_within_a_hand(pause):
     assert gaps(interpolated, resampled(points, 0.01)).max() < 0.1
 
 
-def test_a_car_that_stands_is_drawn_standing():
+def test_a_standing_car_has_a_standing_plan():
     np.testing.assert_array_equal(interpolate(np.zeros((1, 8, 3)), 0.0), 0.0)
 
 
