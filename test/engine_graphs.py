@@ -1,4 +1,4 @@
-"""Graphs of a tiny network for TensorRT, how they are opened, and what is asked of them."""
+"""Graphs of a tiny network for TensorRT, how they are opened, and what they must compute."""
 
 from dataclasses import replace
 

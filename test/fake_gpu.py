@@ -49,7 +49,7 @@ ALIGNED = 256
 
 
 class OfLibrary(ctypes._CFuncPtr):
-    """A function as ctypes finds it in a library: nothing is known of what it takes."""
+    """A function as ctypes loads it from a library: without argument types."""
 
     _flags_ = ctypes._FUNCFLAG_CDECL
     _restype_ = ctypes.c_int
@@ -195,7 +195,7 @@ class FakeDriver:
 
 # --- TensorRT --------------------------------------------------------------------------------------------------------
 
-USED = set()  # (class, attribute) of TensorRT's that were asked for
+USED = set()  # (class, attribute) of TensorRT that the tests used
 
 
 class Noted:

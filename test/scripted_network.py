@@ -18,7 +18,7 @@ TIMES_S = 0.5 * np.arange(1, 9)
 
 
 class ScriptedNetwork:
-    """A network that knows its ways by heart: each of `ways` (K, 8, 2) has a goal; masks are filled from the way of
+    """A network with fixed plans: each of `paths` (K, 8, 2) has a goal; masks are filled from the path of
     the nearest goal, and edits change nothing."""
 
     kind, inputs, layout, capabilities = "token", SPEC, LAYOUT, frozenset({"goals", "edit"})

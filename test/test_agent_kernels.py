@@ -24,7 +24,7 @@ ROAD = FrenetFrame.of(turning_route(radius=20.0, before=12.0))
 
 
 def agents(count=40, seed=0):
-    """On the road, in both directions, and beside it; some stand, some walk."""
+    """On the road, in both directions, and off it; some stand, some walk."""
     rng = np.random.default_rng(seed)
     at_m = rng.uniform(-5.0, 60.0, count)
     lateral_m = rng.choice([0.0, 3.5, -3.5, 9.0], count) + rng.normal(0.0, 0.2, count)

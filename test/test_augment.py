@@ -46,7 +46,7 @@ def test_every_state_that_decoding_visits_is_met_once_in_a_hundred_blocks():
 def test_hidden_tokens_are_spread_over_all_positions():
     actions = augment.masked_actions(np.zeros((4000, 16), int), 4, LAYOUT, np.random.default_rng(0))[:, 1:]
     often = (actions == MASK).mean(axis=(0, 1))
-    assert np.ptp(often[:14]) < 0.03  # no free place is hidden more often than another
+    assert np.ptp(often[:14]) < 0.03  # no free position is hidden more often than another
     assert np.ptp(often[14:]) < 0.03
     assert often[14:].max() < often[:14].min()  # the goal is seen more often
 

@@ -1,4 +1,4 @@
-"""The door to networks: what was asked for and whole is let in, everything else is one sentence at the start."""
+"""Opening networks: a complete file as configured is loaded, everything else is one sentence at the start."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
 
 
 def test_edits_follow_their_rules(tiny_model):  # noqa: F811
-    """A way of nonsense is replaced token by token, at most so many in a round."""
+    """A random plan is replaced token by token, at most so many in a round."""
 
     def changed(rules=None):
         network = load_network(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig())

@@ -1,4 +1,4 @@
-"""A plan that jolts is driven more gently, on the same way and never ahead of it; others stay as they are."""
+"""An uncomfortable plan gets a relaxed profile, on the same path and never ahead of it; others are unchanged."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def straight(distances):
 
 
 def context_of(car, others=None):
-    """What is known where the car knows of others at most."""
+    """A safety context without a road."""
     return SafetyContext(replace(observation(agents=others, route=np.zeros((0, 3))), ego=car), config())
 
 

@@ -145,7 +145,7 @@ def test_a_step_is_one_graph_to_the_compiler_too():
 
 
 def test_a_network_whose_steps_are_recorded_plans_as_one_whose_steps_are_not():
-    """The backend, told that its CPU is a GPU."""
+    """The backend, which takes its CPU for a GPU."""
     net, decoding = tiny_net(words=("<pad>", "<unk>")), Decoding(edits=RULES)
     eager, quick = TorchNetwork(net, decoding=decoding), TorchNetwork(net, decoding=decoding)
     quick._cuda_step, recorder = graphs_of(net, counts=(1, 6))

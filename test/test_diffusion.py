@@ -40,7 +40,7 @@ def scenes(folder):
 
 
 def with_lanes(arrays):
-    """Samples of scenes made by hand, whose roads have no lanes: the lanes of their route are lanes of the map too."""
+    """Samples of hand-written scenes, whose roads have no lanes: the lanes of their route are lanes of the map too."""
     lanes = arrays["lanes"].copy()
     lanes[:, : SPEC.route_lanes] = arrays["route_lanes"]
     assert (lanes != 0.0).any(axis=(1, 2, 3)).all()

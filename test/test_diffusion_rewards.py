@@ -1,4 +1,4 @@
-"""Rewards of a denoiser's plans: which way sampled plans say that a plan should change."""
+"""Rewards of a denoiser's plans: the change of a plan that sampled plans suggest."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def pool():
 
 
 def plans_at(speed_mps, lateral_m=0.0):
-    """(SCENES, T, 3) plans with a constant speed that end beside the route."""
+    """(SCENES, T, 3) plans with a constant speed that end off the route."""
     u = np.arange(1, SPEC.future_steps + 1) / SPEC.future_steps
     plan = np.stack([speed_mps * SPEC.horizon_s * u, lateral_m * u**2 * (3.0 - 2.0 * u), np.zeros_like(u)], axis=-1)
     return np.repeat(plan[None], SCENES, axis=0)
@@ -81,7 +81,7 @@ def test_the_rewards_of_plans_are_their_scores(folder, scenes, pool):
 
 
 def test_scenes_that_stay_in_memory_score_as_those_that_are_read(folder, scenes):
-    """Three stay of six that are asked for in turn; the fastest plan ends beyond the index of their areas."""
+    """Three of six stay that are read in turn; the fastest plan ends beyond the index of their areas."""
     cached, read = KeptScenes(3), list(shards.read(folder, images=False, on_damage=pytest.fail))
     plans = np.stack([plans_at(speed)[0, waypoint_steps(SPEC)] for speed in (4.0, 9.0, 16.0)])
     scorer = PoseScorer(ScoringConfig())

@@ -1,4 +1,4 @@
-"""Cached drafts of a fixed generator: whose they are, what they score, and that they are made once."""
+"""Cached drafts of a fixed generator: whose they are, what they score, and that they are decoded once."""
 
 from dataclasses import replace
 

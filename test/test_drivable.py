@@ -61,7 +61,7 @@ def poses_near(space, rng, count):
 
 
 def signed_distances(space, points):
-    """Exact, by another way than the grid's: shapely's distance of each point to the whole edge."""
+    """Exact, by another method than the grid's: shapely's distance of each point to the whole edge."""
     distance = shapely.distance(shapely.points(points), space.boundary)
     return np.where(drivable.contains(space, points), distance, -distance)
 
@@ -108,8 +108,8 @@ def test_cells_hold_the_distance_to_the_edge(case):
 @settings(max_examples=60)
 @given(grids())
 def test_caution_stays_within_a_cell_of_the_edge(case):
-    """On the grid, corners more than a cell's diagonal inside are always found inside, however jagged the edge; an
-    outline pays half a cell more, the spacing of its samples."""
+    """On the grid, corners more than a cell's diagonal inside are always classified as inside, however jagged the edge;
+    an outline pays half a cell more, the spacing of its samples."""
     space, lookup, rng = case
     poses = poses_near(space, rng, 400)
     corners = geometry.box_corners(poses, CAR)

@@ -1,4 +1,4 @@
-"""Engines on disk: found again by all that they depend on, whole or refused, with a sentence that says what to do."""
+"""Engines on disk: loaded by all that they depend on, complete or refused, with a sentence that says what to do."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Exported graphs: they decode what the network decodes, are made of what TensorRT has, and say what they are."""
+"""Exported graphs: they decode what the network decodes, consist of operators of TensorRT, and describe themselves."""
 
 import json
 import os
@@ -162,7 +162,7 @@ def test_graphs_for_cameras_tell_the_size_that_they_take(for_cameras):
     assert "averages areas" in GraphCard.read(for_cameras / "card.json").model["inputs"]["pixels"]
 
 
-# --- what the files are made of --------------------------------------------------------------------------------------
+# --- the operators of the files ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -291,7 +291,7 @@ def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sente
 def test_onnx_runtime_reports_nothing_to_its_maker(tmp_path):
     """From 1.29 on it would keep an identifier of the machine and a database of its runs, and send them."""
     program = "import reflectdrive_ros.runtime.ort_backend, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
-    silencing = {"CI", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"}  # where it is silent anyway, or told to be
+    silencing = {"CI", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"}  # where it is silent anyway, or configured to be
     environment = {name: value for name, value in os.environ.items() if name not in silencing}
     words = [sys.executable, "-c", program]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Weights in a file beside their graph: only those whose hash the card holds."""
+"""Weights in a file next to their graph: only those whose hash the card holds."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Plans are read against the road they follow: its bends are none of the driver's, and noise is told from both."""
+"""Plans are read against the road they follow: its bends are not those of the plan, and noise is separated from
+both."""
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def turn(radius=10.0, before=8.0):
 
 
 def along(route, metres, lateral_m=0.0):
-    """Poses on a route, so many metres from the car and beside it."""
+    """Poses on a route, so many metres along and lateral to it."""
     here, _ = geometry.ego_on_route(route)
     poses = geometry.sample(route, here + np.asarray(metres, float))
     left = np.stack([-np.sin(poses[:, 2]), np.cos(poses[:, 2])], 1)
@@ -114,7 +115,7 @@ def test_a_change_of_lane_stays_one():
 
 
 def test_a_route_that_meets_itself_again_does_not_catch_a_plan_that_is_not_there_yet():
-    route = roundabout()  # nearly closed: its end lies beside where the circle begins
+    route = roundabout()  # nearly closed: its end lies next to the start of the circle
     road = FrenetFrame.of(route)
     points = along(route, np.linspace(2.0, 16.0, 8), lateral_m=-1.5)[:, :2]
     straight, _ = road.to_frenet(points)

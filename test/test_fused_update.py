@@ -96,7 +96,7 @@ def test_blocks_that_are_all_mask_or_hold_none(masked, agrees):
 
 
 def test_ties_go_to_the_lower_position_and_the_lower_id(agrees):
-    """All equal; the same row in every place; the largest in two ids of one tile and of two."""
+    """All equal; the same row in every position; the largest in two ids of one tile and of two."""
     ids, logits = some(301, 4, 0.5)
     logits[:, 0] = 0.0
     logits[:, 1] = logits[:, 1, :1]

@@ -51,7 +51,7 @@ def test_cars_that_are_not_hit_do_not_stop_us(row, why):
 
 
 def parked_beside(gap_m, ahead_m=12.0, heading=0.0):
-    """A scene with a parked car so far to the left of the ego's way, and its width apart."""
+    """A scene with a parked car to the left of the ego's path, `gap_m` between their sides."""
     (width,) = cars((0.0, 0.0, 0.0, 0.0)).sizes[:, 1]
     lateral_m = 0.5 * (config().vehicle.width_m + width) + gap_m
     return observation(agents=cars((ahead_m, lateral_m, heading, 0.0)))
@@ -110,8 +110,8 @@ FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length
         (FRONT_M + 2.25 + 0.6, 0.0, 0.0, 0.0),  # ahead
         (FRONT_M + 2.25 + 0.28, 0.0, 0.0, 0.0),  # ahead, nearer than the clearance already
         (FRONT_M + 2.25 + 0.9, 0.5, 0.6, 0.0),  # ahead, turned: corner before corner
-        (2.0, 2.3, 0.0, 0.0),  # beside
-        (3.0, 3.1, -0.3, 0.0),  # beside, turned
+        (2.0, 2.3, 0.0, 0.0),  # alongside
+        (3.0, 3.1, -0.3, 0.0),  # alongside, turned
     ],
 )
 def test_plan_after_plan_the_worst_that_the_guard_lets_through_leaves_a_gap(row):
@@ -212,7 +212,7 @@ def test_a_curve_is_judged_by_its_lateral_acceleration(dt):
 
 @pytest.mark.parametrize("push_mps2", [2.0, 12.0])
 def test_a_path_that_bends_is_judged_though_its_headings_tell_of_none(push_mps2):
-    """A car that goes where the points lie is pushed aside by their bend, whatever the headings beside them say."""
+    """A car that goes where the points lie is moved sideways by their bend, whatever their headings are."""
     times = 0.1 * np.arange(1, 41)
     swings_per_s = 0.5
     poses = kinematics.arc(0.0, 8.0 * times)
@@ -223,7 +223,7 @@ def test_a_path_that_bends_is_judged_though_its_headings_tell_of_none(push_mps2)
 
 
 def test_predicted_paths_are_believed_over_constant_velocity():
-    """A car beside us that, as predicted, turns into our lane: constant velocity would not see it coming."""
+    """A car alongside that, as predicted, turns into our lane: constant velocity does not predict it."""
     scene = observation(agents=cars((14.0, 3.5, 0.0, 4.0)))
     assert verdict(straight_plan(), scene).verdict is Verdict.OK
     times = 0.5 * np.arange(1, 11)

@@ -28,8 +28,8 @@ def with_light(scene, state, line_m=60.0, left_m=0.0, against=False):
 
 
 def drive(scene, seconds, planner="constant_velocity", after=None, **settings):
-    """Places (T,), speeds (T,) and reports of a car that follows its plans exactly, planned anew every 0.1 s. `after`
-    changes the scene by its time."""
+    """Positions (T,), speeds (T,) and reports of a car that follows its plans exactly, planned again every 0.1 s.
+    `after` changes the scene by its time."""
     engine = Engine(config(planner=planner, **settings), Clock())
     positions_m, speeds, reports = [0.0], [scene.ego.speed_mps], []
     for step in range(round(seconds / 0.1)):

@@ -174,7 +174,7 @@ def test_the_road_target_is_the_road_of_the_map():
     x_m, y_m = occupancy.cell_centres_m()
     centres = np.stack(np.meshgrid(x_m, y_m, indexing="ij"), -1).reshape(-1, 2)
     distances_m = fields_at(stored, centres).reshape(road.shape)
-    clear = np.abs(distances_m) > 0.3  # a bin beside the edge may go either way
+    clear = np.abs(distances_m) > 0.3  # a bin at the edge may be either
     np.testing.assert_array_equal(road[clear], distances_m[clear] < 0)
     assert 0.02 < road.mean() < 0.98
 
@@ -208,7 +208,7 @@ def test_a_ground_point_projects_back_to_its_pixel():
 
 
 def eyes():
-    """What reads the ground, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of places in a token."""
+    """The ground head, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of points in a token."""
     return ground_head.GroundHead(tiny_net().config, torch.Generator().manual_seed(0))
 
 

@@ -108,7 +108,7 @@ def test_a_lateral_hit_is_a_fault_between_lanes_and_not_in_ones_own():
 
 
 def test_a_parked_car_that_starts_and_rear_ends_the_ego_is_our_fault_only_officially():
-    """Quirk Q1: the official code remembers the speed an agent was first seen with."""
+    """Quirk Q1: the official code remembers the speed an agent was first observed with."""
     starter = tracks(agent(-12.0, speed=12.0, starts_s=0.5))
     assert both(nc, driving(4.0), starter) == (0.0, 1.0)
 
@@ -332,7 +332,7 @@ def test_yaw_is_read_across_the_half_turn():
 
 @pytest.mark.parametrize(("window", "order", "derivative"), [(7, 2, 0), (15, 2, 1), (41, 2, 1), (5, 3, 2)])
 def test_filters_are_scipys(window, order, derivative):
-    """Odd windows; the even one is scipy's of today and held by the golden scores."""
+    """Odd windows; the even one is scipy's and part of the golden scores."""
     values = np.random.default_rng(7).normal(size=(5, 55))
     ours = (metrics._filter_matrix(55, window, order, derivative) @ values.T).T
     expected = savgol_filter(values, window, order, deriv=derivative, delta=DT_S)

@@ -28,7 +28,7 @@ DRIVERS = [
 
 @lru_cache
 def network(planner, backend):
-    """The shipped network of a planner: its graphs, or the weights that they were made from."""
+    """The shipped network of a planner: its graphs, or the weights that they were exported from."""
     if backend == "torch":
         pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
     engine_config = config(planner=planner, **model_settings(planner, backend))
@@ -90,7 +90,7 @@ def test_no_planner_follows_a_route_against_its_direction(planner, backend):
 
 
 def test_the_last_good_plan_is_neither_carried_nor_resumed_off_the_route():
-    """After a jump of 30 m the last path is beside the car: the stop is straight ahead, not a swerve towards it."""
+    """After a jump of 30 m the last path is 30 m from the car: the stop is straight ahead, not a swerve towards it."""
     driven, on_route = engine(), scene()
     driven.step(on_route)
     moved = replace(on_route.ego, stamp_ns=on_route.stamp_ns + 100_000_000, map_from_ego=np.array([0.8, -30.0, 0.0]))
@@ -174,7 +174,7 @@ def test_a_car_across_its_route_may_turn_and_one_against_it_stops(turned_deg, st
 
 
 def test_a_route_that_comes_back_past_the_car_is_not_against_it():
-    """Along the car's lane, around a turn 60 m ahead, and back on the lane beside it, which is nearer."""
+    """Along the car's lane, around a turn 60 m ahead, and back on the next lane, which is nearer."""
     along = np.arange(-20.0, 61.0)
     turn = np.linspace(-np.pi / 2, np.pi / 2, 12)[1:-1]
     outward = np.stack([along, np.full(len(along), -1.9)], axis=-1)

@@ -1,4 +1,4 @@
-"""A plan that hurries is held back on its own way; one that does not is left alone."""
+"""A plan with too much acceleration is delayed on its own path; others are unchanged."""
 
 import numpy as np
 import pytest

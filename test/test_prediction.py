@@ -18,7 +18,8 @@ STEPS, DT_S = 40, 0.1
 
 
 def in_bend(lateral_m, along_m, speed_mps, turned=0.0):
-    """One car beside the bend's route, so far along it from the ego; turned by pi it comes towards us."""
+    """One car at a lateral offset to the bend's route, so far along it from the ego; turned by pi it comes towards
+    us."""
     here, _ = geometry.ego_on_route(BEND)
     x, y, heading = geometry.sample(BEND, np.array([here + along_m]))[0]
     x, y = x - lateral_m * np.sin(heading), y + lateral_m * np.cos(heading)
@@ -104,7 +105,7 @@ def test_without_a_road_agents_go_straight_on():
 
 
 def on_route(speed_mps, lateral_m=0.0):
-    """A plan along the bend, or, as it comes into the bend, that far beside it."""
+    """A plan along the bend, or, at the start of the bend, at that lateral offset."""
     here, _ = geometry.ego_on_route(BEND)
     metres = speed_mps * DT_S * np.arange(1, STEPS + 1)
     poses = geometry.sample(BEND, here + metres)

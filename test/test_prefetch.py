@@ -1,4 +1,4 @@
-"""Reading the next scene ahead changes when a network is asked, never what it answers."""
+"""Prefetching the next scene changes when a network runs, never its outputs."""
 
 import threading
 from dataclasses import replace
@@ -38,7 +38,7 @@ class Counted(ScriptedNetwork):
 
 
 def plans(network, scenes, prefetch_scenes):
-    """Reports of a drive whose engine is told of each scene one step before it plans for it."""
+    """Reports of a drive whose engine gets each scene one step before it plans for it."""
     engine = Engine(config(), Clock(), network=network, prefetch_scenes=prefetch_scenes)
     reports = []
     for k, scene in enumerate(scenes):
@@ -63,7 +63,7 @@ def test_plans_are_the_same_and_scenes_are_read_once_by_another_thread():
     guessed = [call for call, _, thread in ahead.read if thread is not main]
     assert len(guessed) == len(drive)
     again = [call for call, _, thread in ahead.read if thread is main]
-    assert len(again) == 1  # the second scene: before the first plan nobody knows that steps take turns
+    assert len(again) == 1  # the second scene: before the first plan the alternation of steps is unknown
 
 
 def test_a_step_is_given_the_context_of_its_own_scene():

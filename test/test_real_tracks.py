@@ -62,7 +62,7 @@ def test_the_humans_waypoints_are_where_the_car_was_recorded(recording, starts):
 
 
 def test_a_planner_sees_others_as_they_are_and_the_scorer_as_they_will_be():
-    """Whom the scorer knows at 2 s is whom the planner sees at the next start, 2 s later, at the same places."""
+    """The agents of the scorer at 2 s are those of the planner at the next start, 2 s later, at the same positions."""
     now, later = real_tracks.starts(real_tracks.load(MOTORWAY))
     later_from_now = geometry.compose(geometry.invert(later.observation.ego.map_from_ego), _map_from_ego(now))
     for start, sample, other_from_scene in ((now, 0, np.zeros(3)), (now, 20, later_from_now)):
@@ -93,7 +93,7 @@ def test_the_route_goes_where_the_human_drove(recording, starts):
         route = start.observation.route
         along, offset = geometry.project(route, np.concatenate([np.zeros((1, 2)), start.human[:, :2]]))
         assert (np.diff(along) > -0.3).all()
-        assert np.abs(offset).max() < 4.5  # a lane beside, at most
+        assert np.abs(offset).max() < 4.5  # on the next lane, at most
         assert along[0] == pytest.approx(ROUTE_BEHIND_M, abs=2.0)
         assert geometry.arc_lengths(route)[-1] - along[0] > 8.0 * start.observation.speed_limit_mps
         turns = geometry.wrap(np.diff(geometry.headings_along(route)))

@@ -193,7 +193,7 @@ def perturbed(batch, seed=0):
 
 
 def old_from_new(before, after, row):
-    """The displaced pose in the frame of the recorded one, found from a lane that both know."""
+    """The displaced pose in the frame of the recorded one, computed from a lane that both have."""
     lane = np.flatnonzero(before["lanes"][row].any(axis=(1, 2)))[0]
     old, new = (each["lanes"][row, lane][:, :2].astype(float) for each in (before, after))
     turn = np.arctan2(*(old[-1] - old[0])[::-1]) - np.arctan2(*(new[-1] - new[0])[::-1])

@@ -311,7 +311,7 @@ def test_a_run_trains_the_expert_and_nothing_else(sets, scenes, tmp_path, settin
 
 
 def test_a_reward_toy_is_learned_by_the_expert():
-    """The reward is 1 for token 60 at place 3: after training the expert writes it into every draft."""
+    """The reward is 1 for token 60 at position 3: after training the expert writes it into every draft."""
     net = refined()
     config = Asked(drafts=4, samples=8, supervised=0.0, online=1.0, temperature=1.0, draft_rounds=1)
     losses = RefineLosses(net, config)

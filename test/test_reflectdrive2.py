@@ -1,4 +1,5 @@
-"""The recipe: full and lite alternate, the last plan is carried exactly, doubt makes a plan anew, the score chooses."""
+"""The recipe: full and lite alternate, the last plan is carried exactly, low confidence forces a full step, the score
+chooses."""
 
 from dataclasses import replace
 

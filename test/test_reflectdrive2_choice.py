@@ -26,7 +26,7 @@ def test_alone_with_its_images_it_drives_to_one_goal():
 
 
 class JudgedWays(ScriptedNetwork):
-    """It also predicts scores of its ways, the later the better."""
+    """It also predicts scores of its plans, the later the better."""
 
     capabilities = ScriptedNetwork.capabilities | {"plan_value"}
 

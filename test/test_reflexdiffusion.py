@@ -37,7 +37,7 @@ def future(speed=8.0, turn=0.0):
 
 
 class LinearDenoiser:
-    """Predicts a fixed future, pulled towards the noisy one by a share: smooth, and known in closed form."""
+    """Predicts a fixed future, pulled towards the noisy one by a share: smooth, and given in closed form."""
 
     kind = "denoiser"
 
@@ -282,7 +282,7 @@ def test_a_standing_car_speeds_up_as_a_car_can_along_the_predicted_path():
     path = sampling.in_metres(predicted, SPEC)[0, :, :2]
     off_m = np.abs(geometry.project(path, new_plan.trajectory.poses[:, :2])[1])
     assert off_m[:-1].max() < 0.1
-    assert off_m[-1] < 0.13  # beyond the last point, drawn along the straight route
+    assert off_m[-1] < 0.13  # beyond the last point, extrapolated along the straight route
     assert new_plan.trajectory.poses[0, 0] < 0.05
     assert speeds(new_plan.trajectory)[-1] == pytest.approx(4.5, abs=0.3)
     driving, _ = plan(network, speed=4.5)

@@ -179,7 +179,7 @@ def test_of_two_plans_that_pass_equally_long_the_one_with_its_corners_on_the_roa
     ],
 )
 def test_points_off_the_route_earn_no_quality(route_m, plan_m, edge_known, counts):
-    """2.5 m beside it (1 m where the edge of the road is unknown), or half a metre more than the car is now; all in
+    """2.5 m lateral to it (1 m where the edge of the road is unknown), or half a metre more than the car is now; all in
     metres to the left."""
     grid = strip_grid(12.0) if edge_known else None
     safety_context = context_of(
@@ -194,7 +194,7 @@ def test_points_off_the_route_earn_no_quality(route_m, plan_m, edge_known, count
 
 
 def test_a_plan_past_the_kerb_comes_back_onto_the_road():
-    """The way drifts 2.4 m to the left of a lane that leaves 1 m."""
+    """The path drifts 2.4 m to the left of a lane that leaves 1 m."""
     drifting = LAYOUT.encode(np.concatenate([4.0 * EVEN, 0.3 * EVEN], axis=1))
     safety_context = context_of(observation(8.0, drivable=strip_grid(2.2)))
     repair = repaired(drifting, safety_context)
@@ -254,7 +254,7 @@ def narrow(gap_m):
 
 @pytest.mark.parametrize("gap_m", [-0.6, 0.0, 0.3])
 def test_between_kerb_and_truck_it_does_not_swing_to_and_fro(gap_m):
-    """Too little room on both sides: each iteration looks at a plan it has not seen, the best one is returned."""
+    """Too little room on both sides: each iteration evaluates a new plan, the best one is returned."""
     safety_context = context_of(narrow(gap_m))
     repair = repaired(straight(7.0), safety_context)
     visited = [tuple(LAYOUT.encode(points).tolist()) for points in repair.visited]
@@ -296,7 +296,7 @@ def test_a_goal_that_lies_far_behind_a_wall_is_given_up():
 
 
 def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_route():
-    """Not braked: the road is free. The car stands half a metre beside its route and comes back to it on the way."""
+    """Not braked: the road is free. The car stands half a metre off its route and comes back to it while it drives."""
     shifted_route = np.column_stack([np.linspace(-20.0, 150.0, 200), np.full(200, 0.5), np.zeros(200)])
     safety_context = context_of(observation(8.0, route=shifted_route, drivable=strip_grid(2.4)))
     off = np.concatenate([4.0 * EVEN, -1.2 * EVEN], axis=1)
@@ -315,7 +315,7 @@ def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_r
 
 
 def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_unknown():
-    """A safe plan creeps on 4 m beside the route."""
+    """A safe plan creeps on 4 m off the route."""
     speed_mps = 1.8
     off_lane = {"route": straight_route(left=4.0), "agents": Agents.none()}
     ahead = straight(speed_mps)
@@ -330,7 +330,7 @@ def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_
     )
 
     left_alone = (
-        observation(speed_mps, route=straight_route(left=1.9), agents=Agents.none()),  # still beside its lane
+        observation(speed_mps, route=straight_route(left=1.9), agents=Agents.none()),  # still off its lane
         observation(speed_mps, route=straight_route(left=4.0)),  # the plan may avoid what is unknown here
         observation(speed_mps, drivable=strip_grid(9.0), **off_lane),  # the plan stays on the road
         observation(speed_mps, route=straight_route(left=4.0), agents=cars((6, 4, 0, 0), (14, 4, 0, 0), (22, 4, 0, 0))),
@@ -342,7 +342,7 @@ def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_
 
 
 def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
-    """2 m beside the route and turned 70 degrees away from it; its planner drives straight on wherever it is."""
+    """2 m off the route and turned 70 degrees away from it; its planner drives straight on wherever it is."""
     route, ego, ahead = straight_route(), ego_at_speed(np.array([0.0, -2.0, -1.2]), 1.5), plain(straight(1.5)[None])[0]
     left_m = []
     for step in range(150):
@@ -358,7 +358,7 @@ def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
 
 
 def test_the_path_back_is_driven_at_walking_pace_unless_an_agent_is_there():
-    """A car at 1 m/s, 2 m beside its route, whose plan goes on at that speed."""
+    """A car at 1 m/s, 2 m off its route, whose plan goes on at that speed."""
     route = {"route": straight_route(left=2.5), "traffic_lights": NO_LIGHTS}
     creeping = plain(straight(1.0)[None])[0]
     free = repair_points(creeping, context_of(observation(1.0, agents=Agents.none(), **route))).points
@@ -462,7 +462,7 @@ def test_late_in_the_deadline_there_is_one_iteration():
 
 
 def test_where_hardly_any_time_is_left_nothing_is_searched_and_nothing_written_and_it_is_safe_all_the_same():
-    """Somebody stands ahead: braking is found without the network, in the one iteration that there is time for."""
+    """An agent stands ahead: braking needs no network, in the one iteration that there is time for."""
     safety_context = context_of(observation(8.0, agents=cars((30, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     ids = straight(8.0)
     assert safety_of(safety_context, plain(ids)).worst[0] == 0.0
@@ -482,7 +482,7 @@ def test_what_was_tried_is_not_tried_again():
 
 
 def driven_now(scene, points):
-    """A plan made 0.1 s ago whose rest leads through points (8, 2) of the scene."""
+    """A plan of 0.1 s ago whose rest leads through points (8, 2) of the scene."""
     lead_m = 0.1 * scene.ego.speed_mps
     line, times_s = np.concatenate([np.zeros((1, 2)), points]), 0.5 * np.arange(len(points) + 1)
     x, y = (np.interp(0.1 * np.arange(40), times_s, line[:, axis]) for axis in (0, 1))
@@ -507,7 +507,7 @@ def test_it_stops_before_an_agent_with_the_configured_gap(ahead_m):
 
 
 def test_where_less_than_the_gap_is_free_ahead_the_rest_of_it_counts_and_the_agent_is_not_forgotten():
-    """Half a metre before a car: whoever drives on hits it, whoever stands is safe."""
+    """Half a metre before a car: a plan that drives on hits it, one that stands is safe."""
     vehicle = config().vehicle
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     safety_context = context_of(observation(0.0, agents=cars((front_m + 0.5 + 0.5 * 4.5, 0.0, 0.0, 0.0))))
@@ -545,7 +545,7 @@ def test_the_plan_that_is_driven_now_is_continued_where_it_is_safe():
 
 
 def test_a_stop_is_not_continued_where_the_new_plan_goes_on():
-    """The way is free again after the stop that is driven now, but for an agent at its far end."""
+    """The path is free again after the stop that is driven now, but for an agent at its far end."""
     scene = observation(4.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
     safety_context = context_of(scene)
     stop = np.stack([np.minimum(EVEN[:, 0], 2.0), np.zeros(8)], axis=1)
@@ -555,7 +555,7 @@ def test_a_stop_is_not_continued_where_the_new_plan_goes_on():
 
 
 def test_a_stop_that_was_overrun_is_continued_where_the_car_is():
-    """At 0.2 m/s a car is 2 cm past the place where its plan stands. It stands; it does not drive back."""
+    """At 0.2 m/s a car is 2 cm past the point where its plan stops. It stands; it does not drive back."""
     scene = observation(0.2, agents=cars((8.0, 0.0, 0.0, 0.0)))
     safety_context = context_of(scene)
     continued = continue_last(driven_now(scene, np.tile((-0.02, 0.0), (8, 1))), safety_context, 8, 0.3)

@@ -172,7 +172,8 @@ def batch_of(net, scenes=2):
 
 
 def test_the_policy_gradient_is_that_of_the_expected_reward():
-    """Two waypoints, three bins: one round writes both free tokens, so all nine plans and their rewards are known."""
+    """Two waypoints, three bins: one round writes both free tokens, so all nine plans and their rewards can be
+    listed."""
     layout = replace(whole_layout(3), points=2, goal=(2, 3))
     net = tiny_net(layout=layout).double()
     inputs = tuple(part.double() if part.is_floating_point() else part for part in tiny_inputs(net, 1))

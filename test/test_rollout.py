@@ -49,7 +49,7 @@ def test_the_goals_of_the_prefill_are_those_of_the_goal_posterior():
 
 
 def test_goals_are_weighed_by_what_a_block_that_holds_one_alone_says():
-    """By the plain path: every goal that is sought in a block of its own beside the whole prompt, in one pass."""
+    """By the plain path: every searched goal in a sequence of its own with the whole prompt, in one pass."""
     net = uniform_goal_values(tiny_net())
     inputs = tiny_inputs(net)
     before = rollout.prefill_goal(net, *inputs, RULES.goals.for_search)

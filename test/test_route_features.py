@@ -1,4 +1,4 @@
-"""Places relative to the line of the route: along, beside and in the way, as geometry finds them."""
+"""Positions relative to the line of the route: along, lateral and in the corridor, as `geometry` projects them."""
 
 import numpy as np
 import pytest

@@ -234,7 +234,7 @@ def test_waypoint_safety_and_clearance_say_where_it_goes_wrong():
     assert card.clearance_m.shape == (1, 8)
     assert card.clearance_m[0, 3] == pytest.approx(30.0 - 2.25 - 20.0 - 4.049, abs=0.05)
     assert card.clearance_m[0, 4] == 0.0
-    assert (card.clearance_m[0, :3] == 5.0).all()  # told up to 5 m
+    assert (card.clearance_m[0, :3] == 5.0).all()  # reported up to 5 m
     off_road = score(road(), straight(y=4.0))
     assert off_road.dac[0] == 0.0
     assert off_road.waypoint_safety[0, -1] == 0.0

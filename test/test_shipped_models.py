@@ -92,7 +92,7 @@ def test_reflectdrive_takes_the_goals_that_it_wants_of_those_that_the_graphs_giv
 
 @pytest.mark.parametrize("spacing_m", [0.9, 1.2, 4.0])
 def test_the_graphs_goals_are_those_of_the_weights_that_decode_by_the_recipes_own_number(spacing_m):
-    """Three of six is three: the network weighs as many candidates either way."""
+    """Three of six is three: the network scores as many candidates in both cases."""
     pytest.importorskip("torch")
     planner_config = config(planner="reflectdrive", reflectdrive__goal_spacing_m=spacing_m)
     weights = SMALL / "weights.safetensors"
@@ -140,7 +140,7 @@ def test_a_threshold_of_edits_is_no_setting(tmp_path):
         load(file)
 
 
-# --- what is told of goals and tokens ---------------------------------------------------------------------------------
+# --- what is published of goals and tokens ----------------------------------------------------------------------------
 
 
 def messages(report):

@@ -1,4 +1,4 @@
-"""Plans that jump aside get there in parts: never further beside the last one than allowed, unless safety wants it."""
+"""The lateral shift of plans is limited: never more from the last one than allowed, unless safety requires it."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -33,7 +33,7 @@ def swung(lateral_m, speed_mps=8.0, stamp_ns=SECOND_NS, curvature=0.0, at=(0.0, 
 
 
 def max_lateral_shift(plan, last):
-    """The farthest that a plan lies beside the last one, by points of the map, straight from distances."""
+    """The largest lateral distance of a plan to the last one, by points of the map, straight from distances."""
     then, now = (geometry.compose(each.map_from_ego, each.trajectory.poses)[:, :2] for each in (last, plan))
     fine = np.concatenate([np.linspace(a, b, 40) for a, b in pairwise(then)])
     gaps = np.linalg.norm(now[:, None] - fine, axis=-1)
@@ -83,7 +83,7 @@ def test_headings_follow_the_path_that_is_driven():
 
 
 def test_the_last_plan_is_compared_in_the_map():
-    """The car drove on along it, turning: the same way asked for again is no jump."""
+    """The car drove on along it, turning: the same path again is no jump."""
     last = swung(0.0, 10.0, curvature=0.02)
     here = geometry.compose(last.map_from_ego, last.trajectory.poses[4])
     plan = swung(0.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
@@ -124,7 +124,7 @@ class Swerving:
 
 
 def two_steps(planner, agents=None, **settings):
-    """What came of two steps 0.1 s apart, what is in the way seen with the second only."""
+    """What came of two steps 0.1 s apart, the obstacle is observed in the second only."""
     pilot = Engine(config(**settings), Clock(), planner)
     scene = observation(speed=8.0)
     first = pilot.step(scene)
@@ -162,7 +162,8 @@ def test_a_jump_that_safety_requires_is_not_limited():
 
 
 def test_distance_to_others_is_not_given_away_for_a_steady_plan():
-    """A car stands 22 m ahead beside the lane: half a metre aside is clear of it, but closer than the planner wants."""
+    """A car stands 22 m ahead next to the lane: a shift of half a metre is clear of it, but closer than the planner
+    wants."""
     _, first, second = two_steps(Swerving(0.0, 6.0), agents=cars((22.0, -2.6, 0.0, 0.0)))
     assert max_lateral_shift(second.plan, first) > 2.0
     (note,) = second.notes

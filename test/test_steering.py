@@ -1,4 +1,4 @@
-"""Plans that no front wheel can follow are drawn as a car would drive them; all others are left alone."""
+"""Plans with too much curvature are replaced by those of a car that follows them; all others are unchanged."""
 
 import numpy as np
 import pytest

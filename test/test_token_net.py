@@ -34,7 +34,8 @@ def no_gradients():
 
 
 def spelled_out(net, prompt, actions):
-    """Logits of one block by the definition: one sequence, one explicit mask, attention as sums over what is seen."""
+    """Logits of one block by the definition: one sequence, one explicit mask, attention as sums over the visible
+    tokens."""
     x = torch.cat([prompt, net.action_embeddings(actions[:, None])[:, 0]], 1)
     length = prompt.shape[1]
     mask = torch.zeros(length + ACTION_TOKENS, length + ACTION_TOKENS, dtype=torch.bool)
@@ -86,7 +87,7 @@ def shipped():
 
 @pytest.mark.parametrize("name", ["tiny", "shipped"])
 def test_in_half_precision_the_cached_path_is_as_near_to_float32_as_the_full_one(name, request):
-    """Both paths round at each operation, at places of their own: they differ as each of them does from float32.
+    """Both paths round at each operation, at different points: they differ as each of them does from float32.
 
     On the shipped weights that is 0.03 nats (root mean square), up to 0.3 nats; in float32 the paths differ by 1e-5
     nats. Without the values of one layer the cached path is 11 times as far from float32 as the full one.
@@ -141,7 +142,7 @@ def test_a_block_is_bidirectional_and_the_prompt_causal():
 
 
 def test_no_pass_leaves_anything_behind():
-    """Every pass begins from the prompt's keys and values alone: stale ones of an earlier block are never seen."""
+    """Every pass begins from the prompt's keys and values alone: stale ones of an earlier sequence are never read."""
     net = tiny_net()
     inputs, actions = tiny_inputs(net), random_actions(net)
     keys_values = net.forward_packed(*inputs, actions).keys_values

@@ -1,4 +1,4 @@
-"""Decoding keeps its promises whatever the network says: counts add up, masks never come back, goals stay apart."""
+"""Decoding holds its invariants for any logits: counts add up, masks never come back, goals keep their spacing."""
 
 from dataclasses import replace
 
@@ -121,7 +121,7 @@ def test_a_draft_that_the_network_believes_in_is_left_alone():
 
 
 def test_edits_come_to_rest():
-    """With the same opinion each round, all is repaired after three rounds of five, the goal apart."""
+    """With the same opinion each round, all is repaired after three rounds of five, except the goal."""
     ids, targets = random_ids(1, 0.0), random_ids(2, 0.0)
     logits = 6.0 * torch.nn.functional.one_hot(targets, BINS).float()
     for _ in range(3):
@@ -167,7 +167,7 @@ def test_goals_keep_their_distance_in_metres_and_the_first_is_the_most_probable(
 
 def test_goals_at_exactly_the_spacing_are_two():
     x_logits, y_logits = torch.full((1, len(X_M)), -20.0), torch.full((1, len(X_M), len(Y_M)), -20.0)
-    x_logits[0, [20, 24, 27]] = torch.tensor([2.0, 1.0, 0.0])  # 1.2 m and 0.9 m apart
+    x_logits[0, [20, 24, 27]] = torch.tensor([2.0, 1.0, 0.0])  # spacing of 1.2 m and 0.9 m
     y_logits[..., 20] = 0.0
     cells, _, valid = goals(x_logits, y_logits, GoalRules(2, 1.2))
     assert cells[0].tolist() == [[20, 20], [24, 20]]
@@ -278,7 +278,7 @@ FINE = replace(whole_layout(41), goal=(), interval_bins=3)
 
 
 def test_the_most_probable_interval_is_selected_before_a_single_peak():
-    """A chance peak of 0.2 stands beside a hill of 0.8, no bin of which has more than 0.16."""
+    """A single peak of 0.2 next to a hill of 0.8, no bin of which has more than 0.16."""
     probability = torch.zeros(1, 1, 16, 41)
     probability[..., 5] = 0.2
     hill = torch.tensor([0.04, 0.12, 0.16, 0.16, 0.16, 0.12, 0.04])

@@ -235,7 +235,7 @@ def test_two_processes_learn_what_one_does(sets, scenes, tmp_path, shards):
 
 
 def draft_in_processes(train_set, out):
-    """For torchrun: plans that a network in shards drafts beside those of the same network whole."""
+    """For torchrun: plans that a network in shards drafts, against those of the same network whole."""
     config = settings_of(data={**SMALL, "draft_fraction": 0.5}, checkpointing=NEVER, device={"fsdp": True})
     several = launch_fabric(config)
     scenes = prepare(Path(train_set))
@@ -301,7 +301,8 @@ def test_a_few_scenes_are_overfitted_and_driven(sets, scenes, tmp_path):
 
 
 def test_validation_smooths_a_plan_of_fine_tokens_as_the_car_does(sets, monkeypatch):
-    """Tokens of 0.05 m, known to 0.75 m, as DriveFine's: read to the bin, a straight drive would be a zigzag."""
+    """Tokens of 0.05 m, uncertain within 0.75 m, as DriveFine's: read to the bin, a straight drive would be a
+    zigzag."""
     layout = xy_layout(4001, 0.05, goal=(), interval_bins=15)
     net = TokenNet(network(layout=layout))
     validation_set = validation.load_validation_set(sets[1], shape_of(net.config), 4, pytest.fail)

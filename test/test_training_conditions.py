@@ -1,4 +1,4 @@
-"""What a network was trained with is known where it drives: black cameras, and the domain of its images."""
+"""The training conditions of a network are checked where it drives: black cameras, and the domain of its images."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Scenes made ready for training, and batches of them that follow from seed and step."""
+"""Scenes prepared for training, and batches of them that follow from seed and step."""
 
 from dataclasses import replace
 
@@ -178,7 +178,7 @@ def test_every_camera_is_missing_equally_often_alone_and_with_another():
 
 @pytest.fixture
 def drafter(tmp_path):
-    """Weights of a network that can be asked for plans."""
+    """Weights of a network that can draft plans."""
     path = tmp_path / "drafter.safetensors"
     net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
     return worths.DraftingWeights(path, checkpoint.save(net, path, {}), fast=False)

@@ -1,4 +1,4 @@
-"""The TensorRT backend against a GPU and a TensorRT that are made up (`fake_gpu`), with graphs that are real."""
+"""The TensorRT backend against a simulated GPU and TensorRT (`fake_gpu`), with real graphs."""
 
 import ast
 import json

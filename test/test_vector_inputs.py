@@ -31,7 +31,7 @@ HERE = lanes((-10.0, 0.0, 38.0, 3.5, 13.9, LightState.UNKNOWN))
 
 
 def full(**changes):
-    """An observation in which everything is known."""
+    """An observation without unknowns."""
     agents = cars((30.0, 0.0, 0.0, 5.0), (-10.0, 3.5, np.pi, 7.0))
     fields = {"agents": agents, "history": full_history(agents), "lanes": HERE, "route_lanes": HERE, **changes}
     return observation(**fields)

@@ -1,4 +1,4 @@
-"""The ring of what was seen: encoding three new images is encoding six, and no image is taken for another."""
+"""The feature ring: encoding three new images equals encoding six, and no image is confused with another."""
 
 from dataclasses import replace
 

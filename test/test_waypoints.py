@@ -1,4 +1,4 @@
-"""Plans as they are drawn: along their way, as a car drives it, beginning with the car's own speed."""
+"""Interpolated plans: along their path, as a car drives it, from the car's own speed on."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ BOOK = Codebook()
 
 
 def posed(points):
-    """With headings, as where no road is known."""
+    """With headings, as without a road."""
     return poses_on_road(points, None)
 
 
@@ -27,12 +27,12 @@ def resampled(points, dt_s=0.1):
 
 
 def gaps(poses, path):
-    """(T,) metres from poses (T, 3) to a way (L, 3) of dense points."""
+    """(T,) metres from poses (T, 3) to a path (L, 3) of dense points."""
     return np.hypot(*(poses[:, None, :2] - path[None, :, :2]).transpose(2, 0, 1)).min(axis=1)
 
 
 def required_accelerations(poses, speed, dt_s=0.1):
-    """(T,) accelerations along the way, the first from the present speed on."""
+    """(T,) accelerations along the path, the first from the present speed on."""
     speeds = np.hypot(*np.diff(poses[:, :2], axis=0, prepend=0.0).T) / dt_s
     return np.diff(speeds, prepend=speed) / dt_s
 
@@ -68,7 +68,7 @@ def test_plans_keep_their_path_and_need_what_a_car_can_do(drives, speed):
 
 
 def test_a_plan_that_wavers_is_driven_evenly():
-    """Points that are up to a bin off along the way: no controller should speed up and brake by turns."""
+    """Points that are up to a bin off along the path: no controller should speed up and brake by turns."""
     rng = np.random.default_rng(0)
     times_s = 0.5 * np.arange(1, 9)
     for _ in range(100):
@@ -130,7 +130,7 @@ def test_published_plans_have_any_interval(dt_s):
 
 
 def test_a_plan_that_turns_past_half_a_turn_turns_steadily():
-    """Its headings go from pi to -pi, and no pose in between faces the other way."""
+    """Its headings go from pi to -pi, and no pose in between faces backwards."""
     angle = 0.5 * np.arange(1, 9)  # on a circle of 6 m, at 6 m/s
     poses = np.stack([6.0 * np.sin(angle), 6.0 * (1.0 - np.cos(angle)), geometry.wrap(angle)], axis=-1)
     headings = interpolate(poses[None], 6.0)[0, :, 2]

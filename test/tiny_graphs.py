@@ -1,4 +1,4 @@
-"""A tiny network to export, what is asked of its graphs, and what TensorRT takes."""
+"""A tiny network to export, what its graphs must compute, and what TensorRT takes."""
 
 import json
 from pathlib import Path

@@ -50,7 +50,7 @@ def tiny_config(**changes):
 
 
 def tiny_net(seed=0, **changes):
-    """Random in all it has; a second look at its goals, too, tells them apart."""
+    """Random in all it has; the second pass over its goals, too, distinguishes them."""
     net, generator = TokenNet(tiny_config(**changes)), torch.Generator().manual_seed(seed)
     net.initialise(generator)
     if net.config.layout.goal:
