@@ -18,7 +18,7 @@ LEAVES = {leaf.name: leaf for leaf in settings(Config())}
 # one setting decides what another may be: no schema of single values can know
 TOGETHER = (
     *("cameras.names", "cameras.anchor", "cameras.topics", "cameras.info_topics"),
-    *("model.file", "model.sha256", "lights.unknown_after_red"),
+    *("model.file", "model.sha256", "lights.unknown_after_red", "inputs.max_age_s"),
 )
 ALONE = sorted(set(LEAVES) - set(TOGETHER))
 

@@ -16,6 +16,7 @@ from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.control import Signal, VehicleControl
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.runtime.engine import MAX_LATERAL_SHIFT_M
 
 STOP, AUTONOMOUS, LOCAL = 1, 2, 3
 
@@ -139,7 +140,7 @@ def test_the_learned_planner_takes_over_with_a_full_step(tiny_model):  # noqa: F
 def test_a_plan_for_a_driven_car_is_not_shifted_towards_the_last_one():
     by_planner, by_driver = (driven([mode(number), None])[1][-1] for number in (AUTONOMOUS, LOCAL))
     held_m, free_m = (found.plan.trajectory.poses[-5, 1] for found in (by_planner, by_driver))
-    assert held_m == pytest.approx(small().engine.max_lateral_shift_m, abs=0.1)
+    assert held_m == pytest.approx(MAX_LATERAL_SHIFT_M, abs=0.1)
     assert free_m > 1.7
 
 

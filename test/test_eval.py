@@ -164,15 +164,3 @@ def test_the_whole_set(tmp_path):
     assert human["pdms"] > 95
     for site in content["families"]:
         assert follower["families"][site]["pdms"] > straight["families"][site]["pdms"] + 5
-
-
-def test_the_weights_of_the_score_are_settings(tmp_path, capsys):
-    """With progress alone in the average, a driver who is never at fault scores what its progress is."""
-    settings, numbers = tmp_path / "config.yaml", tmp_path / "eval.json"
-    settings.write_text("scoring: {ttc_weight: 0.0, comfort_weight: 0.0}\n")
-    assert command("--scenes", HERE, "--config", settings, "--json", numbers) == 0
-    drivers = json.loads(numbers.read_text())["drivers"]
-    assert drivers["route_follower"]["pdms"] == pytest.approx(drivers["route_follower"]["ep"], abs=0.01)
-    settings.write_text("scoring: {progress_wieght: 1.0}\n")
-    assert command("--scenes", HERE, "--config", settings) == 2
-    assert "did you mean 'scoring.progress_weight'" in capsys.readouterr().err

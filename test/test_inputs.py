@@ -7,6 +7,7 @@ from messages import CAMERAS, acceleration, jpeg, ns, odometry, predicted_object
 from scenes import Clock, config
 
 from reflectdrive_ros.core.domain import Command, PlanSource, Verdict
+from reflectdrive_ros.ros.inputs import store
 from reflectdrive_ros.ros.inputs.channel import NO_CLOCK, Level
 from reflectdrive_ros.ros.inputs.route import command_along
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
@@ -211,8 +212,9 @@ def test_a_looping_bag_starts_afresh():
     assert made.snapshot(ns(0.5)).ego.map_from_ego[0] == pytest.approx(2.5)
 
 
-def test_a_frozen_camera_is_named_and_heals():
-    made = ready(cameras__frozen_after=3)
+def test_a_frozen_camera_is_named_and_heals(monkeypatch):
+    monkeypatch.setattr(store, "FROZEN_AFTER", 3)
+    made = ready()
     for k in range(10, 14):
         instant(made, 0.1 * k, shade=7)
     snapshot = made.snapshot(ns(1.3))

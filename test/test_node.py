@@ -28,6 +28,7 @@ from reflectdrive_ros.maps.elevation import FLAT_GROUND
 from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs, topics
+from reflectdrive_ros.ros.inputs import store
 from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
@@ -112,8 +113,9 @@ def test_a_driver_keeps_the_turn_signal_and_the_planner_takes_it_over(tmp_path):
         commanded(TurnIndicatorsCommand.DISABLE, state.AUTONOMOUS)  # the route goes straight on
 
 
-def test_a_frozen_image_is_not_driven_on(tmp_path):
-    with car(tmp_path, cameras__frozen_after=3) as sender:
+def test_a_frozen_image_is_not_driven_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "FROZEN_AFTER", 3)
+    with car(tmp_path) as sender:
         sender.until(planned)
         status = sender.until(stopped, shade=7)
         assert "frozen" in status.reason
@@ -232,7 +234,7 @@ def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
     environment = os.environ.pop("ROS_PYTHON_CHECK_FIELDS")  # checking 6 MB byte by byte takes half a second
     try:
         with car(
-            tmp_path, cameras__compressed=False, inputs__image_max_age_s=1.0, inputs__odometry_max_age_s=1.0,
+            tmp_path, cameras__compressed=False, inputs__max_age_s=("image=1.0", "odometry=1.0"),
             cameras__match_tolerance_s=0.3,
         ) as sender:  # fmt: skip
             sender.until(planned, make=full_hd, timeout_s=30.0)

@@ -214,7 +214,7 @@ def test_vector_planners_get_the_lights_of_their_lanes(write_map):
 
 
 def test_a_state_is_kept_while_messages_lack_its_group_and_no_longer_than_allowed(write_map):
-    inputs = car(write_map(), inputs__lights_max_age_s=0.5)
+    inputs = car(write_map(), inputs__max_age_s=("lights=0.5",))
     inputs.put("lights", groups(1.0, lamp(GREEN)), ns(1.0))
     for seconds in (1.1, 1.2, 1.4):
         inputs.put("lights", groups(seconds), ns(seconds))

@@ -106,7 +106,7 @@ class Drive:
         self._jumped: bool = False  # position or clock, since the last odometry
         self._objects_message: Any = None  # the newest, until it is kept
         self._on_map = self.lanelets is None
-        max_age_s = self.config.inputs.lights_max_age_s
+        max_age_s = self.config.inputs.max_ages_s["lights"]
         self._lights = None if self.lanelets is None else LightRecord(self.lanelets, max_age_s)
 
     def frames(
@@ -264,9 +264,8 @@ class Drive:
             return
         with suppress(BadMessage):
             if tracked is None or tracked.stamp_ns != convert.stamp_ns(message.header):
-                near, limits = self.odometry[-1].map_from_ego[:2], self.config.inputs
-                frame, extent_m = self.config.output.map_frame, limits.object_extent_max_m
-                tracked = convert.map_agents(message, frame, near, extent_m, limits.objects_max)
+                near, frame = self.odometry[-1].map_from_ego[:2], self.config.output.map_frame
+                tracked = convert.map_agents(message, frame, near)
             if not self.objects or tracked.stamp_ns > self.objects[-1].stamp_ns:
                 rows = {name: row for row, name in enumerate(tracked.ids)}
                 self.objects.append(ObjectSample(tracked.stamp_ns, rows, tracked.agents))

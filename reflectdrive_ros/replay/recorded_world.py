@@ -95,12 +95,12 @@ def build_frames(
 
 def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Array]) -> list[Sighting]:
     """Objects message by message, without those the inputs rejected. `driven` maps stamps to ego poses."""
-    limits, seen = config.inputs, []
+    seen = []
     for _, content in part.messages("objects"):
         with suppress(BadMessage):
             near = driven(np.array([convert.stamp_ns(content.header)]))[0, :2]
             frame = config.output.map_frame
-            found = convert.map_agents(content, frame, near, limits.object_extent_max_m, limits.objects_max)
+            found = convert.map_agents(content, frame, near)
             seen.append(Sighting(found.stamp_ns, found.ids, found.agents))
     return seen
 
@@ -199,7 +199,7 @@ def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> lis
         return [0.0] * len(stamps)
     times = np.array(sorted(known), np.int64)
     newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
-    allowed_ns = config.inputs.acceleration_max_age_s * 1e9
+    allowed_ns = config.inputs.max_ages_s["acceleration"] * 1e9
     return [
         known[int(times[i])] if i >= 0 and stamp - times[i] <= allowed_ns else 0.0
         for i, stamp in zip(newest.tolist(), stamps, strict=True)
@@ -208,13 +208,13 @@ def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> lis
 
 def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> tuple[tuple[int, Array], ...]:
     """Receive time and points (L, 3) of every usable route."""
-    found, frame, points_max = [], config.output.map_frame, config.inputs.route_points_max
+    found, frame = [], config.output.map_frame
     for received_ns, message in part.messages("route"):
         try:
             if config.inputs.route_type == "path":
-                route = convert.path_route(message, frame, points_max)
+                route = convert.path_route(message, frame)
             elif lanelets is not None:
-                route, _ = lanelets.route(message, frame, points_max)
+                route, _ = lanelets.route(message, frame)
             else:
                 return ()
         except BadMessage:

@@ -28,7 +28,6 @@ CHOICES = {  # settings with a fixed set of strings
     "lights.unknown": UNKNOWN_LIGHT_POLICIES,
     "lights.unknown_after_red": UNKNOWN_LIGHT_POLICIES,
     "scoring.form": ("pdms", "epdms"),
-    "reflexdiffusion.sampler": ("dpm", "ddim"),
     "model.backend": MODEL_BACKENDS,
 }
 PATTERNS = {"model.device": r"^(auto|cpu|cuda(:\d+)?)$"}

@@ -17,6 +17,7 @@ from ..core import geometry, kinematics
 from ..core.domain import AgentKind, Agents, Array, DrivableGrid, EgoState
 from ..core.messages import BadMessage, require_frame
 from ..maps.elevation import VehiclePlane
+from ..maps.lanelet_map import ROUTE_POINTS_MAX
 from ..scoring.drivable import REACH_M
 from . import rotations
 
@@ -94,6 +95,10 @@ def acceleration(message: Any) -> float:
     return value
 
 
+OBJECTS_MAX = 500  # the nearest are kept: the checks take longer with more
+OBJECT_EXTENT_MAX_M = 40.0  # a longer box is a fault of perception
+
+
 def max_velocity_mps(message: Any) -> float:
     """m/s of a VelocityLimit; 0 means stop. Raises BadMessage for a negative value, NaN and infinity."""
     value = float(message.max_velocity)
@@ -102,7 +107,7 @@ def max_velocity_mps(message: Any) -> float:
     return value
 
 
-def path_route(message: Any, map_frame: str, points_max: int) -> Array:
+def path_route(message: Any, map_frame: str, points_max: int = ROUTE_POINTS_MAX) -> Array:
     """(L, 3) route in the map of a nav_msgs/Path, thinned to `points_max` points; headings follow the points."""
     require_frame(message.header, map_frame, "the route")
     if len(message.poses) < 2:
@@ -202,7 +207,13 @@ AGENT_SPEED_MAX_MPS = 150.0  # faster is no road user; and numbers near the larg
 AGENT_DISTANCE_MAX_M = 100_000.0  # likewise, of an object or its path, from the car
 
 
-def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, count_max: int) -> MapAgents:
+def map_agents(
+    message: Any,
+    map_frame: str,
+    near: Array,
+    extent_max_m: float = OBJECT_EXTENT_MAX_M,
+    count_max: int = OBJECTS_MAX,
+) -> MapAgents:
     """Agents of PredictedObjects or TrackedObjects, nearest to `near` (x, y in the map) first.
 
     An unusable object (NaN, no orientation, a box longer than `extent_max_m`, out of range, too fast) is left out and
@@ -351,6 +362,8 @@ def agents_to_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
 
 # --- drivable space --------------------------------------------------------------------------------------------------
 
+GRID_FREE_BELOW = 50  # cells below this value are drivable; unknown ones are not
+GRID_RESOLUTION_MAX_M = 0.5  # a coarser grid cannot resolve a lane
 GRID_RESOLUTION_MIN_M = 0.02  # a finer grid is one in other units
 GRID_AROUND_M = 160.0  # cells further from the car are left out: no plan of 4 s reaches them
 GRID_CELLS_MAX = 4_000_000  # around the car: distances of a larger grid take longer than a planning step
@@ -366,7 +379,13 @@ class MapGrid:
     moves_with_car: bool  # that frame is base_link
 
 
-def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resolution_max_m: float) -> MapGrid:
+def map_grid(
+    message: Any,
+    map_frame: str,
+    ego: EgoState,
+    free_below: int = GRID_FREE_BELOW,
+    resolution_max_m: float = GRID_RESOLUTION_MAX_M,
+) -> MapGrid:
     """Drivable space of a nav_msgs/OccupancyGrid in the map or in base_link.
 
     Cells from 0 to `free_below` - 1 are drivable; occupied, unknown (-1) and cells beyond the grid are not. A cell's
@@ -381,7 +400,7 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
     if not GRID_RESOLUTION_MIN_M <= resolution_m <= resolution_max_m:  # NaN is not either
         raise BadMessage(
             f"the drivable grid has a resolution of {resolution_m:g} m, expected {GRID_RESOLUTION_MIN_M} to "
-            f"{resolution_max_m:g} m: publish another, or set inputs.grid_resolution_max_m"
+            f"{resolution_max_m:g} m: publish another"
         )
     cells = np.frombuffer(message.data, np.int8)
     if width == 0 or height == 0 or len(cells) != width * height:

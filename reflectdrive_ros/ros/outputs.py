@@ -30,7 +30,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from ..core import geometry, kinematics
 from ..core.config import Config
-from ..core.domain import Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
+from ..core.domain import PLAN_DT_S, Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
 from ..infra.errors import printable_line
 from ..maps.elevation import FLAT_GROUND, RoadSurface
 from . import rotations
@@ -124,7 +124,7 @@ def plan_points(plan: Plan, config: Config, surface: RoadSurface = FLAT_GROUND) 
 
 def _published_points(trajectory: Trajectory, plan: Plan, config: Config, surface: RoadSurface) -> Array:
     """(T,) of POINT of a trajectory of the plan: its own, or that of another candidate."""
-    sent = resample_for_output(trajectory, config.output.dt_s)
+    sent = resample_for_output(trajectory, PLAN_DT_S)
     return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m, surface)
 
 
@@ -295,7 +295,7 @@ def status(
 def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> PlannerDebug:
     """Flat arrays of the plan and its rivals, all at the published interval and equal in length."""
     plan = report.plan
-    every = [resample_for_output(t, config.output.dt_s) for t in (plan.trajectory, *plan.candidates)]
+    every = [resample_for_output(t, PLAN_DT_S) for t in (plan.trajectory, *plan.candidates)]
     count = min(len(t.poses) for t in every)
     poses = geometry.compose(plan.map_from_ego, np.stack([t.poses[:count] for t in every])).reshape(-1, 3)
     scores = plan.scores or (float("nan"),) * len(every)
@@ -305,7 +305,7 @@ def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> Pl
         step_kind=(report.step or plan.step).value,
         candidate_count=len(every),
         points_per_candidate=count,
-        point_interval=float(config.output.dt_s),
+        point_interval=PLAN_DT_S,
         candidate_x=poses[:, 0].tolist(),
         candidate_y=poses[:, 1].tolist(),
         candidate_heading=poses[:, 2].tolist(),

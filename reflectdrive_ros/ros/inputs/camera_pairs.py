@@ -1,5 +1,5 @@
 """The camera images of an observation: those of one instant that match the anchor camera's, and those of an instant
-`cameras.pair_interval_s` before."""
+PAIR_INTERVAL_S before."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core.domain import CameraFrame
 from ...core.messages import BadMessage
+from ...features.images import PAIR_INTERVAL_S, PAIR_TOLERANCE_S
 from .. import convert, image_decoding
 from .channel import Channel
 from .store import Instant, MessageStore
@@ -44,12 +45,11 @@ class CameraPairs(MessageStore):
             problems.extend(faults)
             return None
         assert image_ns is not None
-        settings = self._config.cameras
-        target = image_ns - settings.pair_interval_s * 1e9
+        target = image_ns - PAIR_INTERVAL_S * 1e9
         older = self._nearest_frames(target)
         self._cache.frames.append((image_ns, current))
         self._forget(image_ns)
-        if older is None or abs(older[0] - target) > settings.pair_tolerance_s * 1e9:
+        if older is None or abs(older[0] - target) > PAIR_TOLERANCE_S * 1e9:
             return current
         return (*older[1], *current)
 
@@ -86,8 +86,7 @@ class CameraPairs(MessageStore):
 
     def _forget(self, image_ns: int) -> None:
         """Drops images that are too old for a later step."""
-        settings = self._config.cameras
-        horizon = image_ns - (settings.pair_interval_s + settings.pair_tolerance_s) * 1e9
+        horizon = image_ns - (PAIR_INTERVAL_S + PAIR_TOLERANCE_S) * 1e9
         while self._cache.frames and self._cache.frames[0][0] < horizon:
             self._cache.frames.popleft()
         while self._cache.skipped and self._cache.skipped[0].stamp_ns < horizon:

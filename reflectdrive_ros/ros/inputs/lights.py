@@ -1,7 +1,8 @@
 """Traffic lights: what a group of lamps shows to a lanelet, the last known states, and their part of an observation.
 
 Autoware publishes one group for each regulatory element of the map. A message lacks groups that no camera sees, and
-lamps may be unrecognised for some frames: the last known state counts until it is older than `inputs.lights_max_age_s`.
+lamps may be unrecognised for some frames: the last known state counts until it is older than `lights` of
+`inputs.max_age_s`.
 Red counts longer where `lights.unknown_after_red` is stop, but not for ever: see `LightMemory.state`.
 """
 

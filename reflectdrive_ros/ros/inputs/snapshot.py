@@ -97,7 +97,7 @@ class Inputs(CameraPairs):
                 waiting_ns = anchor[0] if self._waiting_ns is None else self._waiting_ns
                 return (now_ns - waiting_ns) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
             if self._config.needs_cameras or (
-                anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.image_max_age_s
+                anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.max_ages_s["image"]
             ):
                 return False
             odometry = self._odometry.newest()
@@ -210,15 +210,13 @@ class Inputs(CameraPairs):
 
     def _tracked(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> convert.MapAgents | None:
         """Agents in the map; None (unknown, not an empty road) if objects are missing, stale or malformed."""
-        limits, frame = self._config.inputs, self._config.output.map_frame
+        frame = self._config.output.map_frame
         here = ego.map_from_ego[:2]
         try:
             found = self._objects.convert(
                 objects,
                 now_ns,
-                lambda message: convert.map_agents(
-                    message, frame, here, limits.object_extent_max_m, limits.objects_max
-                ),
+                lambda message: convert.map_agents(message, frame, here),
             )
         except BadMessage:
             return None
@@ -362,10 +360,9 @@ class Inputs(CameraPairs):
             return None
 
     def _convert_grid(self, ego: EgoState, message: Any) -> convert.MapGrid:
-        limits = self._config.inputs
         if self._cache.grid is None or self._cache.grid[0] is not message:
             frame = self._config.output.map_frame
-            made = convert.map_grid(message, frame, ego, limits.grid_free_below, limits.grid_resolution_max_m)
+            made = convert.map_grid(message, frame, ego)
             self._cache.grid = message, made
         return self._cache.grid[1]
 
@@ -403,11 +400,11 @@ class Inputs(CameraPairs):
         return cached[2]
 
     def _convert_route(self, lanelets: LaneletMap | None, message: Any) -> MapRoute:
-        frame, points_max = self._config.output.map_frame, self._config.inputs.route_points_max
+        frame = self._config.output.map_frame
         if lanelets is None:
-            poses = convert.path_route(message, frame, points_max)
+            poses = convert.path_route(message, frame)
             return MapRoute(poses, np.full(len(poses), np.nan))
-        return MapRoute(*lanelets.route(message, frame, points_max), frozenset(lanelets_of_route(message)))
+        return MapRoute(*lanelets.route(message, frame), frozenset(lanelets_of_route(message)))
 
     def _route_ahead(self, route: MapRoute, ego: EgoState, problems: list[str]) -> RouteAhead | None:
         """The route around the ego; None, with a sentence, where the ego is past its end."""

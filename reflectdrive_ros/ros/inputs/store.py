@@ -38,6 +38,7 @@ ITEMS_MAX = {
 }  # limits per message: reading more takes over 30 ms
 OTHER_ITEMS_MAX = 1000
 SIGNAL_MAX_AGE_S = 1.0  # of the vehicle's report of its turn signal; vehicles send ten and more a second
+FROZEN_AFTER = 10  # identical images in a row: sensor noise makes two images of a live camera differ
 FRAMES_MAX = 10_000  # of /tf_static, over all messages
 BULK_KINDS = ("image", "drivable", "obstacles", "map")  # arrays of bytes or numbers, read without a loop over items
 LIST_KINDS = ("objects", "route", "tf_static")
@@ -48,6 +49,7 @@ CONVERTED_KINDS = {  # messages that are stored as what they say
     "operation_mode": is_autonomous,
     "turn_indicators_status": shown_signal,
 }
+CLOCK_JUMP_S = 1.0  # stamps that go back by more are a restart: buffers are cleared
 JUMP_M = 2.0  # odometry has jumped if it moves by more than its speed explains plus this distance
 JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # after so many jumps within this time localisation is not used
 
@@ -98,7 +100,7 @@ class MessageStore:
         self._lock = threading.Lock()
         lights_of_path = config.uses_lights and config.inputs.route_type == "path"
         self._needs_lanes = config.planner in DENOISER_PLANNERS or lights_of_path
-        cameras, limits = config.cameras, config.inputs
+        cameras, limits, ages_s = config.cameras, config.inputs, config.inputs.max_ages_s
         self._vector_map, self._file_map = None, None
         if config.map_by_topic:
             if limits.needs_map:
@@ -110,18 +112,16 @@ class MessageStore:
         needed = config.needs_cameras
         all_needed = needed and not (rig is not None and rig.optional)
         self._images = {
-            name: Channel(
-                f"image {name}", all_needed or (needed and name == cameras.anchor), limits.image_max_age_s, keep=4
-            )
+            name: Channel(f"image {name}", all_needed or (needed and name == cameras.anchor), ages_s["image"], keep=4)
             for name in cameras.names
         }
         self._infos = {name: Channel(f"camera_info {name}", all_needed, None) for name in cameras.names}
-        self._odometry = Channel("odometry", True, limits.odometry_max_age_s)
-        self._acceleration = Channel("acceleration", False, limits.acceleration_max_age_s)
-        self._objects = Channel("objects", False, limits.objects_max_age_s)
-        self._drivable = Channel("drivable", False, limits.drivable_max_age_s)
-        self._obstacles = Channel("obstacles", False, limits.obstacles_max_age_s)
-        self._lights = Channel("traffic_lights", False, limits.lights_max_age_s)
+        self._odometry = Channel("odometry", True, ages_s["odometry"])
+        self._acceleration = Channel("acceleration", False, ages_s["acceleration"])
+        self._objects = Channel("objects", False, ages_s["objects"])
+        self._drivable = Channel("drivable", False, ages_s["drivable"])
+        self._obstacles = Channel("obstacles", False, ages_s["obstacles"])
+        self._lights = Channel("traffic_lights", False, ages_s["lights"])
         self._max_velocity = Channel("max_velocity", False, None)
         self._route = Channel("route", True, None)
         self._map = Channel("map", limits.route_type == "lanelet", None)
@@ -147,7 +147,7 @@ class MessageStore:
         self._waiting_ns: int | None = None  # stamp of the oldest anchor image that no snapshot has used
         self._cache = ConversionCache()
         red_stays = self._config.lights.unknown_after_red == "stop"
-        self._light_memory = LightMemory(self._config.inputs.lights_max_age_s, red_stays)
+        self._light_memory = LightMemory(self._config.inputs.max_ages_s["lights"], red_stays)
 
     def channels(self) -> list[Channel]:
         latched = [*self._infos.values(), self._tf_static] if self._config.needs_cameras else []
@@ -200,7 +200,7 @@ class MessageStore:
     def _store(self, key: str, message: Any, now_ns: int) -> int:
         kind, _, camera = key.partition(":")
         if kind == "image":
-            image_decoding.check_image_size(message, camera, self._config.cameras.megapixels_max)
+            image_decoding.check_image_size(message, camera)
         with self._lock:
             if kind == "instruction":
                 self._instruction = str(message.data)
@@ -267,7 +267,7 @@ class MessageStore:
             for _, message in (before, after)
         )
         moved_m, driven_m = math.hypot(x1 - x0, y1 - y0), max(v0, v1) * dt_s
-        if dt_s > self._config.inputs.clock_jump_s or not moved_m > driven_m + JUMP_M:  # NaN is handled at conversion
+        if dt_s > CLOCK_JUMP_S or not moved_m > driven_m + JUMP_M:  # NaN is handled at conversion
             return
         self._jumps.append(after[0])
         self._odometry.add_remark(
@@ -314,7 +314,7 @@ class MessageStore:
 
     def _is_clock_reset(self, channel: Channel, stamp_ns: int) -> bool:
         newest = channel.newest()
-        return newest is not None and newest[0] - stamp_ns > self._config.inputs.clock_jump_s * 1e9
+        return newest is not None and newest[0] - stamp_ns > CLOCK_JUMP_S * 1e9
 
     def _restart(self) -> None:
         """Drop all stamped messages after a clock reset, such as a bag that loops or a simulator that restarts."""
@@ -354,7 +354,7 @@ class MessageStore:
         count = self._frozen[camera] + 1
         self._images[camera].blocked = (
             f"image {camera}: the same image {count} times in a row: the camera is frozen"
-            if count > self._config.cameras.frozen_after
+            if count > FROZEN_AFTER
             else ""
         )
 
