@@ -11,12 +11,12 @@ ARGS ?=
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
-	@echo "make test       the tests (minutes)"
-	@echo "make test-long  the tests that take long too: builds from scratch, both message layouts"
+	@echo "make test       the tests (minutes); their times: out/durations-*.txt"
+	@echo "make test-long  all tests: builds from scratch, both message layouts, every town, more random examples"
 	@echo "make test-avx2  the tests as on a processor without AVX-512"
 	@echo "make test-tensorrt  NVIDIA's parser and builder on all exported graphs, without a GPU (fetches 95 MB from NVIDIA)"
 	@echo "make doctor     what is installed, what is missing, what to do"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff, mypy and the tests of documents, imports, words and packages"
 	@echo "make audit      is what is installed what was chosen, and is any of it known to be vulnerable"
 	@echo "make format     let ruff put the code in shape"
 	@echo "make bench      timings of the node on this machine"
@@ -40,21 +40,24 @@ demo: setup
 # others, each worker in a domain of its own. pytest ends with 5 where ARGS leave a part no test.
 # Bytecode is kept even where PYTHONDONTWRITEBYTECODE is set, as in many containers: hundreds of processes read the same modules.
 IN_PARALLEL := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
-COMPUTING := $(IN_PARALLEL) -m "not long and not dds"
-OVER_DDS := $(IN_PARALLEL) -m "dds and not long"
+# the times of all tests and fixtures are kept in out/durations-*.txt
+TIMED = --durations 15 --durations-file out/durations-$(1).txt
+COMPUTING := $(IN_PARALLEL) -m "not long and not dds and not meta" $(call TIMED,computing)
+OVER_DDS := $(IN_PARALLEL) -m "dds and not long" $(call TIMED,dds)
+META := $(IN_PARALLEL) -m "meta and not long" $(call TIMED,meta)
 
 test: setup
 	@cd "$(ROOT)" && { $(COMPUTING) $(ARGS) || [ $$? -eq 5 ]; } && { $(OVER_DDS) $(ARGS) || [ $$? -eq 5 ]; }
 
 test-long: setup
-	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 $(ARGS)
+	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 --hypothesis-profile long $(call TIMED,long) $(ARGS)
 
 # NumPy, OpenBLAS, torch, oneDNN, MKL (on Intel's processors) and OpenCV can be held to AVX2; ONNX Runtime cannot.
 AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell \
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENCV_CPU_DISABLE=AVX512-SKX
 
 test-avx2: setup
-	@cd "$(ROOT)" && env $(AVX2) $(BIN)/python -m pytest $(ARGS)
+	@cd "$(ROOT)" && env $(AVX2) $(BIN)/python -m pytest -m "not long and not meta" $(ARGS)
 
 # beside the virtual environment's packages: the library is proprietary, and only these tests use it
 RTX := .venv/tensorrt-rtx
@@ -70,7 +73,7 @@ doctor: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive doctor $(ARGS)
 
 lint: setup
-	@cd "$(ROOT)" && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+	@cd "$(ROOT)" && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(META)
 
 audit: setup
 	@cd "$(ROOT)" && $(BIN)/python tools/audit
@@ -181,7 +184,7 @@ $(NUMBERS)/variants-reflectdrive2.json: COMMAND = eval --scenes val --limit 150 
 $(NUMBERS)/variants-drivefine.json: COMMAND = eval --scenes val --limit 150 --planner drivefine --variant all \
 	--variant not_refined drivefine.refine=false --variant twelve_rounds drivefine.draft_rounds=12 \
 	--variant one_plan drivefine.candidates=1 --variant no_repair drivefine.repair=false
-$(NUMBERS)/variants-reflexdiffusion.json: COMMAND = eval --scenes val --planner reflexdiffusion \
+$(NUMBERS)/variants-reflexdiffusion.json: COMMAND = eval --scenes val --limit 250 --planner reflexdiffusion \
 	--setting reflexdiffusion.repair=false --variant plain reflexdiffusion.reflection=false \
 	--variant reflection --variant guidance_0.9 reflexdiffusion.guidance=0.9 reflexdiffusion.reflection=false \
 	--variant guidance_1.3 reflexdiffusion.guidance=1.3 reflexdiffusion.reflection=false

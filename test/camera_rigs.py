@@ -13,7 +13,7 @@ from reflectdrive_ros.features.cameras import Camera, rig
 from reflectdrive_ros.ros.inputs.camera_rig import RigInput
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.sim.render import camera, scenery
-from reflectdrive_ros.sim.traffic.actors import Shape, Snapshot
+from reflectdrive_ros.sim.traffic.actors import ActorShape, TrafficSnapshot
 
 SIZE = (288, 144)
 RATIONAL = (-0.30, 0.10, 0.001, -0.0008, -0.02, 0.05, -0.01, 0.001)
@@ -47,8 +47,10 @@ def looking(name, yaw_deg, size=(640, 360), focal_px=400.0):
 def render_cameras():
     """A function that gives the images of cameras in one instant, RGB."""
     town = scenery.build_scenery(crossroads(), 5)
-    snapshot = Snapshot(
-        5.0, actors((Shape.CAR, 20.0, 0.5, 0.1), (Shape.VAN, 14.0, 8.0, 0.4), (Shape.CONE, 9.0, -8.0, 0.0)), ALL_GREEN
+    snapshot = TrafficSnapshot(
+        5.0,
+        actors((ActorShape.CAR, 20.0, 0.5, 0.1), (ActorShape.VAN, 14.0, 8.0, 0.4), (ActorShape.CONE, 9.0, -8.0, 0.0)),
+        ALL_GREEN,
     )
     return lambda cameras: [f.pixels for f in camera.render_frames(town, snapshot, EGO, 0, cameras, PLAIN)]
 
@@ -64,21 +66,21 @@ def inputs_of(cameras, *, optional=False, infos=(), settings=None, mounts=None):
     """Inputs with route, calibrations and poses of cameras by name; `infos` replace a camera_info."""
     config = small(**(settings or {}))
     inputs = Inputs(config, SIZE, RigInput(rig(*SIZE), config.cameras, optional=optional))
-    inputs.put("route", route(), 0)
+    inputs.store.put("route", route(), 0)
     poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
-    inputs.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)
+    inputs.store.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)
     for name, each in cameras.items():
         message = camera_info(name, each.width, each.height)
         message.k = each.pixels_from_camera.ravel()
-        inputs.put(f"info:{name}", dict(infos).get(name, message), 0)
+        inputs.store.put(f"info:{name}", dict(infos).get(name, message), 0)
     return inputs
 
 
 def send(inputs, images, seconds=1.0):
-    inputs.put("odometry", odometry(seconds, x=5.0 * seconds), ns(seconds))
-    inputs.put("acceleration", acceleration(seconds), ns(seconds))
+    inputs.store.put("odometry", odometry(seconds, x=5.0 * seconds), ns(seconds))
+    inputs.store.put("acceleration", acceleration(seconds), ns(seconds))
     for name, pixels in images.items():
-        inputs.put(f"image:{name}", raw(seconds, name, pixels), ns(seconds))
+        inputs.store.put(f"image:{name}", raw(seconds, name, pixels), ns(seconds))
     return inputs.snapshot(ns(seconds))
 
 

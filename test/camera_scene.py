@@ -8,24 +8,24 @@ import shapely
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.lanes import Lane
-from reflectdrive_ros.maps.roads import RoadLane, RoadMap, RoadType, Signal, Turn
+from reflectdrive_ros.maps.roads import RoadLane, RoadMap, RoadSignal, RoadType, Turn
 from reflectdrive_ros.sim.render import appearance
-from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape
+from reflectdrive_ros.sim.traffic.actors import Actors, ActorShape, Lamp
 
 LANE_M = 3.3
 JUNCTION_M = 10.0  # from the middle to where its roads end
 WAYS = {"east": (0.0, 2), "north": (0.5 * np.pi, 1), "west": (np.pi, 2), "south": (-0.5 * np.pi, 1)}  # heading, lanes
 SIZES = {
-    Shape.CAR: (4.6, 1.9, 1.5),
-    Shape.VAN: (5.6, 2.1, 2.4),
-    Shape.TRUCK: (9.0, 2.5, 3.6),
-    Shape.BUS: (12.0, 2.55, 3.2),
-    Shape.MOTORCYCLE: (2.2, 0.8, 1.5),
-    Shape.BICYCLE: (1.8, 0.6, 1.75),
-    Shape.PEDESTRIAN: (0.5, 0.6, 1.75),
-    Shape.CONE: (0.4, 0.4, 0.7),
-    Shape.BARRIER: (0.5, 2.0, 1.0),
-    Shape.DOOR: (1.0, 0.15, 1.4),
+    ActorShape.CAR: (4.6, 1.9, 1.5),
+    ActorShape.VAN: (5.6, 2.1, 2.4),
+    ActorShape.TRUCK: (9.0, 2.5, 3.6),
+    ActorShape.BUS: (12.0, 2.55, 3.2),
+    ActorShape.MOTORCYCLE: (2.2, 0.8, 1.5),
+    ActorShape.BICYCLE: (1.8, 0.6, 1.75),
+    ActorShape.PEDESTRIAN: (0.5, 0.6, 1.75),
+    ActorShape.CONE: (0.4, 0.4, 0.7),
+    ActorShape.BARRIER: (0.5, 2.0, 1.0),
+    ActorShape.DOOR: (1.0, 0.15, 1.4),
 }
 EGO = np.array([-60.0, -0.5 * LANE_M, 0.0])  # in the left lane, towards the junction
 ALL_GREEN = np.full(6, Lamp.GREEN)
@@ -51,7 +51,7 @@ def crossroads():
                     lanes[across] = road_lane(over, f":middle_{key}", 0, "middle", ())
                     stop = -(JUNCTION_M + 0.5) * ahead + lateral
                     ends = np.array([stop - 0.5 * LANE_M * right, stop + 0.5 * LANE_M * right])
-                    signals.append(Signal("lights", len(signals), key, (across,), ends))
+                    signals.append(RoadSignal("lights", len(signals), key, (across,), ends))
             roads[f"{name}_{direction}"] = shapely.union_all([lanes[key].lane.polygons[0] for key in keys])
     half_m, wide, narrow = JUNCTION_M, 2 * LANE_M, LANE_M
     middle = shapely.MultiPoint([(x, y) for x in (-half_m, half_m) for y in (-wide, wide)]).convex_hull

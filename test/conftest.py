@@ -36,8 +36,24 @@ pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).parent.glo
 
 # Machines are shared and noisy: a slow example is not a wrong one. The same examples every time, so that a red build
 # is red for the next person too.
-settings.register_profile("reflectdrive", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+for profile, examples in (("reflectdrive", 25), ("long", 100)):  # make test, make test-long
+    checks = [HealthCheck.too_slow]
+    settings.register_profile(
+        profile, deadline=None, derandomize=True, suppress_health_check=checks, max_examples=examples
+    )
 settings.load_profile("reflectdrive")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--durations-file", metavar="FILE", help="write the times of tests and fixtures, slowest first")
+
+
+def write_durations(file, stats):
+    """Seconds, phase (setup makes fixtures) and test of every phase of every test, the slowest first."""
+    reports = [each for kind in stats.values() for each in kind if isinstance(each, pytest.TestReport)]
+    reports.sort(key=lambda report: (-report.duration, report.nodeid))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{each.duration:8.2f} s {each.when:8} {each.nodeid}\n" for each in reports))
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +94,10 @@ def pandaset():
     return made_once("pandaset", make)
 
 
-def pytest_terminal_summary(terminalreporter):
-    """What `make fuzz` has tried so far and what failed, also when it was stopped."""
+def pytest_terminal_summary(terminalreporter, config):
+    """The times of all tests; of `make fuzz` what it has tried so far and what failed, also when it was stopped."""
+    if config.option.durations_file:
+        write_durations(Path(config.option.durations_file), terminalreporter.stats)
     if "REFLECTDRIVE_FUZZ_JSON" not in os.environ:
         return
     from fuzzing import INPUTS, TRIED

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from exported_graphs import shared_graphs
 from scenes import Clock, config
-from tiny_graphs import BUILT_IN, RULES, SEQUENCES, network
+from tiny_graphs import BUILT_IN, SEQUENCES, network
 
 from reflectdrive_ros.core.config import ModelConfig
 from reflectdrive_ros.deploy import engines
-from reflectdrive_ros.deploy.export import export, to_bfloat16
+from reflectdrive_ros.deploy.export import to_bfloat16
 from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.runtime.model_file import ModelFileError
-from reflectdrive_ros.runtime.network import golden, load_network, synthetic_inputs
-from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+from reflectdrive_ros.runtime.network import load_network, synthetic_inputs
 
 MOVES = ((5, False), (5, False), (4, False), (0, True), (0, True))
 
@@ -25,16 +25,11 @@ def nets_of_both_precisions():
 
 
 @pytest.fixture(scope="module", name="cards")
-def exported_cards(nets, tmp_path_factory):
+def exported_cards(nets):
     """Their graphs, for steps of `SEQUENCES`; and some for any number."""
-    cards = {}
-    for name, net in nets.items():
-        folder = tmp_path_factory.mktemp(name)
-        export(net, "0" * 64, folder, {}, RULES, SEQUENCES, golden(TorchNetwork(net, decoding=RULES)))
-        cards[name] = GraphCard.read(folder / "card.json")
-    free = tmp_path_factory.mktemp("free")
-    export(nets["fp32"], "0" * 64, free, {}, RULES, None, golden(TorchNetwork(nets["fp32"], decoding=RULES)))
-    return cards | {"free": GraphCard.read(free / "card.json")}
+    folders = {name: shared_graphs(f"graphs-{name}-{SEQUENCES}", net, SEQUENCES) for name, net in nets.items()}
+    folders["free"] = shared_graphs("graphs", nets["fp32"])
+    return {name: GraphCard.read(folder / "card.json") for name, folder in folders.items()}
 
 
 @pytest.fixture(name="built")

@@ -1,6 +1,7 @@
-"""The graphs of a tiny network, exported to a folder."""
+"""The graphs of tiny networks, exported once per test run."""
 
 import pytest
+from shared import made_once
 from tiny_graphs import RULES, network
 
 from reflectdrive_ros.deploy.export import export
@@ -9,12 +10,20 @@ from reflectdrive_ros.runtime.network import golden
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 
+def shared_graphs(name, net, sequences=None):
+    """The folder `name` of a network's graphs and their card, which no test changes; `sequences` as of `export`."""
+
+    def make(folder):
+        answers = golden(TorchNetwork(net, decoding=RULES))
+        export(net, "0" * 64, folder, {"weights": "made here"}, RULES, sequences, answers)
+
+    return made_once(name, make)
+
+
 @pytest.fixture(scope="module", name="folder")
-def graphs_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("graphs")
-    net = network()
-    export(net, "0" * 64, folder, {"weights": "made here"}, RULES, golden=golden(TorchNetwork(net, decoding=RULES)))
-    return folder
+def graphs_folder():
+    """Of `network()`, for steps of any number of action sequences."""
+    return shared_graphs("graphs", network())
 
 
 @pytest.fixture(name="copy")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.meta
+
 SCRIPT = Path(__file__).parents[1] / "tools" / "audit"
 
 

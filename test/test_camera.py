@@ -14,7 +14,7 @@ from camera_scene import ALL_GREEN, EGO, LANE_M, PLAIN, SIZES, actors, crossroad
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.maps.roads import RoadMap
 from reflectdrive_ros.sim.render import appearance, camera, scenery, visible_scene
-from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
+from reflectdrive_ros.sim.traffic.actors import Actors, ActorShape, Lamp, TrafficSnapshot
 
 
 def moved(road_map, pose):
@@ -48,7 +48,7 @@ def moved(road_map, pose):
 
 def rendered(town, who=None, lamps=ALL_GREEN, name="front", light=None, time_s=5.0, size=(640, 360), ego=EGO):
     """(H, W, 3) as int."""
-    snapshot = Snapshot(time_s, who or Actors.none(), lamps)
+    snapshot = TrafficSnapshot(time_s, who or Actors.none(), lamps)
     each = next(each for each in camera.rig(*size) if each.name == name)
     return camera.render_image(visible_scene.gather_visible(town, snapshot, ego, light or PLAIN), each).astype(int)
 
@@ -82,7 +82,7 @@ def difference(one, other):
 )
 def test_a_cone_is_seen_where_the_matrices_of_the_frame_say(town, name, position):
     changed = (
-        difference(rendered(town, name=name), rendered(town, actors((Shape.CONE, *position, 0.3)), name=name)) > 20
+        difference(rendered(town, name=name), rendered(town, actors((ActorShape.CONE, *position, 0.3)), name=name)) > 20
     )
     rows, columns = np.nonzero(changed)
     foot, tip = pixel((*position, 0.0), name), pixel((*position, 0.7), name)
@@ -108,7 +108,7 @@ def test_the_rig_is_pandasets():
 
 def test_frames_say_which_camera_when_and_where(town):
     rig = camera.rig(192, 108)
-    frames = camera.render_frames(town, Snapshot(1.0, Actors.none(), ALL_GREEN), EGO, 123, rig, PLAIN)
+    frames = camera.render_frames(town, TrafficSnapshot(1.0, Actors.none(), ALL_GREEN), EGO, 123, rig, PLAIN)
     assert [(frame.name, frame.stamp_ns) for frame in frames] == [(each.name, 123) for each in rig]
     assert all(frame.pixels.shape == (108, 192, 3) for frame in frames)
     for frame, each in zip(frames, rig, strict=True):
@@ -128,7 +128,7 @@ def test_lane_lines_stand_out_from_the_asphalt_at_10_20_and_30_m(town):
 # --- everything a driver needs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", list(Shape))
+@pytest.mark.parametrize("shape", list(ActorShape))
 @pytest.mark.parametrize("ahead", [12.0, 38.0])
 def test_a_road_user_within_40_m_is_in_the_image(town, shape, ahead):
     for size, least in (((640, 360), 12), ((192, 108), 3)):
@@ -138,15 +138,17 @@ def test_a_road_user_within_40_m_is_in_the_image(town, shape, ahead):
 
 
 def test_removing_any_one_of_a_crowd_changes_the_image(town):
-    by_height = sorted(Shape, key=lambda shape: SIZES[shape][2])
+    by_height = sorted(ActorShape, key=lambda shape: SIZES[shape][2])
     crowd = actors(*((shape, 10.0 + 2.9 * k, 3.0 - 1.4 * (k % 5), 0.3 * k) for k, shape in enumerate(by_height)))
     whole = rendered(town, crowd)
     for k in range(len(crowd)):
         fewer = rendered(town, crowd.select(np.arange(len(crowd)) != k))
-        assert (difference(whole, fewer) > 15).sum() >= 4, Shape(crowd.shapes[k]).name
+        assert (difference(whole, fewer) > 15).sum() >= 4, ActorShape(crowd.shapes[k]).name
 
 
-@pytest.mark.parametrize("shape", [Shape.CAR, Shape.VAN, Shape.TRUCK, Shape.BUS, Shape.MOTORCYCLE])
+@pytest.mark.parametrize(
+    "shape", [ActorShape.CAR, ActorShape.VAN, ActorShape.TRUCK, ActorShape.BUS, ActorShape.MOTORCYCLE]
+)
 def test_brake_lights_are_clearly_brighter(town, shape):
     for size in ((640, 360), (192, 108)):
         images = [rendered(town, actors((shape, 24.0, 0.0, 0.0, {"braking": on})), size=size) for on in (False, True)]
@@ -169,20 +171,20 @@ def test_at_night_cars_have_their_lights_on_and_brake_lights_still_tell(town):
         if light.lights_on and light.ambient_rgb.mean() < 0.5
     )
     night = replace(night, noise=0, pitch_rad=0.0, roll_rad=0.0)
-    coming = rendered(town, actors((Shape.CAR, 30.0, 3.3, np.pi)), light=night)
+    coming = rendered(town, actors((ActorShape.CAR, 30.0, 3.3, np.pi)), light=night)
     assert difference(coming, rendered(town, light=night)).max() > 120
     coasts, brakes = (
-        rendered(town, actors((Shape.CAR, 30.0, 0.0, 0.0, {"braking": on})), light=night) for on in (False, True)
+        rendered(town, actors((ActorShape.CAR, 30.0, 0.0, 0.0, {"braking": on})), light=night) for on in (False, True)
     )
     assert (brakes[..., 0] - coasts[..., 0]).max() > 80
 
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_an_indicator_blinks_on_its_own_side_more_than_half_of_the_time(town, side):
-    dark = rendered(town, actors((Shape.CAR, 15.0, 0.0, 0.0)))
+    dark = rendered(town, actors((ActorShape.CAR, 15.0, 0.0, 0.0)))
     lit = 0
     for time_s in 5.0 + np.arange(20) / 10:
-        image = rendered(town, actors((Shape.CAR, 15.0, 0.0, 0.0, {"indicator": side})), time_s=float(time_s))
+        image = rendered(town, actors((ActorShape.CAR, 15.0, 0.0, 0.0, {"indicator": side})), time_s=float(time_s))
         columns = np.nonzero(difference(image, dark) > 40)[1]
         lit += len(columns) > 0
         middle = pixel((15.0 - 2.3, 0.0, 0.8))[0]
@@ -213,8 +215,10 @@ def test_every_signal_has_a_lamp_that_shows_it(road_map, town):
 
 
 def test_legs_walk(town):
-    still = [rendered(town, actors((Shape.PEDESTRIAN, 10.0, 1.0, 1.5)), time_s=t) for t in (5.0, 5.4)]
-    walking = [rendered(town, actors((Shape.PEDESTRIAN, 10.0, 1.0, 1.5, {"speed": 1.4})), time_s=t) for t in (5.0, 5.4)]
+    still = [rendered(town, actors((ActorShape.PEDESTRIAN, 10.0, 1.0, 1.5)), time_s=t) for t in (5.0, 5.4)]
+    walking = [
+        rendered(town, actors((ActorShape.PEDESTRIAN, 10.0, 1.0, 1.5, {"speed": 1.4})), time_s=t) for t in (5.0, 5.4)
+    ]
     assert difference(*still).max() == 0
     assert (difference(*walking) > 20).sum() > 20
 
@@ -223,17 +227,17 @@ def test_legs_walk(town):
 
 
 def test_a_nearer_car_hides_a_farther_one(town):
-    bus = (Shape.BUS, 18.0, 0.0, 0.0, {"id": 1})
+    bus = (ActorShape.BUS, 18.0, 0.0, 0.0, {"id": 1})
     alone = rendered(town, actors(bus))
-    assert difference(alone, rendered(town, actors(bus, (Shape.CAR, 32.0, 0.0, 0.0, {"id": 2})))).max() == 0
-    assert difference(alone, rendered(town, actors((Shape.CAR, 32.0, 0.0, 0.0, {"id": 2}), bus))).max() == 0
-    assert difference(alone, rendered(town, actors(bus, (Shape.CAR, 8.0, 0.0, 0.0, {"id": 2})))).max() > 60
+    assert difference(alone, rendered(town, actors(bus, (ActorShape.CAR, 32.0, 0.0, 0.0, {"id": 2})))).max() == 0
+    assert difference(alone, rendered(town, actors((ActorShape.CAR, 32.0, 0.0, 0.0, {"id": 2}), bus))).max() == 0
+    assert difference(alone, rendered(town, actors(bus, (ActorShape.CAR, 8.0, 0.0, 0.0, {"id": 2})))).max() > 60
 
 
 def test_beside_a_long_truck_the_line_between_decides_not_the_distance(town):
     # The car's middle is nearer than the truck's, but it stands behind the truck's flank.
-    truck = (Shape.TRUCK, 14.0, 3.0, 0.0, {"id": 1})
-    walker = (Shape.PEDESTRIAN, 11.0, 5.2, 0.0, {"id": 2})
+    truck = (ActorShape.TRUCK, 14.0, 3.0, 0.0, {"id": 1})
+    walker = (ActorShape.PEDESTRIAN, 11.0, 5.2, 0.0, {"id": 2})
     alone = rendered(town, actors(truck), name="front")
     both = rendered(town, actors(truck, walker), name="front")
     flank = pixel((12.0, 1.75, 1.5))
@@ -243,7 +247,7 @@ def test_beside_a_long_truck_the_line_between_decides_not_the_distance(town):
 
 @pytest.mark.parametrize("position", [(-15.0, 0.0), (-1.0, 9.0), (-6.0, -3.0)])
 def test_what_is_behind_the_camera_changes_nothing(town, position):
-    behind = actors((Shape.TRUCK, *position, 0.0))
+    behind = actors((ActorShape.TRUCK, *position, 0.0))
     assert difference(rendered(town), rendered(town, behind)).max() == 0
 
 
@@ -252,7 +256,8 @@ def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, position):
     """A bus alongside covers one connected stretch of a side image, up to its border."""
     for name in ("front_left", "front", "front_right"):
         changed = (
-            difference(rendered(town, name=name), rendered(town, actors((Shape.BUS, *position, 0.0)), name=name)) > 12
+            difference(rendered(town, name=name), rendered(town, actors((ActorShape.BUS, *position, 0.0)), name=name))
+            > 12
         )
         covered = np.flatnonzero(changed[120:240].any(axis=0))
         if len(covered) > 20:
@@ -263,7 +268,7 @@ def test_a_lone_lane_and_an_empty_plain_have_images_too():
     lane = road_lane(np.linspace(-60.0, 60.0, 7)[:, None] * np.array([1.0, 0.0]), "only", 0, None, ())
     lone = RoadMap("lone", Path("none"), {0: lane}, {"only": lane.lane.polygons[0]}, {}, (), (), (), (), {})
     town = scenery.build_scenery(lone, 1)
-    nobody = Snapshot(0.0, Actors.none())
+    nobody = TrafficSnapshot(0.0, Actors.none())
     for pose in ((0.0, 0.0, 0.0), (5000.0, 0.0, 1.0)):
         for frame in camera.render_frames(town, nobody, np.array(pose), 0, camera.rig(192, 108), PLAIN):
             assert frame.pixels.std() > 10  # sky and land
@@ -275,7 +280,9 @@ def test_a_lone_lane_and_an_empty_plain_have_images_too():
 def test_a_world_moved_as_a_whole_looks_the_same(road_map, town):
     pose = np.array([812.0, -345.0, 0.7])
     elsewhere = scenery.build_scenery(moved(road_map, pose), 5)
-    who = actors((Shape.CAR, 12.0, 0.0, 0.1), (Shape.PEDESTRIAN, 9.0, 3.0, 1.0), (Shape.BUS, 25.0, 5.0, 3.1))
+    who = actors(
+        (ActorShape.CAR, 12.0, 0.0, 0.1), (ActorShape.PEDESTRIAN, 9.0, 3.0, 1.0), (ActorShape.BUS, 25.0, 5.0, 3.1)
+    )
     sun = np.array([*geometry.rotate(PLAIN.sun[:2], pose[2]), PLAIN.sun[2]])
     here = rendered(town, who)
     there = rendered(
@@ -290,7 +297,9 @@ def test_a_world_moved_as_a_whole_looks_the_same(road_map, town):
 
 def digest():
     town = scenery.build_scenery(crossroads(), 5)
-    snapshot = Snapshot(2.5, actors((Shape.CAR, 12.0, 0.0, 0.1), (Shape.BICYCLE, 8.0, 2.0, 0.0)), ALL_GREEN)
+    snapshot = TrafficSnapshot(
+        2.5, actors((ActorShape.CAR, 12.0, 0.0, 0.1), (ActorShape.BICYCLE, 8.0, 2.0, 0.0)), ALL_GREEN
+    )
     frames = camera.render_frames(town, snapshot, EGO, 0, camera.rig(192, 108), appearance.sample_appearance(3))
     return hashlib.sha256(b"".join(frame.pixels.tobytes() for frame in frames)).hexdigest()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exported_graphs import graphs_folder  # noqa: F401 (a fixture)
 from scenes import config
 from scripted_network import camera_observation
 from tiny_graphs import RULES, network
@@ -39,8 +40,8 @@ def exported(folder, net, **more):
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("plain"), network())
+def plain(folder):
+    return folder / "card.json"
 
 
 @pytest.fixture(scope="module")

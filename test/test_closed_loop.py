@@ -24,7 +24,7 @@ from reflectdrive_ros.infra.errors import UserError
 from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.scoring.simulate import VX
 from reflectdrive_ros.sim.drive_log import Collision, Event
-from reflectdrive_ros.sim.traffic.actors import Shape
+from reflectdrive_ros.sim.traffic.actors import ActorShape
 from reflectdrive_ros.sim.world import World, WorldOptions
 
 
@@ -161,7 +161,7 @@ def test_the_score_of_a_driven_plan_is_that_of_its_parts():
 
 
 def test_rates_are_over_all_kilometres_and_shares_over_all_time():
-    hits = [Collision(1.0, 3, Shape.CAR, True), Collision(9.0, 4, Shape.CAR, False)]
+    hits = [Collision(1.0, 3, ActorShape.CAR, True), Collision(9.0, 4, ActorShape.CAR, False)]
     events = [Event("red_light", 2.0, ""), Event("off_road", 59.0, "")]
     numbers = closed_loop.drive_metrics(
         [result(log(100.0, 5.0, hits)), result(log(60.0, 25.0, (), events, 80), [0.5, 0.0])]
@@ -189,6 +189,7 @@ def command(*words):
     """Of `reflectdrive eval --closed-loop`, but an interrupt is raised."""
     parser = argparse.ArgumentParser()
     eval_command.add_arguments(parser)
+    parser.set_defaults(workers=1)  # each takes a second to start, and tests run side by side
     args = parser.parse_args(["--closed-loop", *map(str, words)])
     return wrapper.command()(eval_command.run.__wrapped__)(args)
 
@@ -249,9 +250,9 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
 def test_the_traffic_of_world_300_leaves_its_process_alive():
     """SUMO was reported to die of signal 11 in this world; the drive has a process of its own, as all of a table."""
     rows = variants.of_planners(Config(), ["constant_velocity"])
-    (found,) = dict(closed_loop._iterate_drives([("constant_velocity", 300)], rows, 30.0, None, 1)).values()
-    assert isinstance(found, closed_loop.DriveResult), found
-    assert found.log.duration_s == pytest.approx(30.0)
+    (result_or_reason,) = dict(closed_loop._iterate_drives([("constant_velocity", 300)], rows, 30.0, None, 1)).values()
+    assert isinstance(result_or_reason, closed_loop.DriveResult), result_or_reason
+    assert result_or_reason.log.duration_s == pytest.approx(30.0)
 
 
 WHOLE = closed_loop._run_drive

@@ -13,6 +13,8 @@ from reflectdrive_ros.__main__ import BENCHES, COMMANDS
 from reflectdrive_ros.core.config import Config, settings
 from reflectdrive_ros.ros import topics
 
+pytestmark = pytest.mark.meta
+
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "docs" / "lab"  # dated notes of measurements: their commands are of their date
 NOTES = sorted(LAB.glob("*.md"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import shapely
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reflectdrive_ros.core import geometry
@@ -66,7 +66,6 @@ def signed_distances(space, points):
     return np.where(drivable.contains(space, points), distance, -distance)
 
 
-@settings(max_examples=60)
 @given(grids())
 def test_corners_called_clear_are_inside_the_polygons(case):
     space, lookup, rng = case
@@ -75,7 +74,6 @@ def test_corners_called_clear_are_inside_the_polygons(case):
     assert drivable.contains(space, geometry.box_corners(poses, CAR))[called_clear].all()
 
 
-@settings(max_examples=60)
 @given(grids(), st.floats(0.5, 12.0), st.floats(0.3, 3.0))
 def test_an_outline_called_clear_lies_inside_the_polygons(case, length, width):
     space, lookup, rng = case
@@ -86,7 +84,6 @@ def test_an_outline_called_clear_lies_inside_the_polygons(case, length, width):
     assert shapely.contains_properly(space, outlines).all()
 
 
-@settings(max_examples=60)
 @given(grids())
 def test_the_grid_never_promises_more_room_than_there_is(case):
     space, lookup, rng = case
@@ -95,7 +92,6 @@ def test_the_grid_never_promises_more_room_than_there_is(case):
     assert (drivable.clearances(lookup, points) <= room).all()
 
 
-@settings(max_examples=60)
 @given(grids())
 def test_cells_hold_the_distance_to_the_edge(case):
     space, lookup, _ = case
@@ -105,7 +101,6 @@ def test_cells_hold_the_distance_to_the_edge(case):
     np.testing.assert_allclose(lookup.distance_m, room, atol=2 * drivable.ROUNDING_M)
 
 
-@settings(max_examples=60)
 @given(grids())
 def test_caution_stays_within_a_cell_of_the_edge(case):
     """On the grid, corners more than a cell's diagonal inside are always classified as inside, however jagged the edge;
@@ -124,7 +119,6 @@ def test_caution_stays_within_a_cell_of_the_edge(case):
     assert is_clear[covered & (room > (DIAGONAL + 0.5) * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
 
 
-@settings(max_examples=60)
 @given(spaces(), rings(), st.integers(0, 1000))
 def test_less_road_is_never_more_room(space, cut, seed):
     less = polygons_of(space.difference(shapely.Polygon(cut)))

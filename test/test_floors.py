@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.meta
+
 PACKAGE = "reflectdrive_ros"
 ROOT = Path(__file__).parents[1]
 

@@ -20,6 +20,8 @@ from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.ros import system_checks
 from reflectdrive_ros.sim import sumo_library
 
+pytestmark = pytest.mark.meta
+
 ROOT = Path(__file__).parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
 DOCKERFILES = sorted((ROOT / "docker").glob("Dockerfile*"))

@@ -80,10 +80,10 @@ def test_an_unknown_name_says_where_recordings_are(tmp_path, monkeypatch, capsys
 )
 def test_a_wrong_source_is_one_sentence_and_leaves_no_bag(tmp_path, capsys, source, sentence):
     assert run(tmp_path / source, tmp_path / "out") == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert "Traceback" not in said
-    assert len(said.strip().splitlines()) == 1
+    errors = capsys.readouterr().err
+    assert sentence in errors
+    assert "Traceback" not in errors
+    assert len(errors.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -114,9 +114,9 @@ def test_a_stopped_recording_is_a_whole_bag(tmp_path, word):
     ):
         time.sleep(0.02)
     process.send_signal(word)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 128 + word, said
-    assert "what was written until then is a whole bag" in said
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + word, errors
+    assert "what was written until then is a whole bag" in errors
     with BagReader(tmp_path / "bag") as bag:
         assert bag.notice == ""
         assert 0 < bag.message_count < 722

@@ -1,17 +1,23 @@
-"""One node in its own process, over real DDS: it drives, names what is wrong with its inputs, and heals."""
+"""One node, over real DDS: it drives, names what is wrong with its inputs, heals, and tells of itself."""
 
 import re
+import time
 
 import numpy as np
 import pytest
-from node_car import ERROR, OK, WARN, car, planned, stopped
+from autoware_vehicle_msgs.msg import TurnIndicatorsCommand, TurnIndicatorsReport
+from messages import CAMERAS
+from node_car import ERROR, EVERYTHING, OK, WARN, car, planned, stopped
+
+from reflectdrive_ros.ros import outputs, topics
 
 pytestmark = pytest.mark.dds
 
 
 @pytest.fixture(scope="module")
 def one_car(tmp_path_factory):
-    with car(tmp_path_factory.mktemp("car")) as sender:
+    outputs_read = (*EVERYTHING, "planning_factors", "processing_time_detail")
+    with car(tmp_path_factory.mktemp("car"), outputs_read) as sender:
         yield sender
 
 
@@ -43,7 +49,7 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
     def all_is_well(lines):
         faults = [message for level, message in lines.values() if level != OK]
         lost = [re.search(r": (\d+) messages lost on the way", message) for message in faults]
-        return all(found and int(found[1]) <= sender.left_out for found in lost)
+        return all(match and int(match[1]) <= sender.left_out for match in lost)
 
     lines = sender.diagnosed(all_is_well)
     assert {"image front", "odometry", "route", "objects", "planner"} <= set(lines)
@@ -64,10 +70,15 @@ def test_images_that_stop_are_noticed_by_the_watchdog(sender):
     assert "image front" in status.reason or "no new image" in status.reason
 
 
+def test_a_frozen_image_is_not_driven_on(sender):
+    status = sender.until(lambda status: "frozen" in status.reason, shade=7)
+    assert stopped(status)
+
+
 def test_nan_odometry_is_refused_and_healed(sender):
     before = len(sender.harness.received["trajectory"])
-    lines = sender.diagnosed(lambda lines: lines["odometry"][0] == ERROR, ego={"x": float("nan")})
-    assert "NaN" in lines["odometry"][1]
+    lines = sender.diagnosed(lambda lines: "NaN" in lines["odometry"][1], ego={"x": float("nan")})
+    assert lines["odometry"][0] == ERROR
     sender.drive(0.3, ego={"x": float("nan")})
     for _, trajectory in sender.harness.received["trajectory"][before:]:
         assert np.isfinite([p.pose.position.x for p in trajectory.points]).all()
@@ -98,3 +109,65 @@ def test_a_car_that_is_not_on_its_route_stops_with_an_error_and_drives_on_when_i
     assert last.points[-1].longitudinal_velocity_mps == 0.0
     assert abs(last.points[-1].pose.position.y - away_m) < 0.1  # straight on: it does not turn to the route
     sender.until(planned)
+
+
+def test_factors_and_the_stages_of_each_step_are_published(sender):
+    sender.drive(1.0)
+    received = sender.harness.received
+    stamps = {str(message.header.stamp) for _, message in received["planning_factors"]}
+    assert len(stamps & {str(message.header.stamp) for _, message in received["trajectory"]}) >= 5
+    nodes = {node.name: node for node in received["processing_time_detail"][-1][1].nodes}
+    assert {"overall", "snapshot", "engine", "stop", "plan", "guard", "publish"} <= set(nodes)
+    assert nodes["overall"].processing_time >= nodes["engine"].processing_time >= nodes["plan"].processing_time > 0
+
+
+def test_parameters_tell_the_truth(sender):
+    """What the node runs with is what `ros2 param` shows: read-only, described, with its range."""
+    from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
+    from rclpy.parameter import Parameter
+
+    node = sender.harness.node
+
+    def ask(kind, name, request):
+        client = node.create_client(kind, f"/planning/reflectdrive/reflectdrive/{name}")
+        assert client.wait_for_service(10.0)
+        future = client.call_async(request)
+        until = time.perf_counter() + 10.0
+        while not future.done() and time.perf_counter() < until:
+            time.sleep(0.02)
+        return future.result()
+
+    names = ["planner", "engine.watchdog_ms", "cameras.names"]
+    values = ask(GetParameters, "get_parameters", GetParameters.Request(names=names)).values
+    assert values[0].string_value == "constant_velocity"
+    assert values[1].double_value == 400.0
+    assert list(values[2].string_array_value) == list(CAMERAS)
+    described = ask(DescribeParameters, "describe_parameters", DescribeParameters.Request(names=names)).descriptors
+    assert all(entry.read_only and entry.description for entry in described)
+    assert described[1].floating_point_range[0].from_value == 20.0
+    change = Parameter("engine.watchdog_ms", value=500.0).to_parameter_msg()
+    result = ask(SetParameters, "set_parameters", SetParameters.Request(parameters=[change])).results[0]
+    assert not result.successful
+
+
+def test_a_driver_keeps_the_turn_signal_and_the_planner_takes_it_over(sender):
+    if not topics.is_installed(topics.OPERATION_MODE_TYPE):
+        pytest.skip("autoware_adapi_v1_msgs is not built: tools/setup builds it")
+    state = topics.message_class(topics.OPERATION_MODE_TYPE)
+
+    def commanded(command, mode):
+        sender.harness.inputs["operation_mode"].publish(state(mode=mode, is_autoware_control_enabled=True))
+        until = time.perf_counter() + 15.0
+        while time.perf_counter() < until:
+            stamp = outputs.time_message(round(sender.now_s() * 1e9))
+            report = TurnIndicatorsReport(stamp=stamp, report=TurnIndicatorsReport.ENABLE_LEFT)
+            sender.harness.inputs["turn_indicators_status"].publish(report)
+            sender.drive(0.2)
+            sent = sender.harness.received["turn_indicators"]
+            if sent and sent[-1][1].command == command:
+                return
+        pytest.fail(f"{command} was not commanded, but {sent[-1:]}")
+
+    commanded(TurnIndicatorsCommand.NO_COMMAND, state.LOCAL)
+    commanded(TurnIndicatorsCommand.ENABLE_LEFT, state.AUTONOMOUS)  # the driver's
+    commanded(TurnIndicatorsCommand.DISABLE, state.AUTONOMOUS)  # the route goes straight on

@@ -21,6 +21,8 @@ import reflectdrive_ros
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS
 from reflectdrive_ros.infra import installing
 
+pytestmark = pytest.mark.meta
+
 ROOT = Path(__file__).parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
 DEPENDENCIES = {entry.text for entry in MANIFEST if entry.tag in ("depend", "exec_depend")}

@@ -62,17 +62,12 @@ def scenes(tmp_path_factory):
 def test_graphs_plan_what_eager_torch_plans(tiny_model, graphs, scenes, tmp_path):  # noqa: F811
     words = ["bench", "parity", "--model", str(tiny_model.file), "--graphs", str(graphs), "--scenes", str(scenes)]
     assert main([*words, "--limit", "2", "--json", str(tmp_path / "f")]) == 0
-    report = json.loads((tmp_path / "f").read_text())
-    assert (report["set"], report["scenes"], report["precision"], report["planner"]) == (
-        "val",
-        2,
-        "fp32",
-        "reflectdrive2",
-    )
-    assert report["equal_plans"] == report["equal_scenes"] == 2
-    assert report["pdms"] == report["pdms_reference"]
-    assert report["pdms_difference_95"] == [0.0, 0.0]
-    assert {"version", "commit", "device", "date", "command"} <= set(report)
+    numbers = json.loads((tmp_path / "f").read_text())
+    assert [numbers[name] for name in ("set", "scenes", "precision", "planner")] == ["val", 2, "fp32", "reflectdrive2"]
+    assert numbers["equal_plans"] == numbers["equal_scenes"] == 2
+    assert numbers["pdms"] == numbers["pdms_reference"]
+    assert numbers["pdms_difference_95"] == [0.0, 0.0]
+    assert {"version", "commit", "device", "date", "command"} <= set(numbers)
 
 
 def test_what_cannot_be_compared_is_one_sentence(tiny_model, graphs, scenes, tmp_path, capsys, monkeypatch):  # noqa: F811
@@ -85,8 +80,8 @@ def test_what_cannot_be_compared_is_one_sentence(tiny_model, graphs, scenes, tmp
     assert "holds no scene set" in refused(*model, "--graphs", graphs, "--scenes", tmp_path)
     assert "nowhere/card.json cannot be read" in refused(*model, "--graphs", "nowhere/card.json", "--scenes", scenes)
     monkeypatch.setattr(cuda_device, "LIBRARY", "libcuda-that-is-not-there.so.1")
-    arguments = [*model, "--graphs", graphs, "--scenes", scenes]
-    assert "there is no NVIDIA driver" in refused(*arguments, "--backend", "tensorrt")
+    options = [*model, "--graphs", graphs, "--scenes", scenes]
+    assert "there is no NVIDIA driver" in refused(*options, "--backend", "tensorrt")
     other = shutil.copytree(graphs.parent, tmp_path / "other") / "card.json"
     card = json.loads(graphs.read_text())
     card["model"]["weights_sha256"] = "0" * 64

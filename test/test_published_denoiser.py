@@ -143,9 +143,9 @@ def test_a_wrong_weight_ends_with_exit_code_1_and_nothing_is_written(folder, cap
 
 def test_a_result_that_is_not_finite_is_above_every_tolerance():
     for difference, rounding in ((np.nan, np.nan), (np.inf, np.inf), (np.nan, 0.0), (0.0, np.inf)):
-        assert not published_case.Difference("x", difference, 1.0, rounding).within
-    assert published_case.Difference("x", 0.3, 0.1, 0.1).within  # 4 times the rounding
-    assert not published_case.Difference("x", 0.5, 0.1, 0.1).within
+        assert not published_case.CaseDifference("x", difference, 1.0, rounding).within
+    assert published_case.CaseDifference("x", 0.3, 0.1, 0.1).within  # 4 times the rounding
+    assert not published_case.CaseDifference("x", 0.5, 0.1, 0.1).within
 
 
 def test_imported_weights_are_those_of_the_checkpoint_without_guidance(folder, public_net, capsys):

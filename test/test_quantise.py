@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from exported_graphs import shared_graphs
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
 from stored_scenes import store
 from tiny_graphs import (
     BUILT_IN,
     MOVES,
-    RULES,
     SEQUENCES,
     as_set,
     decoded,
@@ -33,7 +33,6 @@ from reflectdrive_ros.bench import accuracy_gate
 from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.deploy import engines as trt_build
 from reflectdrive_ros.deploy import quantise
-from reflectdrive_ros.deploy.export import export
 from reflectdrive_ros.deploy.quantise import (
     ActivationRange,
     activation_ranges,
@@ -55,10 +54,9 @@ PASSED = {"pdms_fp32": 80.0, "pdms": 79.8, "passed": True}
 
 
 @pytest.fixture(scope="module")
-def exact(tmp_path_factory):
+def exact():
     """The tiny network's graphs in float32, for steps of `SEQUENCES`."""
-    folder = tmp_path_factory.mktemp("exact")
-    export(network(), "0" * 64, folder, {"weights": "made here"}, RULES, SEQUENCES)
+    folder = shared_graphs(f"graphs-fp32-{SEQUENCES}", network(), SEQUENCES)
     return GraphCard.read(folder / CARD)
 
 

@@ -15,7 +15,7 @@ from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.data import real_tracks
 from reflectdrive_ros.training import ego_perturbation, recorded_samples, vector_data
 from reflectdrive_ros.training.ego_perturbation import perturb_ego, quintic
-from reflectdrive_ros.training.recorded_samples import Drive, as_ego, drive_sample, other_drives, sample_steps
+from reflectdrive_ros.training.recorded_samples import SampledDrive, as_ego, drive_sample, other_drives, sample_steps
 
 HERE = Path(__file__).parent / "data/real_tracks"
 SPEC = VectorSpec(agents=20, lanes=40, route_lanes=12, predicted_agents=6, future_steps=40)
@@ -44,7 +44,7 @@ def others(motorway):
 @pytest.fixture(scope="module")
 def batch(motorway, others):
     """(B, ..) arrays of moving egos."""
-    human = drive_sample(Drive(motorway, 0, True), 20, SPEC)
+    human = drive_sample(SampledDrive(motorway, 0, True), 20, SPEC)
     fast = (sample for _, _, sample in others if sample["ego"][4] > ego_perturbation.MIN_SPEED_MPS)
     samples = [human, *fast]
     arrays = {name: np.stack([np.asarray(each[name], np.float32) for each in samples]) for name in human}
@@ -283,7 +283,7 @@ def test_a_mirrored_sample_is_that_of_the_mirrored_observation(motorway, batch):
         agent_velocities_mps=flip(motorway.agent_velocities_mps),
         lanes=lanes,
     )
-    expected = drive_sample(Drive(mirrored, 0, True), 20, SPEC)
+    expected = drive_sample(SampledDrive(mirrored, 0, True), 20, SPEC)
     flipped = vector_data.mirror(batch, np.arange(len(batch["ego"])) == 0)
     for name, values in expected.items():
         np.testing.assert_allclose(flipped[name][0], values, atol=2e-3, err_msg=name)

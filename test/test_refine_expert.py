@@ -25,7 +25,7 @@ from reflectdrive_ros.training.losses import Losses
 from reflectdrive_ros.training.refine import RefineLosses, correct, offline_loss, online_loss, sample_drafts
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.settings import LossConfig, RefineTrainConfig
-from reflectdrive_ros.training.settings import RefineConfig as Asked
+from reflectdrive_ros.training.settings import RefineLossConfig as Asked
 from reflectdrive_ros.training.token_job import TokenJob
 
 EXPERTS = [RefineConfig(1), RefineConfig(1, own_norm=False, own_heads=False), RefineConfig(1, own_prompt=True)]

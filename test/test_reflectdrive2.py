@@ -28,7 +28,7 @@ from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
 from reflectdrive_ros.planning import available_planners, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories
-from reflectdrive_ros.planning.reflectdrive2 import Memory, carried_points
+from reflectdrive_ros.planning.reflectdrive2 import ReflectDrive2Memory, carried_points
 from reflectdrive_ros.runtime.engine import Engine
 
 # --- the paper's rhythm ----------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_state_of_another_planner_is_no_plan_to_edit():
         PlannerState(previous=plan), frames(2)[1], PlannerContext(config(), ScriptedNetwork(arc_way()))
     )
     assert again.step is StepKind.FULL
-    assert isinstance(state.memory, Memory)
+    assert isinstance(state.memory, ReflectDrive2Memory)
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

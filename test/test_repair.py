@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rubber_band import LAYOUT, plain, redraw, strip_grid
 from scenes import NO_LIGHTS, SECOND_NS, cars, config, observation, straight_route, turning_route
@@ -64,7 +64,6 @@ def key_of(safety_context, points):
 # --- never worse ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.floats(0.0, 14.0),
     st.lists(st.tuples(st.floats(-10, 45), st.floats(-6, 6), st.floats(-3.1, 3.1), st.floats(0, 9)), max_size=4),
@@ -110,7 +109,6 @@ def test_with_a_real_network_that_has_learned_nothing_it_is_no_worse_either(seed
     assert key_of(safety_context, repair.points) >= key_of(safety_context, plain(straight(8.0)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.floats(0.5, 14.0),
     st.lists(st.tuples(st.floats(8, 45), st.floats(-6, 6), st.floats(-3.1, 3.1), st.floats(0, 9)), max_size=4),

@@ -34,7 +34,7 @@ def test_what_is_counted_is_what_torch_counts(make):
 def test_the_weights_that_are_read_are_those_there_are():
     config = small_config(())
     parts = costs(config, sequences=1)
-    retained_bytes = (
+    cache = (
         4
         * config.transformer.layers
         * config.prompt_length
@@ -43,7 +43,7 @@ def test_the_weights_that_are_read_are_those_there_are():
         * config.transformer.head_dim
     )
     twice = parts["rescore"].bytes - 4 * (2 * config.transformer.width + 1) * config.goal_hidden  # by another pass
-    read = sum(part.bytes for part in frame_without_steps(parts)) - retained_bytes - twice
+    read = sum(part.bytes for part in frame_without_steps(parts)) - cache - twice
     tables = ("embed", "embedding", "norm", "ego", "route_position", "camera", "instant", "slot", "bias", "goal_x")
     net = TokenNet(config)
     own = sum(4 * p.numel() for name, p in net.named_parameters() if not any(word in name for word in tables))

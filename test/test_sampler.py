@@ -16,7 +16,7 @@ from reflectdrive_ros.sim.expert import scenario_tags, scene_extraction
 from reflectdrive_ros.sim.expert.sampling_planner import Situation, plan_experts, straight_ahead_score
 from reflectdrive_ros.sim.network import towns
 from reflectdrive_ros.sim.traffic import traffic_log
-from reflectdrive_ros.sim.traffic.actors import Shape
+from reflectdrive_ros.sim.traffic.actors import ActorShape
 from reflectdrive_ros.sim.traffic.scripted_actors import PULL_OUT_MPS
 
 pytest.importorskip("libsumo", reason="SUMO is not installed (extra: sim)")
@@ -165,7 +165,7 @@ def test_an_open_door_belongs_to_a_parked_car(log):
     scenes = list(scripted_scenes(log, "parked_door"))
     assert len(scenes) >= 3
     for step, parked, extracted in scenes:
-        assert extracted.scripted.shape is Shape.DOOR
+        assert extracted.scripted.shape is ActorShape.DOOR
         gap = geometry.box_separation(
             extracted.scripted.poses[NOW], extracted.scripted.size[:2], log.poses[step, parked], log.sizes[parked, :2]
         )

@@ -180,7 +180,6 @@ def test_more_candidates_than_a_batch_have_the_same_scores():
 
 
 @given(scenes, st.floats(-10, 50), st.floats(-15, 15), st.floats(-3, 3), st.floats(0, 12), st.booleans())
-@settings(max_examples=25)
 def test_one_more_agent_never_raises_nc_or_ttc(scene, x, y, heading, speed, official):
     more = tracks([[x, y, heading]], [speed])
     agents = scene.first.agents
@@ -194,7 +193,6 @@ def test_one_more_agent_never_raises_nc_or_ttc(scene, x, y, heading, speed, offi
 
 
 @given(st.floats(0.3, 6.0), st.floats(0.0, 2.0), st.floats(-4.0, 4.0))
-@settings(max_examples=25)
 def test_a_smaller_road_never_raises_dac(half, less, lateral_m):
     plans = np.concatenate([straight(speed, y=y) for speed in (3.0, 10.0) for y in (lateral_m, 0.5 * lateral_m, 0.0)])
 
@@ -351,7 +349,6 @@ def assert_sound(card: ScoreCard) -> None:
 
 
 @given(scenes, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1.0, 30.0, 1e5]), st.booleans(), st.booleans())
-@settings(max_examples=25)
 def test_no_candidate_makes_a_score_nan(scene, seed, size, official, second):
     random = np.random.default_rng(seed)
     wild = random.normal(0, size, (5, 8, 3))

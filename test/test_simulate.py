@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reflectdrive_kernels as kernels
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -68,7 +68,6 @@ def test_a_hard_stop_overshoots():
 
 
 @given(plans, st.floats(0, 20))
-@settings(max_examples=60)
 def test_no_plan_breaks_the_car(poses, speed):
     """Jumps of 100 m and any heading, spinning included: finite states, wrapped headings, steering within its stops."""
     states = simulate.simulate(poses, moving(speed), PACIFICA)
@@ -79,7 +78,6 @@ def test_no_plan_breaks_the_car(poses, speed):
 
 
 @given(plans, st.floats(0, 20))
-@settings(max_examples=60)
 def test_a_batch_equals_its_single_runs(poses, speed):
     batch = simulate.simulate(poses, moving(speed), PACIFICA)
     single = np.concatenate([simulate.simulate(one[None], moving(speed), PACIFICA) for one in poses])
@@ -87,7 +85,6 @@ def test_a_batch_equals_its_single_runs(poses, speed):
 
 
 @given(arrays(float, (40, 2), elements=st.floats(-0.5, 0.5)), arrays(float, (40, 2), elements=st.floats(-1.5, 1.5)))
-@settings(max_examples=60)
 def test_the_curvature_fit_is_the_least_squares_solution(turns, distances):
     """Against the official form: unknown curvature rates, a dense normal matrix."""
     fitted = np.empty(turns.T.shape)

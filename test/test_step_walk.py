@@ -103,14 +103,14 @@ def test_a_walk_that_goes_back_and_forth_is_seen():
 def walks(network):
     """Of each planner the calls and the report of one step for each of 20 observations, with agents and drivable space
     known."""
-    calls_by_planner = {}
+    walks_by_planner = {}
     for planner in ("route_follower", "reflectdrive2"):
-        calls_by_planner[planner] = []
+        walks_by_planner[planner] = []
         for observation in observations(20):
             driven, reports = engine(planner, network), []
             calls = calls_between_files(lambda: reports.append(driven.step(observation)))  # noqa: B023
-            calls_by_planner[planner].append((calls, reports[0]))
-    return calls_by_planner
+            walks_by_planner[planner].append((calls, reports[0]))
+    return walks_by_planner
 
 
 @pytest.mark.parametrize("planner", RETURNS_MAX)

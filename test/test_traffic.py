@@ -12,7 +12,7 @@ import shapely
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.sim.network import routing, towns
 from reflectdrive_ros.sim.traffic import demand, traffic_log
-from reflectdrive_ros.sim.traffic.actors import Lamp, Shape
+from reflectdrive_ros.sim.traffic.actors import ActorShape, Lamp
 from reflectdrive_ros.sim.traffic.demand import Demand
 from reflectdrive_ros.sim.traffic.traffic_log import Simulation, TrafficError, record
 
@@ -50,12 +50,12 @@ def present(log, rows):
 
 
 def test_the_road_is_busy_and_mixed(log, drivers):
-    shares = {shape: float(np.mean(log.shapes[drivers] == shape)) for shape in Shape}
-    heavy = shares[Shape.VAN] + shares[Shape.TRUCK] + shares[Shape.BUS]
+    shares = {shape: float(np.mean(log.shapes[drivers] == shape)) for shape in ActorShape}
+    heavy = shares[ActorShape.VAN] + shares[ActorShape.TRUCK] + shares[ActorShape.BUS]
     assert 12 <= len(drivers) <= 130
-    assert shares[Shape.CAR] > 0.55
+    assert shares[ActorShape.CAR] > 0.55
     assert 0.04 < heavy < 0.3
-    assert 0.02 < shares[Shape.BICYCLE] < 0.25
+    assert 0.02 < shares[ActorShape.BICYCLE] < 0.25
     assert present(log, drivers).mean() > 0.95
 
 
@@ -115,7 +115,7 @@ def test_nobody_vanishes_who_is_not_counted(log, drivers, walkers):
 
 
 def test_bodies_hardly_ever_overlap(log, drivers):
-    solid = np.flatnonzero(log.shapes != Shape.DOOR)
+    solid = np.flatnonzero(log.shapes != ActorShape.DOOR)
     overlapping = total = 0
     for step in range(0, log.steps, 10):
         rows = solid[present(log, solid)[step]]
@@ -129,7 +129,9 @@ def test_bodies_hardly_ever_overlap(log, drivers):
 
 
 def test_parked_vehicles_leave_the_lanes_free(log, town):
-    parked = [row for row, edges in enumerate(log.edges) if not edges and log.shapes[row] in (Shape.CAR, Shape.CONE)]
+    parked = [
+        row for row, edges in enumerate(log.edges) if not edges and log.shapes[row] in (ActorShape.CAR, ActorShape.CONE)
+    ]
     assert len(parked) > 20
     lines = shapely.STRtree([shapely.LineString(lane.lane.centerline) for lane in town.lanes.values()])
     for row in parked:
@@ -191,7 +193,7 @@ def test_there_is_something_to_answer(log, drivers, town):
 
 def test_who_steps_out_is_not_driven_over(log, drivers):
     """SUMO does not contain people away from crossings; its drivers are slowed for them."""
-    people = np.flatnonzero(log.shapes == Shape.PEDESTRIAN)
+    people = np.flatnonzero(log.shapes == ActorShape.PEDESTRIAN)
     hits = steps = 0
     for step in range(0, log.steps, 5):
         walking = people[log.speeds_mps[step, people] > 0]
@@ -227,7 +229,7 @@ def test_the_logged_route_is_driven(town, monkeypatch):
     assert longer > 0.5 * log.drivers
     driven_on = 0
     for row in range(log.drivers):
-        if log.shapes[row] == Shape.BICYCLE:  # cycle lanes have no key
+        if log.shapes[row] == ActorShape.BICYCLE:  # cycle lanes have no key
             continue
         lanes = [town.lanes[key] for key in log.lane[:, row].tolist() if key >= 0]
         driven = [edge for edge, _ in itertools.groupby(lane.edge for lane in lanes if lane.across_junction is None)]

@@ -18,7 +18,7 @@ from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, centers, si
 from reflectdrive_ros.sim import drive_log, incidents, instructions, local_map
 from reflectdrive_ros.sim.ego import Ego, ego_at_speed, step_ego
 from reflectdrive_ros.sim.network import navigation, routing, towns
-from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
+from reflectdrive_ros.sim.traffic.actors import Actors, ActorShape, Lamp, TrafficSnapshot
 from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
 
 VEHICLE = VehicleConfig()
@@ -49,7 +49,7 @@ def straight(speed_mps, stamp_ns=0, map_from_ego=PLACE, seconds=8.0):
     return Plan(stamp_ns, map_from_ego, Trajectory(poses, 0.1))
 
 
-def standing(pose, shape=Shape.CAR, size=(4.5, 1.8, 1.5), speed_mps=0.0, number=7):
+def standing(pose, shape=ActorShape.CAR, size=(4.5, 1.8, 1.5), speed_mps=0.0, number=7):
     return Actors(
         np.array([number]),
         np.array([pose]),
@@ -254,7 +254,7 @@ def watched(road_map, space, ego, plan, steps, actors=None, lamps=None, route=fr
     """A drive along one plan among actors that stand still."""
     recorder = drive_log.Recorder(road_map, space, VEHICLE)
     signal_lamps = np.full(len(road_map.signals), int(Lamp.GREEN)) if lamps is None else lamps
-    snapshot = Snapshot(0.0, actors or Actors.none(), signal_lamps)
+    snapshot = TrafficSnapshot(0.0, actors or Actors.none(), signal_lamps)
     start = ego.map_from_ego
     for step in range(steps + 1):
         progress = float(geometry.compose(geometry.invert(start), ego.map_from_ego)[0])
@@ -270,7 +270,7 @@ def test_driving_through_a_parked_car_is_one_collision_and_ours(road_map, space)
     log = watched(road_map, space, ego_at_speed(pose, 8.0), straight(8.0, 0, pose), 60, parked)
     (hit,) = log.collisions
     assert hit.at_fault
-    assert (hit.actor, hit.shape) == (7, Shape.CAR)
+    assert (hit.actor, hit.shape) == (7, ActorShape.CAR)
     free = 80.0 - 50.0 - FRONT_M - 0.5 * 4.5
     assert hit.time_s == pytest.approx(free / 8.0, abs=0.2)
     assert [event.kind for event in log.events] == ["collision"]
@@ -286,7 +286,7 @@ def test_who_is_touched_again_after_a_while_is_hit_again(road_map, space):
     for step in range(40):
         touching = step < 5 or step >= 30
         other = standing(crossing.pose_on(road_map, key, 50.0 + (5.0 if touching else 40.0)))
-        recorder.watch(step * STEP_NS, ego, Snapshot(0.0, other, lamps), frozenset(), 0.0, 13.9)
+        recorder.watch(step * STEP_NS, ego, TrafficSnapshot(0.0, other, lamps), frozenset(), 0.0, 13.9)
     assert len(recorder.log().collisions) == 2
 
 
@@ -298,7 +298,7 @@ def test_whose_fault_a_contact_is_follows_the_score(road_map):
     while len(judged) < 60:
         ego = ego_at_speed(geometry.compose(pose, [0.0, rng.uniform(-1.5, 1.5), 0.0]), rng.choice([0.0, 5.0]))
         offset = np.array([rng.uniform(-5.0, 6.0), rng.uniform(-2.5, 2.5), rng.uniform(-np.pi, np.pi)])
-        shape = Shape(int(rng.choice([Shape.CAR, Shape.PEDESTRIAN, Shape.CONE])))
+        shape = ActorShape(int(rng.choice([ActorShape.CAR, ActorShape.PEDESTRIAN, ActorShape.CONE])))
         other = standing(
             geometry.compose(ego.box_center(VEHICLE), offset), shape, (2.0, 1.0, 1.5), float(rng.choice([0.0, 4.0]))
         )
@@ -353,7 +353,7 @@ def test_a_stop_line_crossed_at_red_is_an_event(road_map, space, lamp, expected_
 def test_no_progress_for_a_minute_is_one_event_stuck(road_map, space):
     pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
     recorder = drive_log.Recorder(road_map, space, VEHICLE)
-    snapshot = Snapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
+    snapshot = TrafficSnapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
     for step in range(700):
         recorder.watch(step * STEP_NS, Ego(pose), snapshot, frozenset(), 5.0, 13.9)
     log = recorder.log()
@@ -369,7 +369,7 @@ def test_no_progress_for_a_minute_is_one_event_stuck(road_map, space):
 def test_faster_than_the_limit_for_a_second_is_one_event_speeding(road_map, space, speed_mps, seconds, expected_count):
     pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
     recorder = drive_log.Recorder(road_map, space, VEHICLE)
-    snapshot = Snapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
+    snapshot = TrafficSnapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
     for step in range(round(10 * seconds) + 1):
         recorder.watch(step * STEP_NS, ego_at_speed(pose, speed_mps), snapshot, frozenset(), 0.0, 13.9)
     assert recorder.log().count("speeding") == expected_count
@@ -421,7 +421,7 @@ def test_those_behind_stop_behind_an_ego_that_stands():
         for _ in range(300):
             world.step(None)
         log = world.drive
-        assert [one for one in log.collisions if one.shape is not Shape.PEDESTRIAN] == []
+        assert [one for one in log.collisions if one.shape is not ActorShape.PEDESTRIAN] == []
         assert log.poses[-1] == pytest.approx(log.poses[150], abs=0.1)
 
 

@@ -26,7 +26,7 @@ from reflectdrive_ros.ros import convert, image_decoding, outputs
 from reflectdrive_ros.ros.plan_publisher import qos_profile
 from reflectdrive_ros.ros.topics import message_class
 from reflectdrive_ros.sim.render import camera
-from reflectdrive_ros.sim.traffic.actors import KIND_OF_SHAPE, Actors, Shape
+from reflectdrive_ros.sim.traffic.actors import KIND_OF_SHAPE, Actors, ActorShape
 from reflectdrive_ros.sim.world import World, WorldOptions
 
 ROOT = Path(__file__).parents[1]
@@ -70,7 +70,7 @@ def test_a_planner_reads_back_the_world_as_it_is(world):
 
 
 def test_road_users_are_published_with_pose_speed_size_and_kind():
-    shapes = np.array(list(Shape))
+    shapes = np.array(list(ActorShape))
     count = len(shapes)
     poses = np.column_stack([10.0 * np.arange(count), np.full(count, -4.0), np.linspace(-3, 3, count)])
     sizes = np.column_stack([np.linspace(0.3, 9, count), np.linspace(0.2, 2.5, count), np.full(count, 1.5)])
@@ -82,9 +82,9 @@ def test_road_users_are_published_with_pose_speed_size_and_kind():
     np.testing.assert_allclose(objects.agents.poses, poses, atol=1e-6)
     np.testing.assert_allclose(np.hypot(*objects.agents.velocities_mps.T), actors.speeds_mps, atol=1e-6)
     np.testing.assert_allclose(objects.agents.sizes, sizes[:, :2], atol=1e-6)
-    two_wheels = shapes == Shape.MOTORCYCLE  # Autoware's motorcycle counts among the bicycles
-    hazards = np.isin(shapes, [Shape.CONE, Shape.BARRIER, Shape.DOOR])
-    expected = np.array([KIND_OF_SHAPE[Shape(shape)] for shape in shapes])
+    two_wheels = shapes == ActorShape.MOTORCYCLE  # Autoware's motorcycle counts among the bicycles
+    hazards = np.isin(shapes, [ActorShape.CONE, ActorShape.BARRIER, ActorShape.DOOR])
+    expected = np.array([KIND_OF_SHAPE[ActorShape(shape)] for shape in shapes])
     assert (objects.agents.kinds == expected)[~two_wheels].all()
     assert hazards.any()
     ahead = objects.agents.predicted_poses[:, 1, :2] - poses[:, :2]  # a second from now

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shared import made_once
+
+from reflectdrive_ros.infra.files import sha256_of
 
 SPEED_MPS = 8.0
 STEPS = 120
@@ -50,9 +53,14 @@ def straight_on():
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory):
+def tiny_model():
+    """Trained once per test run; no test changes its folder."""
     pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
     from reflectdrive_ros.training.train_state import save_weights
 
-    file = tmp_path_factory.mktemp("model") / "weights.safetensors"
-    return TinyModel(file, save_weights(straight_on(), file, {}))
+    def make(folder):
+        folder.mkdir(exist_ok=True)
+        save_weights(straight_on(), folder / "weights.safetensors", {})
+
+    file = made_once("tiny_model", make) / "weights.safetensors"
+    return TinyModel(file, sha256_of(file))

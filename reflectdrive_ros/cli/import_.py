@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..deploy.published_case import Difference, compare, read_case
+from ..deploy.published_case import CaseDifference, compare, read_case
 from ..infra.command import HelpFormatter, command, make_table
 from ..infra.files import sha256_of
 from ..infra.provenance import write_numbers
@@ -83,7 +83,7 @@ def measures_table(numbers: dict[str, Any]) -> Table:
     return make_table(("measure", "value"), [(name.replace("_", " "), str(value)) for name, value in values.items()])
 
 
-def case_table(rows: list[Difference]) -> Table:
+def case_table(rows: list[CaseDifference]) -> Table:
     heads = ("quantity", "largest difference", "tolerance", "stated", "rounding of float32", "")
     shown = []
     for row in rows:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from ..core.config import Config, ConfigError, override_dotted
 from ..demo import world_bag
-from ..demo.recordings import Recording, open_recording
+from ..demo.recordings import DemoRecording, open_recording
 from ..infra import arguments
 from ..infra.command import command, make_table
 from ..infra.progress import track_progress
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 @contextmanager
-def _opened(args: argparse.Namespace) -> Iterator[Recording]:
+def _opened(args: argparse.Namespace) -> Iterator[DemoRecording]:
     if args.source != WORLD:
         if args.settings:
             raise ConfigError(f"--setting has no effect on the messages of the recording {args.source}: leave it out")
@@ -74,7 +74,7 @@ def _opened(args: argparse.Namespace) -> Iterator[Recording]:
         yield world_bag.world_recording(world, config, args.seconds)
 
 
-def _copy(recording: Recording, bag: BagWriter, console: Console) -> None:
+def _copy(recording: DemoRecording, bag: BagWriter, console: Console) -> None:
     for topic in recording.topics:
         bag.add_topic(topic.name, topic.type_name, latched=topic.latched)
     steps = track_progress(recording.messages(), f"writing {recording.name}", console, recording.message_count)

@@ -26,7 +26,7 @@ from ..replay import golden
 from ..replay.bag_folders import holds_bags
 from ..replay.bag_topics import ambiguous_choices
 from ..replay.engine import ReplayOptions, replay_bag, write_results
-from ..replay.golden import GoldenError
+from ..replay.golden import GoldenReplayError
 from ..replay.index import COLUMNS, cells
 from ..replay.many import replay_many
 from ..replay.plan_measures import SCORES
@@ -94,7 +94,7 @@ def run_one(args: argparse.Namespace, config: Config, console: Console, errors: 
         if not args.update_golden:
             golden.read(args.golden)
     elif args.update_golden:
-        raise GoldenError("--update-golden writes the file of --golden: name it")
+        raise GoldenReplayError("--update-golden writes the file of --golden: name it")
     options = options_of(args)
     with ShownProgress(errors, hidden=args.node) as progress:
         task = progress.add_task("replaying", total=1.0)

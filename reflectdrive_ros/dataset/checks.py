@@ -31,7 +31,7 @@ class FrameLimits:
     overlap_m: float = 0.2  # of the car and an object, on the driven path: perception's boxes are not exact
 
 
-STANDING_MPS, STANDING_M = 0.1, 1.0
+CHECKED_STANDING_MPS, STANDING_M = 0.1, 1.0
 
 
 def problem_reason(problem: str) -> str:

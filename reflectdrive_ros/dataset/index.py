@@ -23,16 +23,16 @@ SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)
-class Job:
-    """One bag or a part of one. Without `wanted` it is indexed, else the shards named there are made of it."""
+class ConversionJob:
+    """One bag or a part of one. Without `pending_shards` it is indexed, else those shards are written."""
 
     bag: Path
     drive: str
     out: Path
-    made_by: str  # hash of what its files depend on
+    dependencies_sha256: str  # hash of what its files depend on
     size: int = 0  # of the bag, bytes
     part: tuple[int, int] = (0, 1)  # which part of the bag is indexed, and of how many
-    wanted: tuple[tuple[str, tuple[int, ...]], ...] | None = None  # shard that is to be made -> its ticks
+    pending_shards: tuple[tuple[str, tuple[int, ...]], ...] | None = None  # shard that is to be made -> its ticks
 
 
 def count_parts(sizes: Sequence[int], workers: Workers) -> list[int]:
@@ -42,22 +42,22 @@ def count_parts(sizes: Sequence[int], workers: Workers) -> list[int]:
     return [max(-(-workers * size // total), 1) if isinstance(workers, int) else 1 for size in sizes]
 
 
-def index_parts(job: Job, count: int) -> list[Job]:
+def index_parts(job: ConversionJob, count: int) -> list[ConversionJob]:
     return [replace(job, part=(number, count)) for number in range(count)]
 
 
-def index_path(job: Job) -> Path:
+def index_path(job: ConversionJob) -> Path:
     number, count = job.part
     return job.out / FRAMES / (f"{job.drive}.parquet" if count == 1 else f"{job.drive}.{number + 1}of{count}.parquet")
 
 
-def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
+def join_indices(jobs: Sequence[ConversionJob], parts: Sequence[ConversionJob]) -> None:
     """Writes the indices of bags whose parts are all whole, and removes the parts."""
     for job in jobs:
         mine = [part for part in parts if part.drive == job.drive]
-        found = [read_index(part) for part in mine]
-        if len(mine) > 1 and all(each is not None for each in found):
-            headers, rows = zip(*filter(None, found), strict=True)
+        contents = [read_index(part) for part in mine]
+        if len(mine) > 1 and all(each is not None for each in contents):
+            headers, rows = zip(*filter(None, contents), strict=True)
             notice = next((header["notice"] for header in headers if header["notice"]), "")
             frame_index.write_rows(
                 index_path(job), {**headers[0], "notice": notice}, [r for each in rows for r in each]
@@ -67,7 +67,7 @@ def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
                 path.unlink()
 
 
-def read_index(job: Job) -> tuple[dict[str, Any], list[FrameRow]] | None:
+def read_index(job: ConversionJob) -> tuple[dict[str, Any], list[FrameRow]] | None:
     """Header and rows of a bag's index; None if it is missing or would be another now.
 
     Raises SetError for one that is damaged or of another version.
@@ -77,7 +77,7 @@ def read_index(job: Job) -> tuple[dict[str, Any], list[FrameRow]] | None:
         header, rows = frame_index.read_rows(path)
     except OSError:
         return None
-    return (header, rows) if header.get("made_by") == job.made_by else None
+    return (header, rows) if header.get("made_by") == job.dependencies_sha256 else None
 
 
 def no_frame_sentence(bag: Path, rows: Sequence[FrameRow]) -> str:
@@ -103,14 +103,14 @@ def assign_splits(rows: Mapping[str, Sequence[FrameRow]], val_share: float) -> d
         raise BagError(f"--val-share {val_share:g} needs at least two drives: splits are by drive")
     order = sorted(rows, key=lambda drive: hashlib.sha256(drive.encode()).hexdigest())
     val = set(order[: min(max(round(val_share * len(order)), 1), len(order) - 1)])
-    places = {row.place for drive in val for row in rows[drive] if row.place}
-    found: dict[str, list[FrameRow]] = {}
+    val_places = {row.place for drive in val for row in rows[drive] if row.place}
+    rows_by_drive: dict[str, list[FrameRow]] = {}
     for drive, each in rows.items():
         split = "val" if drive in val else "train"
-        found[drive] = [
+        rows_by_drive[drive] = [
             replace(row, split=split, valid=False, reasons=(*row.reasons, "place_of_val"))
-            if split == "train" and row.place in places
+            if split == "train" and row.place in val_places
             else replace(row, split=split)
             for row in each
         ]
-    return found
+    return rows_by_drive

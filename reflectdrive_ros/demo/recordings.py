@@ -87,7 +87,7 @@ class RecordedMessage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recording:
+class DemoRecording:
     """Topics and their messages in the order of their stamps; `messages` starts a fresh walk each time."""
 
     name: str
@@ -96,7 +96,7 @@ class Recording:
     messages: Callable[[], Iterator[RecordedMessage]]
 
 
-def open_recording(folder: str | Path) -> Recording:
+def open_recording(folder: str | Path) -> DemoRecording:
     """The recording in a folder, or that of this name in the source tree, independent of the working directory.
 
     Raises RecordingError naming what is missing.
@@ -134,7 +134,7 @@ class _Event(NamedTuple):
     make: Callable[[], Any]
 
 
-def _recording(name: str, topics: dict[str, tuple[type, bool]], events: list[_Event]) -> Recording:
+def _recording(name: str, topics: dict[str, tuple[type, bool]], events: list[_Event]) -> DemoRecording:
     """`topics`: name -> (message class, latched); at equal stamps messages come in the order of this table."""
     rank = {topic: index for index, topic in enumerate(topics)}
     ordered = sorted(events, key=lambda event: (event.stamp_ns, rank[event.topic]))
@@ -144,13 +144,13 @@ def _recording(name: str, topics: dict[str, tuple[type, bool]], events: list[_Ev
         for event in ordered:
             yield RecordedMessage(event.topic, event.stamp_ns, event.make())
 
-    return Recording(name, table, len(ordered), messages)
+    return DemoRecording(name, table, len(ordered), messages)
 
 
 # --- PandaSet --------------------------------------------------------------------------------------------------------
 
 
-def _pandaset(folder: Path, data: Mapping[str, Array]) -> Recording:
+def _pandaset(folder: Path, data: Mapping[str, Array]) -> DemoRecording:
     stamps = _stamps(data["t_unix0"], data["t"])
     origin_from_base = _origin_from_base(data)
     map_from_base = data["world_T_ego"] @ origin_from_base  # (80, 4, 4)
@@ -291,7 +291,7 @@ def _image(stamp: int, camera: str, file: Path) -> Any:
 # --- comma2k19 -------------------------------------------------------------------------------------------------------
 
 
-def _comma2k19(folder: Path, data: Mapping[str, Array]) -> Recording:
+def _comma2k19(folder: Path, data: Mapping[str, Array]) -> DemoRecording:
     """Speed from CAN, turning from the gyroscope, position from GNSS; heading is the camera's, less its mounting angle.
 
     The pose is that of the device behind the windscreen: where it sits on the car is not recorded, so it is not moved.

@@ -17,7 +17,7 @@ from ..ros import topics
 from ..ros.planning_core import PlanningCore
 from ..runtime.engine import NO_DEADLINE_MS
 from . import world_messages
-from .recordings import RecordedMessage, RecordedTopic, Recording
+from .recordings import DemoRecording, RecordedMessage, RecordedTopic
 
 if TYPE_CHECKING:
     from ..sim.world import World
@@ -53,7 +53,7 @@ def camera_rig(config: Config) -> Sequence[Any]:
     return camera.rig(config.cameras.width, config.cameras.height) if config.needs_cameras else ()
 
 
-def world_recording(world: World, config: Config, seconds: float) -> Recording:
+def world_recording(world: World, config: Config, seconds: float) -> DemoRecording:
     """The messages on the vehicle's topics while the configured planner drives; can be iterated once."""
     table = tuple(RecordedTopic(*row) for row in world_messages.recorded_topics(config))
     names = {topic.key: topic.name for topic in world_messages.car_topics(config)}
@@ -79,4 +79,4 @@ def world_recording(world: World, config: Config, seconds: float) -> Recording:
 
     latched = sum(topic.latched for topic in table)
     count = ticks * (len(table) - latched) + latched + len(rig)
-    return Recording(world.road_map.name, table, count, messages)
+    return DemoRecording(world.road_map.name, table, count, messages)

@@ -34,7 +34,7 @@ from ..maps.lanelet_archive import light_id, write_archive
 from ..maps.roads import RoadMap
 from ..ros import convert, topics
 from ..ros.outputs import header, time_message
-from ..sim.traffic.actors import Actors, Lamp, Shape
+from ..sim.traffic.actors import Actors, ActorShape, Lamp
 from . import sensor_messages
 
 if TYPE_CHECKING:
@@ -47,16 +47,16 @@ ROUTE_OFFSET_MAX_M = 0.5  # and when it leads elsewhere by more than this
 ROAD_TOPIC = "/world/road"  # drivable polygons, for RViz and the live page
 
 LABELS = {
-    Shape.CAR: ObjectClassification.CAR,
-    Shape.VAN: ObjectClassification.CAR,
-    Shape.TRUCK: ObjectClassification.TRUCK,
-    Shape.BUS: ObjectClassification.BUS,
-    Shape.MOTORCYCLE: ObjectClassification.MOTORCYCLE,
-    Shape.BICYCLE: ObjectClassification.BICYCLE,
-    Shape.PEDESTRIAN: ObjectClassification.PEDESTRIAN,
-    Shape.CONE: ObjectClassification.HAZARD,
-    Shape.BARRIER: ObjectClassification.HAZARD,
-    Shape.DOOR: ObjectClassification.HAZARD,
+    ActorShape.CAR: ObjectClassification.CAR,
+    ActorShape.VAN: ObjectClassification.CAR,
+    ActorShape.TRUCK: ObjectClassification.TRUCK,
+    ActorShape.BUS: ObjectClassification.BUS,
+    ActorShape.MOTORCYCLE: ObjectClassification.MOTORCYCLE,
+    ActorShape.BICYCLE: ObjectClassification.BICYCLE,
+    ActorShape.PEDESTRIAN: ObjectClassification.PEDESTRIAN,
+    ActorShape.CONE: ObjectClassification.HAZARD,
+    ActorShape.BARRIER: ObjectClassification.HAZARD,
+    ActorShape.DOOR: ObjectClassification.HAZARD,
 }
 COLOURS = {
     Lamp.RED: TrafficLightElement.RED,
@@ -198,7 +198,7 @@ def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> P
     near = actors.select(np.flatnonzero(gap < PERCEPTION_RANGE_M))
     message.objects = [
         sensor_messages.predicted_object(
-            uuid.UUID(int=int(key) & (2**128 - 1)).bytes, LABELS[Shape(int(shape))], pose, speed, size
+            uuid.UUID(int=int(key) & (2**128 - 1)).bytes, LABELS[ActorShape(int(shape))], pose, speed, size
         )
         for key, shape, pose, speed, size in zip(
             near.ids, near.shapes, near.poses, near.speeds_mps, near.sizes, strict=True

@@ -64,7 +64,7 @@ from ..model.layers import KeysValues
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..sim.render.camera import rig
-from .graph_modules import EncodeViews, GuidedStep, Prefill, PrefillGoal, Refine, SampledStep, Step
+from .graph_modules import EncodeViews, GuidedStep, Prefill, PrefillGoal, Refine, SampledStep, StepGraph
 
 OPSET = 20
 MAX_SEQUENCES = 64  # limit of a step with a free number of action sequences
@@ -265,7 +265,7 @@ def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.
     shapes = _free_count(sequences, ("actions",), limit=None, edit=None, keys_values=_static(keys_values))
     names = ["actions", "limit", "edit", *_keys_values_names(net)[: 2 * len(keys_values)]]
     outputs = ["written", "confidence", *["plan_value"] * net.config.plan_value]
-    return trace(Step(net, decoding), tensors, names, outputs, shapes)
+    return trace(StepGraph(net, decoding), tensors, names, outputs, shapes)
 
 
 def _trace_sampled_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:

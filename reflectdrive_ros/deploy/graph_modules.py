@@ -50,7 +50,7 @@ class Prefill(NetworkGraph):
         return tuple(part for layer in layers for part in layer)
 
 
-class Step(nn.Module):
+class StepGraph(nn.Module):
     """`rollout.step` with tensors only and, of a network with a plan value, the predicted scores of its input."""
 
     def __init__(self, net: TokenNet, decoding: Decoding) -> None:

@@ -53,7 +53,7 @@ class CaseError(UserError):
 
 
 @dataclass(frozen=True)
-class Difference:
+class CaseDifference:
     """Of one quantity, in its unit."""
 
     name: str
@@ -71,7 +71,7 @@ class Difference:
         return math.isfinite(self.tolerance) and self.difference <= self.tolerance
 
 
-def compare(net: DenoiserNet, case: Mapping[str, Array]) -> list[Difference]:
+def compare(net: DenoiserNet, case: Mapping[str, Array]) -> list[CaseDifference]:
     """The largest difference of each quantity of a case, as `read_case` returns it."""
     single = answers(net, case, torch.float32)
     double = answers(copy.deepcopy(net).double(), case, torch.float64)
@@ -79,10 +79,10 @@ def compare(net: DenoiserNet, case: Mapping[str, Array]) -> list[Difference]:
     for name, computed in single.items():
         stated = TOLERANCE_M if name == "prediction" else TOLERANCE
         away, rounding = (np.abs(computed - other[name]) for other in (case, double))
-        rows.append(Difference(name, float(away.max()), stated, float(rounding.max())))
+        rows.append(CaseDifference(name, float(away.max()), stated, float(rounding.max())))
         if name == "encoding":
             medians = (float(np.median(each.max(axis=-1))) for each in (away, rounding))
-            rows.append(Difference(MEDIAN, next(medians), stated, next(medians)))
+            rows.append(CaseDifference(MEDIAN, next(medians), stated, next(medians)))
     return rows
 
 

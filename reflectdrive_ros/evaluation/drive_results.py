@@ -27,7 +27,7 @@ from ..core.domain import Array
 from ..infra.errors import UserError
 from ..scoring.simulate import DT_S
 from ..sim.drive_log import Collision, DriveLog, Event
-from ..sim.traffic.actors import Shape
+from ..sim.traffic.actors import ActorShape
 from .incidents import Incident
 
 Job = tuple[str, int]  # name of the planner's row, seed
@@ -183,7 +183,7 @@ def _result_of(row: Mapping[str, Any], vehicle: VehicleConfig) -> DriveResult:
         np.array(row["clearances_m"], float),
         np.array(row["off_road"], bool),
         tuple(Event(**event) for event in row["events"]),
-        tuple(Collision(**{**one, "shape": Shape(one["shape"])}) for one in row["collisions"]),
+        tuple(Collision(**{**one, "shape": ActorShape(one["shape"])}) for one in row["collisions"]),
         float(row["progress_m"]),
         float(row["limit_distance_m"]),
         vehicle,

@@ -45,7 +45,7 @@ class NavsimSource:
 
 
 @dataclass(frozen=True)
-class Job:
+class LogJob:
     """One log."""
 
     source: NavsimSource
@@ -87,7 +87,7 @@ def make_set(
     check_folder(out)
     fields = read_filter(source.scene_filter)
     logs = log_names(source, fields)
-    jobs = [Job(source, log, fields, out, image_size, digest(source, log, fields, image_size)) for log in logs]
+    jobs = [LogJob(source, log, fields, out, image_size, digest(source, log, fields, image_size)) for log in logs]
     (out / FRAMES).mkdir(parents=True, exist_ok=True)
     todo = [job for job in jobs if whole(job) is None]
     progress(len(jobs) - len(todo), len(jobs))
@@ -148,7 +148,7 @@ def digest(source: NavsimSource, log: str, fields: Mapping[str, Any], image_size
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def whole(job: Job) -> tuple[list[FrameRow], list[shards.ShardNote]] | None:
+def whole(job: LogJob) -> tuple[list[FrameRow], list[shards.ShardNote]] | None:
     """Rows and notes of a log that is made; None where something is missing or was made of other data."""
     try:
         header, rows = frame_index.read_rows(job.out / FRAMES / f"{job.drive}.parquet")
@@ -162,7 +162,7 @@ def whole(job: Job) -> tuple[list[FrameRow], list[shards.ShardNote]] | None:
     return rows, [note for note in notes if note is not None]
 
 
-def make_log(job: Job) -> None:
+def make_log(job: LogJob) -> None:
     """Writes the shards of a log, then its rows."""
     dataclasses, dataloader = devkit()
     loader = dataloader.SceneLoader(  # 1.1 calls the second sensor_blobs_path, 2.x original_sensor_path

@@ -67,7 +67,8 @@ def run(args: argparse.Namespace, config: Config, variants: Variants, console: C
     result = evaluate(folder, variants, config, args.families, args.limit, args.workers, errors)
     models = [variant.config.model.sha256 for variant in variants.values() if variant.is_learned]
     model = {"model_sha256": models[0]} if models else {}
-    options = {"privileges": args.privilege, "random_weights": args.random_weights, **model}
+    random_weights = args.random_weights or args.only_random_weights
+    options = {"privileges": args.privilege, "random_weights": random_weights, **model}
     scores = numbers(result)
     content = {"set": set_name, "folder": folder.name, **options, **scores}
     write_numbers(args.json, content, weights_sha256=weights_of(variants))

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, config: Config, variants: Variants, console: C
 
 
 @dataclass(eq=False)
-class Result(Scores):
+class TrackResult(Scores):
     """Scores of a set of recordings."""
 
     recordings: int = 0
@@ -72,7 +72,7 @@ def evaluate(
     console: Console,
     config: Config | None = None,
     sites: Sequence[str] | None = None,
-) -> Result:
+) -> TrackResult:
     """The recorded human and the rows on every start of a set, or of some sites.
 
     Raises TracksError if there is nothing to score, ModelFileError or ConfigError for a model that cannot be used.
@@ -81,7 +81,7 @@ def evaluate(
     check(variants)
     networks = {name: variant.network() for name, variant in variants.items()}
     paths = real_tracks.recordings_in(folder)
-    result = Result(scores={driver: [] for driver in (HUMAN, *variants)}, references=references(variants))
+    result = TrackResult(scores={driver: [] for driver in (HUMAN, *variants)}, references=references(variants))
     families = set[str]()
     vectors = any(variant.uses_vectors for variant in variants.values())
     for path in track_progress(paths, "scoring", console):
@@ -113,7 +113,7 @@ def _score_start(
     variants: Variants,
     networks: dict[str, AnyNetwork | None],
     config: Config,
-    result: Result,
+    result: TrackResult,
 ) -> None:
     plans = {HUMAN: start.human}
     for name, variant in variants.items():
@@ -133,7 +133,7 @@ def _score_start(
 # --- numbers and table -----------------------------------------------------------------------------------------------
 
 
-def numbers(result: Result) -> dict[str, Any]:
+def numbers(result: TrackResult) -> dict[str, Any]:
     """As `driving_scores.numbers`, and what was scored, left out and failed."""
     drivers = {driver: driving_scores.summary(driver, result) for driver in result.scores}
     return {
@@ -145,7 +145,7 @@ def numbers(result: Result) -> dict[str, Any]:
     }
 
 
-def _table(result: Result, by_site: bool) -> Table:
+def _table(result: TrackResult, by_site: bool) -> Table:
     title = f"{len(result.families)} starts of {result.recordings} recordings; means in percent"
     rows: list[tuple[str, ...]] = []
     for driver in result.scores:
@@ -160,7 +160,7 @@ def _table(result: Result, by_site: bool) -> Table:
     return make_table(headings, rows, title, texts=2 if by_site else 1)
 
 
-def _notes(result: Result) -> Sequence[str]:
+def _notes(result: TrackResult) -> Sequence[str]:
     notes = []
     if result.left_out:
         notes.append(f"left out, no map to score by: {', '.join(result.left_out)}")

@@ -20,7 +20,7 @@ import shapely
 
 from ..core import geometry
 from ..core.domain import Array
-from .roads import RoadLane, RoadMap, Signal, Turn
+from .roads import RoadLane, RoadMap, RoadSignal, Turn
 
 MIN_LENGTH_M = 0.5  # shorter lanes are joints inside a junction
 LAMP_WIDTH_M = 0.4  # of the line that stands for the lamps in the map
@@ -89,7 +89,7 @@ def write_archive(road_map: RoadMap) -> bytes:
         return file.read_bytes()
 
 
-def lamp_line(road_map: RoadMap, signal: Signal) -> Array:
+def lamp_line(road_map: RoadMap, signal: RoadSignal) -> Array:
     """(2, 2) where the lamps hang: beyond the junction, at the end of the lanes that the light controls."""
     line = road_map.lanes[signal.connectors[-1]].lane.centerline
     end, heading = np.split(geometry.sample(line, geometry.arc_lengths(line)[-1:])[0], [2])

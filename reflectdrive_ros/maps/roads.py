@@ -75,7 +75,7 @@ class RoadLane:
 
 
 @dataclass(frozen=True, eq=False)
-class Signal:
+class RoadSignal:
     """One traffic light at the end of a lane."""
 
     tls: str  # SUMO's traffic light
@@ -105,7 +105,7 @@ class RoadMap:
     walkways: tuple[Array, ...]  # rings of sidewalks and street corners
     crossings: tuple[Array, ...]  # rings of zebra crossings, on the road
     cycleways: tuple[Array, ...]  # rings of lanes for bicycles only
-    signals: tuple[Signal, ...]
+    signals: tuple[RoadSignal, ...]
     edges_after: Mapping[str, tuple[str, ...]]  # road edge -> edges that a car can reach next, unordered
     shoulders: tuple[Shoulder, ...] = ()  # part of `roads`
 
@@ -396,7 +396,7 @@ def _remove_slivers(area: Any) -> Any:
     return eroded.buffer(SLIVER_M, join_style="mitre", mitre_limit=2.0)
 
 
-def _signals(net: Element, lanes: Mapping[int, RoadLane], keys: Mapping[str, int]) -> tuple[Signal, ...]:
+def _signals(net: Element, lanes: Mapping[int, RoadLane], keys: Mapping[str, int]) -> tuple[RoadSignal, ...]:
     signals: dict[tuple[str, int, int], list[int]] = {}
     for connection in net.iter("connection"):
         source, via = lane_at(connection, "from"), connection.get("via", "")
@@ -404,7 +404,7 @@ def _signals(net: Element, lanes: Mapping[int, RoadLane], keys: Mapping[str, int
             light = (connection.get("tl", ""), int(connection.get("linkIndex", "0")), keys[source])
             signals.setdefault(light, []).extend(_junction_chain(lanes, keys[via]))
     return tuple(
-        Signal(tls, link, lane, tuple(connectors), _stop_line(lanes[lane]))
+        RoadSignal(tls, link, lane, tuple(connectors), _stop_line(lanes[lane]))
         for (tls, link, lane), connectors in signals.items()
     )
 

@@ -24,20 +24,12 @@ from ..core.recipe_config import DriveFineConfig
 from ..core.tokens import cosine_schedule
 from ..scoring.safety import safety_check
 from .assessment import score_candidates
-from .planner import Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
+from .planner import FullStepMemory, Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import postprocess, token_headings, trajectories
 from .repair import repair_plan
 
 TEMPERATURE = 1.0  # sampling temperature of the candidates after the first, as the network was trained
-
-
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """Report of the last step."""
-
-    notes: tuple[str, ...]
-    full_step_reason: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +104,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         trace=token_trace(rounds, None, layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
-    return PlannerState(result, 0, Memory(inputs.notes, "every step is a full step")), result
+    return PlannerState(result, 0, FullStepMemory(inputs.notes, "every step is a full step")), result
 
 
 def needs(settings: DriveFineConfig) -> frozenset[str]:

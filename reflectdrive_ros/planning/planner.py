@@ -53,6 +53,14 @@ class StepNotes(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class FullStepMemory:
+    """Report of the last step of a planner whose steps are all full ones."""
+
+    notes: tuple[str, ...]
+    full_step_reason: str
+
+
+@dataclass(frozen=True, eq=False)
 class Prefilled:
     """Result of the prefill: the encoded scene and the goals."""
 

@@ -15,7 +15,7 @@ the scenes (usually a tenth). Without that capability guidance raises PlanningEr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..features.images import ModelInputs
 from ..scoring.safety import safety_check
 from .assessment import assess, evaluate
 from .planner import (
+    FullStepMemory,
     Network,
     PlannerContext,
     PlannerState,
@@ -39,14 +40,6 @@ from .postprocess.waypoints import postprocess, trajectories
 from .repair import repair_plan
 
 NEEDS = frozenset({"goals"})  # capabilities of its network
-
-
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """Report of the last step."""
-
-    notes: tuple[str, ...]
-    full_step_reason: str = ""
 
 
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
@@ -94,7 +87,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         trace=token_trace([(actions[[best]], confidence[[best]])], scene, network.layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
-    return PlannerState(result, 0, Memory(inputs.notes, "every step is a full step")), result
+    return PlannerState(result, 0, FullStepMemory(inputs.notes, "every step is a full step")), result
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:

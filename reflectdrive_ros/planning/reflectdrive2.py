@@ -48,7 +48,7 @@ NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
 LITE_EDIT_ROUNDS = 1  # of AutoEdit in a lite step, as in the paper
 MAX_DEVIATION_M = 1.0  # a car further from its position in the last plan takes a full step
 LOW_CONFIDENCE = 0.15  # mean token probability of the last plan below which the next step is a full one
-STANDING_MPS = 0.3
+START_SPEED_MPS = 0.3
 STANDING_M = 0.1  # a closer goal means an immediate stop
 GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
 MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
@@ -58,7 +58,7 @@ LOG_PROB_WEIGHT = 0.125  # score (0..1) per nat of a goal's log-probability
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class ReflectDrive2Memory:
     """State between steps, in addition to the last plan."""
 
     ego: EgoState
@@ -141,7 +141,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         trace=token_trace(rounds, prefilled, network.layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
-    memory = Memory(
+    memory = ReflectDrive2Memory(
         observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, full_step_reason
     )
     return PlannerState(result, lite_steps_since_full, memory), result
@@ -150,7 +150,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
 def find_full_step_reason(state: PlannerState, observation: Observation, settings: ReflectDrive2Config) -> str:
     """Why the next step must be a full one, as one sentence; empty if the last plan may be edited."""
     last, memory, ego = state.previous, state.memory, observation.ego
-    if last is None or not isinstance(memory, Memory):
+    if last is None or not isinstance(memory, ReflectDrive2Memory):
         return "there is no plan to edit"
     if state.lite_steps_since_full >= settings.lite_steps_per_full:
         return "a full step is due"
@@ -159,7 +159,7 @@ def find_full_step_reason(state: PlannerState, observation: Observation, setting
     elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
     if not 0.0 < elapsed_s <= MAX_GAP_S:
         return f"{elapsed_s:.2f} s since the last plan"
-    if abs(memory.ego.speed_mps) < STANDING_MPS <= abs(ego.speed_mps):
+    if abs(memory.ego.speed_mps) < START_SPEED_MPS <= abs(ego.speed_mps):
         return "the car starts"
     if memory.confidence < LOW_CONFIDENCE:
         return f"the last plan has a confidence of {memory.confidence:.2f}"
@@ -174,7 +174,7 @@ def find_full_step_reason(state: PlannerState, observation: Observation, setting
 
 def extrapolate_pose(ego: EgoState, elapsed_s: float) -> Array:
     """(3,) map pose after `elapsed_s` at constant acceleration and curvature."""
-    if abs(ego.speed_mps) < STANDING_MPS:
+    if abs(ego.speed_mps) < START_SPEED_MPS:
         return ego.map_from_ego
     along_m = ego.speed_mps * elapsed_s + 0.5 * ego.acceleration_mps2 * elapsed_s**2
     return geometry.compose(ego.map_from_ego, kinematics.arc(ego.yaw_rate_rps / ego.speed_mps, np.array([along_m]))[0])
@@ -198,7 +198,7 @@ def select_goal(goals: Array, log_probs: Array, among: Array, ego: EgoState, set
     of more than GENTLE_MPS2. A standing vehicle takes the most probable goal, otherwise it might never start.
     """
     allowed = np.where(among, log_probs, -np.inf)
-    if abs(ego.speed_mps) < STANDING_MPS:
+    if abs(ego.speed_mps) < START_SPEED_MPS:
         return int(np.argmax(allowed))
     distance_m = np.hypot(*goals.T)
     gentle = braking_mps2(distance_m, ego.speed_mps) <= GENTLE_MPS2

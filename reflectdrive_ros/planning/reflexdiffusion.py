@@ -68,7 +68,7 @@ class Reflection:
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class ReflexDiffusionMemory:
     """Report of the last step."""
 
     notes: tuple[str, ...]
@@ -97,7 +97,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     trajectory = at_interval(trajectory, PLAN_DT_S)
     result = Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory, StepKind.FULL)
     result = replace(result, check=safety_check(result, safety_context, repairs))
-    memory = Memory(inputs.notes, "every step is a full step", reflections)
+    memory = ReflexDiffusionMemory(inputs.notes, "every step is a full step", reflections)
     return PlannerState(result, 0, memory), result
 
 

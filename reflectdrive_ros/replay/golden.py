@@ -31,24 +31,26 @@ MAX_BYTES = 256 * MEGABYTE
 POINT_STRIDE = 5  # each fifth point of a plan: half a second apart
 
 
-class GoldenError(UserError):
+class GoldenReplayError(UserError):
     """A golden is missing, does not fit, or may not be written; the message names what to do."""
 
 
 def check_name(golden: Path) -> None:
-    """Raises GoldenError for a folder and for a name without .npz, which numpy would append."""
+    """Raises GoldenReplayError for a folder and for a name without .npz, which numpy would append."""
     if golden.suffix != ".npz" or golden.is_dir():
-        raise GoldenError(f"--golden {golden} is not a golden: give a file whose name ends in .npz")
+        raise GoldenReplayError(f"--golden {golden} is not a golden: give a file whose name ends in .npz")
 
 
 def fields(record: ReplayRecord) -> dict[str, Array]:
     """The arrays of a golden: every plan, each with its every fifth point. Plans must be equally long, not too many."""
     frames = record.frames
     if len(frames) < len(record.plans.measures):
-        raise GoldenError(f"a golden holds every plan, and {len(record.plans.measures)} are too many: give --duration")
+        raise GoldenReplayError(
+            f"a golden holds every plan, and {len(record.plans.measures)} are too many: give --duration"
+        )
     lengths = {len(frame.plan_poses) for frame in frames}
     if len(lengths) != 1:
-        raise GoldenError(f"a golden needs plans of one length, this replay has {sorted(lengths)}")
+        raise GoldenReplayError(f"a golden needs plans of one length, this replay has {sorted(lengths)}")
     poses = np.stack([frame.plan_poses[POINT_STRIDE - 1 :: POINT_STRIDE] for frame in frames])
     return {
         "stamp_ns": np.array([frame.stamp_ns for frame in frames], np.int64),
@@ -61,54 +63,56 @@ def fields(record: ReplayRecord) -> dict[str, Array]:
 
 
 def read(golden: Path) -> dict[str, Array]:
-    """The arrays of a golden. Raises GoldenError when it does not exist or cannot be read."""
+    """The arrays of a golden. Raises GoldenReplayError when it does not exist or cannot be read."""
     try:
-        found = read_arrays(golden, MAX_BYTES)
-        arrays = {name: found[name] for name in TOLERANCES}
+        content = read_arrays(golden, MAX_BYTES)
+        arrays = {name: content[name] for name in TOLERANCES}
         if wrong := [
             name for name, values in arrays.items() if values.dtype.kind not in "if" or not np.isfinite(values).all()
         ]:
             raise ValueError(f"{', '.join(wrong)} holds a value that is not finite")
         return arrays
     except FileNotFoundError:
-        raise GoldenError(f"golden {golden} does not exist: make it with --update-golden") from None
+        raise GoldenReplayError(f"golden {golden} does not exist: make it with --update-golden") from None
     except (OSError, ValueError, KeyError) as fault:
         why = getattr(fault, "strerror", None) or fault
-        raise GoldenError(f"golden {golden} cannot be read ({why}): write it again with --update-golden") from None
+        raise GoldenReplayError(
+            f"golden {golden} cannot be read ({why}): write it again with --update-golden"
+        ) from None
 
 
 def differences(record: ReplayRecord, golden: Path) -> list[str]:
     """One sentence for each field that differs by more than its tolerance; empty when the replay is as before.
 
-    Raises GoldenError when there is no golden to compare with.
+    Raises GoldenReplayError when there is no golden to compare with.
     """
     return compare_arrays(fields(record), read(golden), TOLERANCES)
 
 
 def compare_arrays(now: Mapping[str, Array], before: Mapping[str, Array], tolerances: Mapping[str, float]) -> list[str]:
     """One sentence for each field, an array (N, ..) with a row per plan, that differs by more than its tolerance."""
-    found = []
+    differences = []
     for name, tolerance in tolerances.items():
         if now[name].shape != before[name].shape:
-            found.append(f"{name}: {now[name].shape} now, {before[name].shape} in the golden")
+            differences.append(f"{name}: {now[name].shape} now, {before[name].shape} in the golden")
             continue
-        apart = np.abs(now[name] - before[name])
+        deviations = np.abs(now[name] - before[name])
         if name == "poses_heading":
-            apart = np.minimum(apart, 2 * np.pi - apart)
-        if apart.size and not apart.max() <= tolerance:
-            of_plans = apart.reshape(len(apart), -1).max(axis=1)
+            deviations = np.minimum(deviations, 2 * np.pi - deviations)
+        if deviations.size and not deviations.max() <= tolerance:
+            of_plans = deviations.reshape(len(deviations), -1).max(axis=1)
             first, count = int(np.argmax(~(of_plans <= tolerance))), int((~(of_plans <= tolerance)).sum())
-            found.append(
-                f"{name}: {count} of {len(apart)} plans differ by up to {apart.max():.6g} (allowed {tolerance:g}), "
-                f"first at plan {first}"
+            differences.append(
+                f"{name}: {count} of {len(deviations)} plans differ by up to {deviations.max():.6g} "
+                f"(allowed {tolerance:g}), first at plan {first}"
             )
-    return found
+    return differences
 
 
 def write(record: ReplayRecord, golden: Path, whole: bool) -> None:
-    """Writes the golden. Raises GoldenError unless the whole bag was replayed."""
+    """Writes the golden. Raises GoldenReplayError unless the whole bag was replayed."""
     if not whole:
-        raise GoldenError("a golden is only written from a replay of the whole bag through the engine")
+        raise GoldenReplayError("a golden is only written from a replay of the whole bag through the engine")
     golden.parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = fields(record)
     np.savez_compressed(golden, **arrays)

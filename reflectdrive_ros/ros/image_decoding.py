@@ -127,8 +127,8 @@ def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tup
     return full, (width / whole_width, height / whole_height)
 
 
-def _halves(size: int, wanted: int) -> bool:
-    return size % 2 == 0 and size >= 2 * OVERSAMPLING_MIN * wanted
+def _halves(size: int, target: int) -> bool:
+    return size % 2 == 0 and size >= 2 * OVERSAMPLING_MIN * target
 
 
 def digest(message: Any) -> int:

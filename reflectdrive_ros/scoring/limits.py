@@ -29,7 +29,7 @@ LEAST_GAP_M = 0.2  # likewise, where more cannot be kept comfortably
 RESPONSE_S = 0.5  # a vehicle brakes this much later than its plan
 OVER_LINE_MAX_M = 1.5  # a front that is or would stop further over a line goes on: it would block the junction
 CREEP_M = 0.3  # a standing front over a line may move by this much
-STANDING_MPS = 0.5  # a slower car can always stop
+WAITING_MPS = 0.5  # a slower car can always stop
 AMBER_BRAKING_MPS2 = 2.8  # an amber light that asks for more is passed
 APPROACH_BRAKING_MPS2 = 1.5  # towards a point where the car has to be slow, where there is room
 COMFORT_BRAKING_MPS2 = 2.5  # likewise, for a lower limit that comes late
@@ -181,7 +181,7 @@ class _Builder:
                 slow_mps = self.config.lights.caution_speed_mps
                 self._add(FactorKind.TRAFFIC_LIGHT, away_m - self.front_m, away_m, slow_mps, COMFORT_BRAKING_MPS2)
             return
-        room_m, moves = max(away_m - self.front_m, 0.0), self.speed_mps > STANDING_MPS
+        room_m, moves = max(away_m - self.front_m, 0.0), self.speed_mps > WAITING_MPS
         red = state is LightState.RED
         most_mps2, over_m = (guard.hard_braking_mps2, OVER_LINE_MAX_M) if red else (AMBER_BRAKING_MPS2, 0.0)
         stopping_m = self._braking_distance(most_mps2) if moves else 0.0

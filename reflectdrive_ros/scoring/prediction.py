@@ -39,7 +39,7 @@ ADAPTION_PER_S = 1.2  # of the difference in speed to the lead, without a gap
 ADAPTION_GAP_M = 10.0  # at this gap it is halved
 ADAPTION_DELAY_S = 0.25  # its time constant: the present acceleration has the reaction until now
 FOLLOWING_RANGE_MPS2 = (-4.0, 1.0)
-STOP_GAP_M = 0.5  # behind a standing lead
+LEAD_GAP_M = 0.5  # behind a standing lead
 
 
 def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) -> Forecast:
@@ -135,7 +135,7 @@ def driven_distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads,
         ADAPTION_GAP_M,
         ADAPTION_DELAY_S,
         *FOLLOWING_RANGE_MPS2,
-        STOP_GAP_M,
+        LEAD_GAP_M,
         driven_m,
     )
     return driven_m

@@ -14,14 +14,14 @@ from ..scoring import metrics
 from ..scoring.simulate import DT_S, STATE_SIZE, STEPS, VX
 from . import incidents
 from .ego import Ego
-from .traffic.actors import Shape, Snapshot
+from .traffic.actors import ActorShape, TrafficSnapshot
 
 RECONTACT_S = 1.0  # an actor that had no contact for this long may be hit again
 BACK_ON_ROAD_S = 0.5  # an excursion ends when the car has been back for this long
 STUCK_S = 60.0
 STUCK_M = 2.0  # less progress than this in STUCK_S is being stuck
 COMFORT_EVERY_S = 1.0  # comfort is judged in windows as long as a plan, one begins each second
-STANDING_MPS = 0.1  # slower is standing
+LOGGED_STANDING_MPS = 0.1  # slower is standing
 SPEEDING_MPS, SPEEDING_S = 0.5, 1.0  # faster than the limit by more, for this long, is speeding
 MIN_COMFORT_STATES = 15  # the jerk's window; a shorter drive is not judged
 
@@ -39,7 +39,7 @@ class Event:
 class Collision:
     time_s: float
     actor: int  # id
-    shape: Shape
+    shape: ActorShape
     at_fault: bool
 
 
@@ -89,7 +89,7 @@ class DriveLog:
 
     @property
     def standing_s(self) -> float:
-        return DT_S * float((self.speeds_mps[1:] < STANDING_MPS).sum())
+        return DT_S * float((self.speeds_mps[1:] < LOGGED_STANDING_MPS).sum())
 
     @property
     def route_completion(self) -> float:
@@ -119,7 +119,7 @@ class Recorder:
 
     def __init__(self, road_map: RoadMap, space: object, vehicle: VehicleConfig) -> None:
         self._road_map, self._space, self._vehicle = road_map, space, vehicle
-        self._lines = incidents.StopLines(road_map)
+        self._lines = incidents.LinesToCross(road_map)
         self._front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
         self._stamps: list[int] = []
         self._states: list[Array] = []
@@ -139,7 +139,7 @@ class Recorder:
         self,
         stamp_ns: int,
         ego: Ego,
-        snapshot: Snapshot,
+        snapshot: TrafficSnapshot,
         route: frozenset[int],
         progress_m: float,
         speed_limit_mps: float,
@@ -198,12 +198,12 @@ class Recorder:
             self._vehicle,
         )
 
-    def _find_collisions(self, time_s: float, ego: Ego, snapshot: Snapshot, touching: Array) -> list[Event]:
+    def _find_collisions(self, time_s: float, ego: Ego, snapshot: TrafficSnapshot, touching: Array) -> list[Event]:
         events = []
         for index in touching:
             actor = int(snapshot.actors.ids[index])
             if time_s - self._last_contact_s.get(actor, -np.inf) > RECONTACT_S:
-                shape = Shape(int(snapshot.actors.shapes[index]))
+                shape = ActorShape(int(snapshot.actors.shapes[index]))
                 fault = incidents.at_fault(ego, snapshot.actors, int(index), self._road_map, self._vehicle)
                 self._collisions.append(Collision(time_s, actor, shape, fault))
                 whose = "at fault" if fault else "not at fault"

@@ -14,7 +14,7 @@ from ..maps.roads import RoadMap
 from ..scoring import drivable, metrics
 from . import local_map
 from .ego import Ego
-from .traffic.actors import Actors, Lamp, Snapshot
+from .traffic.actors import Actors, Lamp, TrafficSnapshot
 
 CLEARANCE_MAX_M = 20.0  # gaps to agents are reported up to this
 NEAR_M = 30.0  # the map this far around decides between which lanes a car is
@@ -68,7 +68,7 @@ def off_road(ego: Ego, space: object, vehicle: VehicleConfig) -> bool:
     return not drivable.contains(space, corners).all()
 
 
-class StopLines:
+class LinesToCross:
     """The stop lines of a map, and which of them a step crosses."""
 
     def __init__(self, road_map: RoadMap) -> None:
@@ -77,7 +77,7 @@ class StopLines:
         self._left, self._across = lines[:, 0], lines[:, 1] - lines[:, 0]
 
     def crossed_at_red(
-        self, before: Ego, after: Ego, snapshot: Snapshot, route: frozenset[int], front_m: float
+        self, before: Ego, after: Ego, snapshot: TrafficSnapshot, route: frozenset[int], front_m: float
     ) -> bool:
         """Whether the front (`front_m` ahead of the rear axle) crosses a red stop line in forward direction.
 

@@ -73,14 +73,14 @@ def quotas(size: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Moment:
+class SampledMoment:
     """A step of a log and the actor that is the ego."""
 
     step: int
     ego: int
     parked: int  # the actor that opens its door or pulls out, -1: none
 
-    def excludes(self, other: Moment) -> bool:
+    def excludes(self, other: SampledMoment) -> bool:
         """Whether the two are too close to each other."""
         return self.ego == other.ego and abs(self.step - other.step) < MIN_STEP_DISTANCE
 
@@ -90,10 +90,10 @@ class Moment:
 
 
 def _split_group(
-    moments: Sequence[Moment], used_steps: Mapping[int, Sequence[int]], quota: int
-) -> tuple[list[Moment], Sequence[Moment]]:
+    moments: Sequence[SampledMoment], used_steps: Mapping[int, Sequence[int]], quota: int
+) -> tuple[list[SampledMoment], Sequence[SampledMoment]]:
     """The next moments that are not excluded by the used steps, at most `quota`, and the rest."""
-    group: list[Moment] = []
+    group: list[SampledMoment] = []
     for index, moment in enumerate(moments):
         if moment.excluded_by(used_steps):
             continue
@@ -155,7 +155,9 @@ class Shard:
             rows, columns = indices[: CANDIDATES_PER_SCENE * quota].T
             parked = np.full(len(rows), -1) if scripted_rows is None else scripted_rows[rows, columns]
             steps, egos = candidates.steps[rows], candidates.egos[columns]
-            moments: Sequence[Moment] = [Moment(*each) for each in np.stack([steps, egos, parked], axis=1).tolist()]
+            moments: Sequence[SampledMoment] = [
+                SampledMoment(*each) for each in np.stack([steps, egos, parked], axis=1).tolist()
+            ]
             while moments and quota:
                 group, moments = _split_group(moments, used_steps, quota)
                 sure = [moment for k, moment in enumerate(group) if not any(map(moment.excludes, group[:k]))]
@@ -178,10 +180,10 @@ class Shard:
                     yield scene
 
     def _make_group(
-        self, log: TrafficLog, family: str, group: Sequence[Moment]
-    ) -> dict[Moment, tuple[scene_extraction.ExtractedScene, DrivingScene]]:
+        self, log: TrafficLog, family: str, group: Sequence[SampledMoment]
+    ) -> dict[SampledMoment, tuple[scene_extraction.ExtractedScene, DrivingScene]]:
         """The moments that make scenes, with these. Moments that are too easy or not drivable are counted."""
-        chosen: list[tuple[Moment, scene_extraction.ExtractedScene, float]] = []
+        chosen: list[tuple[SampledMoment, scene_extraction.ExtractedScene, float]] = []
         for moment in group:
             seed = seed_of(log.road_map.name, moment.step, moment.ego)
             try:

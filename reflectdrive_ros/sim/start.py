@@ -16,7 +16,7 @@ from .ego import Ego, ego_at_speed
 from .network import navigation
 from .network.navigation import DEFAULT_SPEED_LIMIT_MPS, EgoRoute
 from .network.routing import random_walk
-from .traffic.actors import Snapshot
+from .traffic.actors import TrafficSnapshot
 
 MAX_TRIES = 400
 WALK_M = 3000.0
@@ -44,7 +44,7 @@ class StartState:
 
 
 def sample_start(
-    road_map: RoadMap, snapshot: Snapshot, space: object, generator: np.random.Generator, vehicle: VehicleConfig
+    road_map: RoadMap, snapshot: TrafficSnapshot, space: object, generator: np.random.Generator, vehicle: VehicleConfig
 ) -> StartState:
     """A start on a lane without other road users nearby, at rest or at a moderate speed. Raises RoadError when there is
     none.
@@ -77,7 +77,7 @@ def sample_start(
     raise RoadError(f"{road_map.name} has no free place on a lane for the ego to start from")
 
 
-def _safe_speed(route: EgoRoute, at_m: float, ego: Ego, snapshot: Snapshot, to_junction_m: float) -> float:
+def _safe_speed(route: EgoRoute, at_m: float, ego: Ego, snapshot: TrafficSnapshot, to_junction_m: float) -> float:
     """A speed from which the ego can stop gently before other agents and the junction, and follow the next metres of
     road.
     """

@@ -55,7 +55,7 @@ from .render import appearance, camera, scenery
 from .render.appearance import Appearance
 from .render.camera import Camera
 from .render.scenery import Scenery
-from .traffic.actors import Actors, Snapshot
+from .traffic.actors import Actors, TrafficSnapshot
 from .traffic.demand import Demand
 from .traffic.simulation import Simulation
 
@@ -132,7 +132,7 @@ class World:
         self._grid: tuple[Array, DrivableGrid] | None = None
         self.stamp_ns = START_NS
         self._history = AgentHistoryBuffer()
-        self.snapshot: Snapshot = self._traffic.snapshot()
+        self.snapshot: TrafficSnapshot = self._traffic.snapshot()
         self._recorder = Recorder(self.road_map, self.space, self.vehicle)
         self._watch()
 

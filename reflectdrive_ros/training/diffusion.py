@@ -69,7 +69,7 @@ def load_validation(folder: Path, spec: VectorSpec, limit: int, on_damage: Calla
 
 @dataclass(frozen=True, eq=False)
 class DiffusionJob:
-    """`trainer.Job` of a denoiser."""
+    """`trainer.TrainingJob` of a denoiser."""
 
     config: DiffusionTrainConfig
     network: DenoiserNetConfig

@@ -53,12 +53,12 @@ def train(
         return PlanLosses(net, config.loss, config.rl, config.plans, rules, generator, config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    steps = _Steps(loop, config, rewards, rules, job.reference_network(config.rl.kl, fabric.device))
+    steps = _PlanSteps(loop, config, rewards, rules, job.reference_network(config.rl.kl, fabric.device))
     return loop.run(progress, steps, COLUMNS, stop, clock)
 
 
 @dataclass(eq=False)
-class _Steps:
+class _PlanSteps:
     loop: Trainer
     config: RlTrainConfig
     rewards: RewardPool

@@ -144,7 +144,7 @@ def site_samples(recordings: Sequence[Recording], spec: VectorSpec) -> RecordedS
     marks = np.zeros((0, 6))
     skipped = Counter[str]()
     human = 0
-    drives = [Drive(recording, 0, True) for recording in recordings]
+    drives = [SampledDrive(recording, 0, True) for recording in recordings]
     for drive in (*drives, *(other for recording in recordings for other in other_drives(recording))):
         for step in sample_steps(drive, spec):
             mark = _mark(drive.recording, step, future_steps(spec))
@@ -172,7 +172,7 @@ def _mark(recording: Recording, step: int, steps: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Drive:
+class SampledDrive:
     """A recording with the car that is sampled as its ego."""
 
     recording: Recording
@@ -191,7 +191,7 @@ class Drive:
         return np.asarray(drivable.contains(self.recording.drivable_space, corners).all(axis=1))
 
 
-def other_drives(recording: Recording) -> Iterator[Drive]:
+def other_drives(recording: Recording) -> Iterator[SampledDrive]:
     """The other vehicles of a recording, each as the ego of the steps at which it is observed without a gap. Its first
     sample is where it has been observed for 2 s, or the start of the recording: the first starts of the evaluation have
     no history either."""
@@ -200,7 +200,7 @@ def other_drives(recording: Recording) -> Iterator[Drive]:
         first = int(observed[agent].argmax())
         last = first + int((~np.append(observed[agent, first:], False)).argmax())
         if last - first > SPEED_STEPS:
-            yield Drive(as_ego(recording, agent, first, last), HISTORY_STEPS if first else 0, False)
+            yield SampledDrive(as_ego(recording, agent, first, last), HISTORY_STEPS if first else 0, False)
 
 
 def as_ego(recording: Recording, agent: int, first: int, last: int) -> Recording:
@@ -268,12 +268,12 @@ def future_steps(spec: VectorSpec) -> int:
     return stride(spec) * spec.future_steps
 
 
-def sample_steps(drive: Drive, spec: VectorSpec) -> range:
+def sample_steps(drive: SampledDrive, spec: VectorSpec) -> range:
     """The steps of a drive at which samples are taken."""
     return range(drive.first, drive.recording.steps - future_steps(spec), SAMPLE_EVERY_STEPS)
 
 
-def drive_sample(drive: Drive, step: int, spec: VectorSpec) -> dict[str, Array] | str:
+def drive_sample(drive: SampledDrive, step: int, spec: VectorSpec) -> dict[str, Array] | str:
     """The sample at a step, or the reason why there is none."""
     recording = drive.recording
     until = step + future_steps(spec)

@@ -38,7 +38,7 @@ from .draft_cache import EXPERT_PARAMETERS, DraftCache
 from .losses import Batch, plan_value_loss, prompt_keys_values
 from .rewards import RewardPool
 from .rl_losses import RATIO_CLIP, clipped_gain
-from .settings import RefineConfig, RefineTrainConfig
+from .settings import RefineLossConfig, RefineTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer
@@ -70,7 +70,7 @@ class Drafts:
 class RefineLosses(nn.Module):
     """The network with the losses of its expert; everything else in it is fixed."""
 
-    def __init__(self, net: TokenNet, config: RefineConfig) -> None:
+    def __init__(self, net: TokenNet, config: RefineLossConfig) -> None:
         super().__init__()
         for name, parameter in net.named_parameters():
             parameter.requires_grad_(name.startswith(EXPERT_PARAMETERS))
@@ -146,7 +146,7 @@ def online_loss(log_probs: Tensor, old: Tensor, advantage: Tensor) -> Tensor:
 def sample_drafts(
     net: TokenNet,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor],
-    config: RefineConfig,
+    config: RefineLossConfig,
     generator: torch.Generator,
     keys_values: tuple[KeysValues, ...] = (),
 ) -> Drafts:
@@ -171,7 +171,7 @@ def sample_drafts(
 
 
 @torch.no_grad()
-def correct(net: TokenNet, drafts: Drafts, config: RefineConfig, generator: torch.Generator) -> None:
+def correct(net: TokenNet, drafts: Drafts, config: RefineLossConfig, generator: torch.Generator) -> None:
     """Fills in the corrections of drafts, and the sampled ones where the online loss needs them."""
     layout, plans = net.config.layout, drafts.plans
     logits = net.refine(plans, drafts.keys_values)
@@ -200,13 +200,13 @@ def train(
         return RefineLosses(net, config.refine)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    return loop.run(progress, _Steps(loop, config.refine, rewards, cache), COLUMNS, stop, clock)
+    return loop.run(progress, _RefineSteps(loop, config.refine, rewards, cache), COLUMNS, stop, clock)
 
 
 @dataclass(eq=False)
-class _Steps:
+class _RefineSteps:
     loop: Trainer
-    config: RefineConfig
+    config: RefineLossConfig
     rewards: RewardPool | None
     cache: DraftCache | None
 

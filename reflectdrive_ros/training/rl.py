@@ -59,12 +59,12 @@ def train(
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
     reference = job.reference_network(config.rl.kl, fabric.device)
-    steps = _Steps(loop, config, rewards, rules, reference, sample)
+    steps = _RolloutSteps(loop, config, rewards, rules, reference, sample)
     return loop.run(progress, steps, COLUMNS, stop, clock)
 
 
 @dataclass(eq=False)
-class _Steps:
+class _RolloutSteps:
     loop: Trainer
     config: RlTrainConfig
     rewards: RewardPool

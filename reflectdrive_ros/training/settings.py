@@ -273,7 +273,7 @@ class RlTrainConfig(TrainConfig):
 
 
 @dataclass(frozen=True)
-class RefineConfig:
+class RefineLossConfig:
     """Measures of the refinement expert, its drafts, rewards and losses."""
 
     layers: int = setting(1, "last layers of the network that the expert copies", 1, 256)
@@ -304,7 +304,7 @@ class RefineTrainConfig(TrainConfig):
         default_factory=lambda: OptimizerConfig(learning_rate=3e-4, vision_pretrain_fraction=0.0, ema_decay=0.99)
     )
     weight_decay: ClassVar[float] = 0.0  # the expert is a copy of trained layers
-    refine: RefineConfig = field(default_factory=RefineConfig)
+    refine: RefineLossConfig = field(default_factory=RefineLossConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()

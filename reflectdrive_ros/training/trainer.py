@@ -39,7 +39,7 @@ class TrainingError(UserError):
     """Training cannot continue; the message names the reason and what to do."""
 
 
-class Job(Protocol):
+class TrainingJob(Protocol):
     """What is trained, on which data, and where it is stored."""
 
     @property
@@ -94,7 +94,7 @@ class Job(Protocol):
         ...
 
 
-def about_run(job: Job) -> dict[str, Any]:
+def about_run(job: TrainingJob) -> dict[str, Any]:
     """What a state must have in common with a run that resumes it."""
     return {
         "settings": dataclasses.asdict(job.config),
@@ -121,7 +121,7 @@ class Reporter(Protocol):
 
 
 def begin(
-    job: Job, fabric: Fabric, reporter: Reporter, make_losses: Callable[[Any, torch.Generator], nn.Module]
+    job: TrainingJob, fabric: Fabric, reporter: Reporter, make_losses: Callable[[Any, torch.Generator], nn.Module]
 ) -> tuple[Trainer, Progress]:
     """The trainer of a job, from the state in `job.out` or from the start, and how far it is.
 
@@ -151,7 +151,7 @@ def begin(
 class Trainer:
     """A network in training, its optimizer and its averaged weights."""
 
-    job: Job
+    job: TrainingJob
     fabric: Fabric
     net: Any
     losses: Any  # the network and what only training needs

@@ -181,7 +181,7 @@ class ElementMixer(nn.Module):
         return out
 
 
-class Attention(nn.Module):
+class DenoiserAttention(nn.Module):
     """Multi-head attention with the parameters of `nn.MultiheadAttention`."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -218,7 +218,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn = Attention(width, heads, dropout)
+        self.attn = DenoiserAttention(width, heads, dropout)
         self.mlp = Mlp(width, 4 * width, width, dropout)
         self.path_dropout = dropout
 
@@ -311,12 +311,12 @@ def _pose_and_kind(pose: Tensor, kind: int) -> Tensor:
     return torch.cat([pose, *one_hot], -1)
 
 
-class DecoderLayer(nn.Module):
+class DenoiserLayer(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float, residual: bool) -> None:
         super().__init__()
         self.residual = residual
         self.norm1, self.norm2, self.norm3, self.norm4 = (nn.LayerNorm(width) for _ in range(4))
-        self.attn, self.cross_attn = Attention(width, heads, dropout), Attention(width, heads, dropout)
+        self.attn, self.cross_attn = DenoiserAttention(width, heads, dropout), DenoiserAttention(width, heads, dropout)
         self.mlp1, self.mlp2 = Mlp(width, 4 * width, width, tanh=True), Mlp(width, 4 * width, width, tanh=True)
         self.modulation = nn.Linear(width, 6 * width)
 
@@ -363,7 +363,7 @@ class Decoder(nn.Module):
         self.future_mlp = Mlp(future, FUTURE_HIDDEN, hidden)
         self.time1, self.time2 = nn.Linear(FREQUENCIES, hidden), nn.Linear(hidden, hidden)
         self.layers = nn.ModuleList(
-            DecoderLayer(hidden, config.heads, config.dropout, config.residual) for _ in range(config.decoder_layers)
+            DenoiserLayer(hidden, config.heads, config.dropout, config.residual) for _ in range(config.decoder_layers)
         )
         self.final = FinalLayer(hidden, future)
         self.ego_mlp = Mlp(len(spec.normalization.ego_mean) - POSE, hidden, hidden) if config.ego_inputs else None
@@ -387,7 +387,7 @@ class Decoder(nn.Module):
 
     def keys_values(self, encoded: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
         """Keys and values of each layer's cross-attention, of encoded scenes (B, elements, hidden)."""
-        return tuple(cast(DecoderLayer, layer).cross_attn.keys_values(encoded) for layer in self.layers)
+        return tuple(cast(DenoiserLayer, layer).cross_attn.keys_values(encoded) for layer in self.layers)
 
     def forward(self, x: Tensor, times: Tensor, context: Context) -> Tensor:
         scenes, samples, agents = x.shape[:3]
@@ -427,7 +427,7 @@ class DenoiserNet(nn.Module):
                     nn.init.zeros_(module.bias)
                 elif isinstance(module, nn.Embedding):
                     nn.init.normal_(module.weight, std=0.02, generator=generator)
-                elif isinstance(module, Attention):
+                elif isinstance(module, DenoiserAttention):
                     nn.init.xavier_uniform_(module.in_proj_weight, generator=generator)
             encoder, decoder = self.encoder, self.decoder
             small = (encoder.position, encoder.agent_kind, encoder.speed_limit, encoder.light)

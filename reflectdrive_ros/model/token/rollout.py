@@ -51,7 +51,7 @@ def default_decoding(layout: TokenLayout) -> Decoding:
     return Decoding() if layout.goal else DRIVEFINE_DECODING
 
 
-class Prefilled(NamedTuple):
+class PrefilledSequences(NamedTuple):
     """Results of encoding a scene, before the first draft."""
 
     keys_values: tuple[KeysValues, ...]  # of the prompt, per layer
@@ -94,7 +94,7 @@ class Decoded(NamedTuple):
 
 def prefill_goal(
     net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
-) -> Prefilled:
+) -> PrefilledSequences:
     """KV cache of the prompt, and the network's goals."""
     return prefill_goal_from_prompt(net, net.prompt(images, text, ego, route), rules)
 
@@ -106,7 +106,7 @@ def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Ten
 
 def prefill_goal_from_prompt(
     net: TokenNet, prompt: Tensor, rules: GoalRules, spacing_m: Tensor | None = None
-) -> Prefilled:
+) -> PrefilledSequences:
     """`prefill_goal` from the prompt (B, P, width) on.
 
     Goals are searched where their x is probable (`ops.likely_x_indices`): y is evaluated only there. The goals found
@@ -119,7 +119,7 @@ def prefill_goal_from_prompt(
 
 def prefill_goal_from_output(
     net: TokenNet, out: PackedOutput, rules: GoalRules, spacing_m: Tensor | None = None
-) -> Prefilled:
+) -> PrefilledSequences:
     """`prefill_goal` from the outputs of the fully masked sequence on."""
     layout, device = net.config.layout, out.hidden.device
     (x_low, _), (y_low, y_high) = layout.id_ranges[:2]
@@ -136,12 +136,12 @@ def prefill_goal_from_output(
     goal_value = net.goal_value(net.hidden(actions, out.keys_values))
     order, log_probs, valid = ops.reweight_goals(log_probs, goal_value, valid, rules)
     actions = actions.gather(1, order[..., None].expand(-1, -1, layout.length))
-    return Prefilled(out.keys_values, actions, log_probs, valid)
+    return PrefilledSequences(out.keys_values, actions, log_probs, valid)
 
 
 def prefill_sequences(
     net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
-) -> Prefilled:
+) -> PrefilledSequences:
     """`prefill_goal` or, of a layout without a goal, one masked sequence."""
     if net.config.layout.goal:
         return prefill_goal(net, images, text, ego, route, rules)
@@ -150,13 +150,13 @@ def prefill_sequences(
 
 def prefill_sequences_cached(
     net: TokenNet, keys_values: tuple[KeysValues, ...], route: Tensor, rules: GoalRules
-) -> Prefilled:
+) -> PrefilledSequences:
     """`prefill_sequences` from the KV cache of the prompts, and the route (B, points, 2)."""
     masked = net.all_masked(len(route), route.device)
     if net.config.layout.goal:
         return prefill_goal_from_output(net, net.forward_cached(masked, keys_values, route), rules)
     certain = torch.zeros(len(route), 1, device=route.device)
-    return Prefilled(keys_values, masked, certain, certain == 0.0)
+    return PrefilledSequences(keys_values, masked, certain, certain == 0.0)
 
 
 def step(

@@ -43,8 +43,8 @@ def state_for_turn(elements: Iterable[Any], turn: str) -> LightState:
     lit = [element for element in elements if element.status != SOLID_OFF]
     arrows = [_state(element) for element in lit if element.shape == ARROWS.get(turn)]
     circles = [_state(element) for element in lit if element.shape in (CIRCLE, CROSS)]
-    known = [state for state in arrows if state is not LightState.UNKNOWN] or circles
-    return most_restrictive(known)
+    states = [state for state in arrows if state is not LightState.UNKNOWN] or circles
+    return most_restrictive(states)
 
 
 def _state(element: Any) -> LightState:
@@ -108,12 +108,12 @@ class LightMemory:
 
     def by_lanelet(self, lights: MapLights, now_ns: int) -> dict[int, LightState]:
         """The state by lanelet id of every lanelet with a light; of several lights the most restrictive."""
-        found: dict[int, list[LightState]] = {}
+        states_by_lanelet: dict[int, list[LightState]] = {}
         for lanelet, group, turn in zip(
             lights.lanelet_ids.tolist(), lights.group_ids.tolist(), lights.turns, strict=True
         ):
-            found.setdefault(lanelet, []).append(self.state(group, turn, now_ns))
-        return {lanelet: most_restrictive(states) for lanelet, states in found.items()}
+            states_by_lanelet.setdefault(lanelet, []).append(self.state(group, turn, now_ns))
+        return {lanelet: most_restrictive(states) for lanelet, states in states_by_lanelet.items()}
 
     def red_groups(self, now_ns: int) -> frozenset[int]:
         """The groups that are RED for some turn."""

@@ -87,7 +87,7 @@ class TrtNetwork:
         self.capabilities = card.capabilities - UNSUPPORTED
         self._card, self.goal_choice = card, GoalChoice.of(card)
         self.inputs = input_spec(card, tokenizer)
-        self._scene = Scene(0)
+        self._scene = EncodedScene(0)
         self._sequences, self._calls, opened = open_calls(card, device, folder)
         self._feature_cache = make_feature_cache(
             card, lambda views: self._calls["vision_encoder"].run({"views": views})["features"]
@@ -103,7 +103,9 @@ class TrtNetwork:
         return self._scene
 
     def _read(self, graph: str, inputs: ModelInputs, more: Mapping[str, Array]) -> dict[str, Array]:
-        self._scene = Scene(self._scene.number + 1)  # first: whatever happens, the one before is being overwritten
+        self._scene = EncodedScene(
+            self._scene.number + 1
+        )  # first: whatever happens, the one before is being overwritten
         return self._calls[graph].run({**graph_inputs(inputs, self._feature_cache), **more})
 
     def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
@@ -173,24 +175,27 @@ class TrtDenoiser:
     def __init__(self, card: GraphCard, device: str = "auto", folder: Path | None = None, capture: bool = True) -> None:
         """As `TrtNetwork`. Raises GraphError, CudaError or EngineError."""
         self.spec, self.capabilities = card.vector_spec(), card.capabilities
-        self._scene, self._rows = Scene(0), 1
+        self._scene, self._rows = EncodedScene(0), 1
         self._batch, self._calls, opened = open_calls(card, device, folder)
         self.backend_description = f"{opened}, {_warm_up(list(self._calls.values()), capture)}"
 
-    def encode(self, inputs: VectorInputs, with_unconditional: bool) -> Scene:
+    def encode(self, inputs: VectorInputs, with_unconditional: bool) -> EncodedScene:
         arrays = batch(inputs, with_unconditional, self._batch)
-        self._scene, self._rows = Scene(self._scene.number + 1), 1 + with_unconditional  # first, as in TrtNetwork
+        self._scene, self._rows = (
+            EncodedScene(self._scene.number + 1),
+            1 + with_unconditional,
+        )  # first, as in TrtNetwork
         self._calls["encoder"].run(arrays)
         return self._scene
 
-    def denoise(self, context: Scene, futures: Array, time: float) -> Array:
+    def denoise(self, context: EncodedScene, futures: Array, time: float) -> Array:
         self._scene.check(context)
         feeds = {"futures": noisy_futures(futures, self.spec), "time": np.array(time, np.float32)}
         return np.asarray(self._calls["denoiser"].run(feeds)["clean"][: self._rows], np.float64)
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class EncodedScene:
     """Identifies the owner of the keys and values in the buffers."""
 
     number: int  # of encoded scenes so far
@@ -365,7 +370,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Engine:
+class TrtEngine:
     """A loaded engine with its declared inputs and outputs."""
 
     execution: Any  # IExecutionContext
@@ -374,7 +379,7 @@ class Engine:
     outputs: Mapping[str, Tensor]
 
 
-def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, folder: Path, do: str) -> Engine:
+def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, folder: Path, do: str) -> TrtEngine:
     """The engine of one graph. Raises EngineError, with `do` as what to do."""
     plan = engine_cache.load(folder, key, do)
     runtime = logger.create(lambda: trt.Runtime(logger.sink), "runtime")
@@ -388,10 +393,10 @@ def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, folder: Path, do: 
             raise EngineError(f"the engine of {key.graph} has {kind} {name}, which no exported graph has: {do}")
         side = inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs
         side[name] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(name)))
-    return Engine(execution, (logger.sink, runtime, engine), inputs, outputs)
+    return TrtEngine(execution, (logger.sink, runtime, engine), inputs, outputs)
 
 
-def _share_context(gpu: CudaDevice, engines: Mapping[str, Engine], kind: str) -> dict[str, int]:
+def _share_context(gpu: CudaDevice, engines: Mapping[str, TrtEngine], kind: str) -> dict[str, int]:
     """Addresses of the tensors that go from one engine to the other. Raises EngineError, CudaError."""
     readers, writers = ([graph for graph in graphs if graph in engines] for graphs in CONTEXT_GRAPHS[kind])
     read = {
@@ -432,7 +437,7 @@ class Call:
     """One engine with all its buffers bound: arrays in, arrays out."""
 
     def __init__(
-        self, name: str, engine: Engine, gpu: CudaDevice, logger: TrtLogger, shared_addresses: Mapping[str, int]
+        self, name: str, engine: TrtEngine, gpu: CudaDevice, logger: TrtLogger, shared_addresses: Mapping[str, int]
     ) -> None:
         self._name, self._engine, self._gpu, self._logger = name, engine, gpu, logger
         self._inputs = {tensor: kind for tensor, kind in engine.inputs.items() if tensor not in shared_addresses}

@@ -16,7 +16,7 @@ from ...core import geometry
 from ...core.domain import Array
 from ...data.scene import FUTURE_STEPS, HISTORY_STEPS
 from ...maps.roads import RoadMap, RoadType, Turn
-from ..traffic.actors import Lamp, Shape
+from ..traffic.actors import ActorShape, Lamp
 from ..traffic.traffic_log import TrafficLog
 
 STRIDE = 5  # steps between evaluated moments
@@ -42,7 +42,7 @@ BACK_RAD = 2.2
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class TagCandidates:
     """Moments (log step, actor) by family; a moment may be in several."""
 
     steps: Array  # (M,) evaluated steps of the log
@@ -51,11 +51,11 @@ class Candidates:
     scripted: Mapping[str, Array]  # family -> (M, E) parked actor that has to open its door or pull out, -1: none
 
 
-def find_candidates(log: TrafficLog) -> Candidates:
+def find_candidates(log: TrafficLog) -> TagCandidates:
     """All moments of a log that has 2 s of the past and 5 s of the future of them."""
     steps = np.arange(HISTORY_STEPS, log.steps - FUTURE_STEPS - 1, STRIDE)
     egos = np.flatnonzero(
-        (log.shapes == Shape.CAR)
+        (log.shapes == ActorShape.CAR)
         & _within(log.sizes[:, 0], EGO_LENGTH_M)
         & _within(log.sizes[:, 1], EGO_WIDTH_M)
         & np.array([len(edges) > 0 for edges in log.edges], bool)
@@ -73,7 +73,7 @@ def find_candidates(log: TrafficLog) -> Candidates:
     plain = ~np.any([masks[name] for name in busy] + [masks["cut_in"] & (scripted["cut_in"] < 0)], axis=0)
     masks["straight"] &= plain
     masks["curve"] &= plain
-    return Candidates(steps, egos, {name: mask & context.eligible for name, mask in masks.items()}, scripted)
+    return TagCandidates(steps, egos, {name: mask & context.eligible for name, mask in masks.items()}, scripted)
 
 
 def _within(values: Array, bounds: tuple[float, float]) -> Array:
@@ -261,7 +261,9 @@ def _tags_by_actors(
     log: TrafficLog, steps: Array, egos: Array, context: _RoadContext, others: _RelativeActors
 ) -> dict[str, Array]:
     ahead, left, turned = others.ahead, others.left, others.turned
-    vehicle = np.isin(log.shapes, (Shape.CAR, Shape.VAN, Shape.TRUCK, Shape.BUS, Shape.MOTORCYCLE))
+    vehicle = np.isin(
+        log.shapes, (ActorShape.CAR, ActorShape.VAN, ActorShape.TRUCK, ActorShape.BUS, ActorShape.MOTORCYCLE)
+    )
     moved = np.array([len(edges) > 0 for edges in log.edges], bool)
     same_way, oncoming = turned < 0.4, turned > np.pi - 0.4
     now, later = log.speeds_mps[steps], log.speeds_mps[np.minimum(steps + REACTION_STEPS, log.steps - 1)]
@@ -272,7 +274,9 @@ def _tags_by_actors(
     lead = vehicle & moved & _within(ahead, LEAD_M) & (np.abs(left) < 1.5) & same_way
     alongside = _within(ahead, CUT_IN_M) & _within(np.abs(left), CUT_IN_LEFT_M) & (turned < 2.0)  # a side road counts
     cut_in = vehicle & moved & alongside & _cuts_in(log, steps, egos)
-    rides = (log.shapes == Shape.BICYCLE) & moved & _within(ahead, BICYCLE_M) & (np.abs(left) < 2.6) & (turned < 0.8)
+    rides = (
+        (log.shapes == ActorShape.BICYCLE) & moved & _within(ahead, BICYCLE_M) & (np.abs(left) < 2.6) & (turned < 0.8)
+    )
     meets = vehicle & moved & _within(ahead, ONCOMING_M) & (np.abs(left) < 5.0) & oncoming
     first = ~lead.any(axis=2)
     return {
@@ -300,7 +304,7 @@ def _cuts_in(log: TrafficLog, steps: Array, egos: Array) -> Array:
 
 def _pedestrian_crosses(log: TrafficLog, steps: Array, egos: Array, others: _RelativeActors) -> Array:
     """(M, E) someone on foot will be in front of where the car is now heading, within 3.5 s."""
-    people = np.flatnonzero(log.shapes == Shape.PEDESTRIAN)
+    people = np.flatnonzero(log.shapes == ActorShape.PEDESTRIAN)
     masks = np.zeros(others.ahead.shape[:2], bool)
     if len(people) == 0:
         return masks
@@ -317,6 +321,8 @@ def _pedestrian_crosses(log: TrafficLog, steps: Array, egos: Array, others: _Rel
 
 def _parked_ahead(log: TrafficLog, others: _RelativeActors) -> Array:
     """(M, E) index of a parked car ahead on the right that may open its door or pull out, -1: none."""
-    cars = np.array([len(edges) == 0 for edges in log.edges], bool) & np.isin(log.shapes, (Shape.CAR, Shape.VAN))
+    cars = np.array([len(edges) == 0 for edges in log.edges], bool) & np.isin(
+        log.shapes, (ActorShape.CAR, ActorShape.VAN)
+    )
     fits = cars & _within(others.ahead, PARKED_M) & _within(-others.left, (1.8, 3.6)) & (others.turned < 0.25)
     return np.where(fits.any(axis=2), fits.argmax(axis=2), -1)

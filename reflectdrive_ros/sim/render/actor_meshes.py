@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from ...core.domain import Array
-from ..traffic.actors import Actors, Shape
+from ..traffic.actors import Actors, ActorShape
 from .polygons import Material, Polygons, Template, TemplateBuilder, gather_ranges, inset_quad
 
 # Slots of every body. A slot is a colour.
@@ -32,7 +32,7 @@ CLOTHES = (
 )  # fmt: skip
 SKINS = ((236, 196, 168), (206, 156, 122), (150, 104, 76), (96, 66, 50))
 _CARS = ("sedan", "hatchback", "suv")
-_WALKING = (Shape.PEDESTRIAN, Shape.BICYCLE)
+_WALKING = (ActorShape.PEDESTRIAN, ActorShape.BICYCLE)
 PHASES = 8
 BLINK_HZ, BLINK_SHARE = 1.5, 0.6
 STRIDE_M = 1.4  # two steps
@@ -80,7 +80,7 @@ def _hash_ids(ids: Array, salt: int) -> Array:
 def _template_indices(actors: Actors, time_s: float) -> Array:
     """(A,) index of each actor's template."""
     models = _template_library().of_shape[actors.shapes]
-    models[actors.shapes == Shape.CAR] += (_hash_ids(actors.ids, 1) % len(_CARS))[actors.shapes == Shape.CAR]
+    models[actors.shapes == ActorShape.CAR] += (_hash_ids(actors.ids, 1) % len(_CARS))[actors.shapes == ActorShape.CAR]
     walking = np.isin(actors.shapes, _WALKING)
     models[walking] += 1 + _walk_phases(actors, time_s)[walking]
     return np.asarray(models)
@@ -108,14 +108,14 @@ def _slot_colours(actors: Actors, time_s: float, lights_on: bool) -> tuple[Array
     weights = np.cumsum([weight for _, weight in PAINTS]) / sum(weight for _, weight in PAINTS)
     pick = np.searchsorted(weights, (_hash_ids(actors.ids, 2) % 1000 + 0.5) / 1000)
     albedo[:, PAINT] = np.array([paint for paint, _ in PAINTS])[pick]
-    big = np.isin(actors.shapes, (Shape.VAN, Shape.TRUCK))
+    big = np.isin(actors.shapes, (ActorShape.VAN, ActorShape.TRUCK))
     albedo[big, PAINT] = 0.35 * albedo[big, PAINT] + 0.65 * 230
     albedo[:, SECOND] = np.array([paint for paint, _ in PAINTS])[_hash_ids(actors.ids, 3) % len(PAINTS)]
     albedo[:, CLOTH] = np.array(CLOTHES)[_hash_ids(actors.ids, 4) % len(CLOTHES)]
     albedo[:, LEGS] = np.array(CLOTHES)[_hash_ids(actors.ids, 5) % 5]
     albedo[:, SKIN] = np.array(SKINS)[_hash_ids(actors.ids, 6) % len(SKINS)]
-    albedo[actors.shapes == Shape.CONE, PAINT] = (236, 92, 24)
-    albedo[actors.shapes == Shape.BARRIER, PAINT] = (206, 30, 34)
+    albedo[actors.shapes == ActorShape.CONE, PAINT] = (236, 92, 24)
+    albedo[actors.shapes == ActorShape.BARRIER, PAINT] = (206, 30, 34)
     blinking = (time_s * BLINK_HZ + _hash_ids(actors.ids, 7) % 97 / 97) % 1.0 < BLINK_SHARE
     always_on = np.full(count, lights_on)
     for slot, on, colour in (
@@ -145,16 +145,16 @@ class _TemplateLibrary:
     slot: Array  # (F,)
     draw_order: Array  # (F, 2)
     first_polygon: Array  # (M + 1,) of each template
-    of_shape: Array  # (shapes,) first template of each Shape: of a car's variants, or of standing and walking
+    of_shape: Array  # (shapes,) first template of each ActorShape: of a car's variants, or of standing and walking
 
 
 @cache
 def _template_library() -> _TemplateLibrary:
     templates: list[Template] = []
     of_shape = []
-    for shape in Shape:
+    for shape in ActorShape:
         of_shape.append(len(templates))
-        for model in _CARS if shape is Shape.CAR else (shape.name.lower(),):
+        for model in _CARS if shape is ActorShape.CAR else (shape.name.lower(),):
             templates += [_MODELS[model](phase) for phase in (range(-1, PHASES) if shape in _WALKING else (-1,))]
     starts = np.cumsum([0, *(len(template.points) for template in templates)])
     first = np.concatenate([template.first[:-1] + start for template, start in zip(templates, starts, strict=False)])

@@ -19,7 +19,7 @@ from ...core import geometry
 from ...core.domain import Array, CameraFrame
 from ...features.cameras import Camera as Camera
 from ...features.cameras import rig as rig
-from ..traffic.actors import Snapshot
+from ..traffic.actors import TrafficSnapshot
 from .appearance import Appearance
 from .painter_order import sort_for_painting
 from .polygons import BATCHED_MATERIALS, Material, clip_and_project, gather_ranges
@@ -72,7 +72,7 @@ def render_image(visible: VisibleScene, camera: Camera) -> Array:
 
 def render_frames(
     scenery: Scenery,
-    snapshot: Snapshot,
+    snapshot: TrafficSnapshot,
     map_from_ego: Array,
     stamp_ns: int,
     cameras: Iterable[Camera],

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core import geometry
 from ...core.domain import Array
-from ..traffic.actors import Snapshot
+from ..traffic.actors import TrafficSnapshot
 from . import actor_meshes
 from .appearance import Appearance
 from .polygons import Material, Polygons, concat_polygons, gather_ranges
@@ -51,7 +51,9 @@ class VisibleScene:
     faces_ego: Array  # (T,) bool, whether a thing's front is turned to the cameras
 
 
-def gather_visible(scenery: Scenery, snapshot: Snapshot, map_from_ego: Array, appearance: Appearance) -> VisibleScene:
+def gather_visible(
+    scenery: Scenery, snapshot: TrafficSnapshot, map_from_ego: Array, appearance: Appearance
+) -> VisibleScene:
     """Visible objects of all cameras at one instant; `map_from_ego` (3,) is the rear axle."""
     map_from_ego = np.asarray(map_from_ego, float)
     ego_from_map = geometry.invert(map_from_ego)
@@ -135,7 +137,7 @@ def _planes(polygons: Polygons) -> Array:
     return np.asarray(along)
 
 
-def _switch_lamps(scenery: Scenery, snapshot: Snapshot, rows: Array, rgb: Array) -> None:
+def _switch_lamps(scenery: Scenery, snapshot: TrafficSnapshot, rows: Array, rgb: Array) -> None:
     """Lights the lamps that are on; `rows` are the standing polygons at the start of `rgb`, ascending."""
     if len(snapshot.lamps) == 0 or len(rows) == 0:
         return

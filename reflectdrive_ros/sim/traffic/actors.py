@@ -12,7 +12,7 @@ from ...core.domain import AgentKind, Array
 from ...core.field_checks import check_array
 
 
-class Shape(IntEnum):
+class ActorShape(IntEnum):
     """Shape of a road user; its size is stored separately."""
 
     CAR = 0
@@ -27,17 +27,17 @@ class Shape(IntEnum):
     DOOR = 9  # of a parked car, open
 
 
-KIND_OF_SHAPE: Mapping[Shape, AgentKind] = {
-    Shape.CAR: AgentKind.VEHICLE,
-    Shape.VAN: AgentKind.VEHICLE,
-    Shape.TRUCK: AgentKind.VEHICLE,
-    Shape.BUS: AgentKind.VEHICLE,
-    Shape.MOTORCYCLE: AgentKind.VEHICLE,
-    Shape.BICYCLE: AgentKind.BICYCLE,
-    Shape.PEDESTRIAN: AgentKind.PEDESTRIAN,
-    Shape.CONE: AgentKind.STATIC,
-    Shape.BARRIER: AgentKind.STATIC,
-    Shape.DOOR: AgentKind.STATIC,
+KIND_OF_SHAPE: Mapping[ActorShape, AgentKind] = {
+    ActorShape.CAR: AgentKind.VEHICLE,
+    ActorShape.VAN: AgentKind.VEHICLE,
+    ActorShape.TRUCK: AgentKind.VEHICLE,
+    ActorShape.BUS: AgentKind.VEHICLE,
+    ActorShape.MOTORCYCLE: AgentKind.VEHICLE,
+    ActorShape.BICYCLE: AgentKind.BICYCLE,
+    ActorShape.PEDESTRIAN: AgentKind.PEDESTRIAN,
+    ActorShape.CONE: AgentKind.STATIC,
+    ActorShape.BARRIER: AgentKind.STATIC,
+    ActorShape.DOOR: AgentKind.STATIC,
 }
 
 
@@ -58,7 +58,7 @@ class Actors:
     poses: Array  # (A, 3) box centres, x m, y m, heading rad, map frame
     speeds_mps: Array  # (A,) along the heading
     sizes: Array  # (A, 3) length, width, height m
-    shapes: Array  # (A,) Shape
+    shapes: Array  # (A,) ActorShape
     braking: Array  # (A,) bool, brake lights on
     indicator: Array  # (A,) int: 1 left, -1 right, 0 none, 2 both
 
@@ -81,7 +81,7 @@ class Actors:
     @property
     def kinds(self) -> Array:
         """(A,) AgentKind."""
-        table = np.array([KIND_OF_SHAPE[shape] for shape in Shape])
+        table = np.array([KIND_OF_SHAPE[shape] for shape in ActorShape])
         return np.asarray(table[self.shapes])
 
     def select(self, keep: Array) -> Actors:
@@ -118,7 +118,7 @@ class Actors:
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
+class TrafficSnapshot:
     """The world at one instant, without the ego."""
 
     time_s: float

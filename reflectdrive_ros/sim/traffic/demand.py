@@ -18,7 +18,7 @@ from ...maps.roads import RoadMap
 from ..network import lane_permissions
 from ..network.routing import random_walk
 from . import kerbside
-from .actors import Shape
+from .actors import ActorShape
 from .kerbside import Kerbside
 
 DRIVERS_PER_LANE_KM = 11.0
@@ -30,13 +30,13 @@ ROUTE_M = 1500.0  # `Simulation` extends a route before it ends
 LAPS = 4
 WALK_M = 800.0  # 7 minutes for a fast pedestrian; one without such a route walks to and fro
 IDS_PER_SEED = 4096  # so that appearances, which follow from the id, differ between seeds
-SHAPE_SHARES: Mapping[Shape, float] = {
-    Shape.CAR: 0.74,
-    Shape.VAN: 0.06,
-    Shape.TRUCK: 0.05,
-    Shape.BUS: 0.02,
-    Shape.MOTORCYCLE: 0.03,
-    Shape.BICYCLE: 0.10,
+SHAPE_SHARES: Mapping[ActorShape, float] = {
+    ActorShape.CAR: 0.74,
+    ActorShape.VAN: 0.06,
+    ActorShape.TRUCK: 0.05,
+    ActorShape.BUS: 0.02,
+    ActorShape.MOTORCYCLE: 0.03,
+    ActorShape.BICYCLE: 0.10,
 }
 
 
@@ -45,7 +45,7 @@ class RoadUser:
     """A driver or walker: body, first route, and SUMO's attributes of its type."""
 
     id: int
-    shape: Shape
+    shape: ActorShape
     size: tuple[float, float, float]  # length, width, height m
     edges: tuple[str, ...]
     attributes: Mapping[str, str]
@@ -76,11 +76,11 @@ class Demand:
         drivers = []
         for number in range(int(np.clip(round(DRIVERS_PER_LANE_KM * density * lane_km), MIN_DRIVERS, MAX_DRIVERS))):
             shape = list(SHAPE_SHARES)[int(generator.choice(len(SHAPE_SHARES), p=list(SHAPE_SHARES.values())))]
-            if shape is Shape.BICYCLE and cycle_starts:
+            if shape is ActorShape.BICYCLE and cycle_starts:
                 start = cycle_starts[int(generator.choice(len(cycle_starts), p=cycle_weights))]
                 edges = random_walk(cycling, generator, ROUTE_M, start, rare_road_weight)
             else:
-                shape = Shape.CAR if shape is Shape.BICYCLE else shape
+                shape = ActorShape.CAR if shape is ActorShape.BICYCLE else shape
                 start = starts[int(generator.choice(len(starts), p=weights))]
                 edges = random_walk(road_map, generator, ROUTE_M, start, rare_road_weight)
             drivers.append(RoadUser(first + number, shape, *_sample_type(shape, generator, edges)))
@@ -89,8 +89,8 @@ class Demand:
         most = min(MAX_WALKERS, round(sum(sidewalks.lengths_m.values()) / SIDEWALK_PER_WALKER_M))
         for _ in range(min(most, round(max(WALKERS_PER_LANE_KM * density * lane_km, MIN_WALKERS)))):
             if edges := sidewalks.sample_walk(generator, WALK_M):
-                person = _sample_type(Shape.PEDESTRIAN, generator, edges)
-                walkers.append(RoadUser(first + len(drivers) + len(walkers), Shape.PEDESTRIAN, *person))
+                person = _sample_type(ActorShape.PEDESTRIAN, generator, edges)
+                walkers.append(RoadUser(first + len(drivers) + len(walkers), ActorShape.PEDESTRIAN, *person))
         next_id = first + len(drivers) + len(walkers)
         static = kerbside.sample_kerbside(road_map, generator, next_id)
         return Demand(seed, tuple(drivers), tuple(walkers), static, cycling, next_id + len(static.standing))
@@ -101,7 +101,7 @@ class Demand:
         for driver in self.drivers:
             lines.append(_xml_element("vType", {"id": f"t{driver.id}", **driver.attributes}))
             # Bicycles start at the right edge of their lane.
-            lane, lateral = ("first", "right") if driver.shape is Shape.BICYCLE else ("random", "center")
+            lane, lateral = ("first", "right") if driver.shape is ActorShape.BICYCLE else ("random", "center")
             lines.append(
                 f'<vehicle id="{driver.id}" type="t{driver.id}" depart="0" departLane="{lane}" departPos="random_free"'
                 f' departPosLat="{lateral}" departSpeed="max"><route edges="{" ".join(driver.edges)}"/></vehicle>'
@@ -137,7 +137,7 @@ def _start_edges(road_map: RoadMap) -> tuple[list[str], Array, float]:
 
 
 def _sample_type(
-    shape: Shape, generator: np.random.Generator, edges: tuple[str, ...]
+    shape: ActorShape, generator: np.random.Generator, edges: tuple[str, ...]
 ) -> tuple[tuple[float, float, float], tuple[str, ...], Mapping[str, str]]:
     """Size, shape and SUMO attributes of one road user."""
 
@@ -216,12 +216,12 @@ def _pedestrian(between: SampleRange) -> TypeParameters:
     return size, {"vClass": "pedestrian", "maxSpeed": str(between(0.9, 1.8)), "minGap": "0.25"}
 
 
-_TYPE_SAMPLERS: Mapping[Shape, Callable[[SampleRange], TypeParameters]] = {
-    Shape.CAR: _car,
-    Shape.VAN: _van,
-    Shape.TRUCK: _truck,
-    Shape.BUS: _bus,
-    Shape.MOTORCYCLE: _motorcycle,
-    Shape.BICYCLE: _bicycle,
-    Shape.PEDESTRIAN: _pedestrian,
+_TYPE_SAMPLERS: Mapping[ActorShape, Callable[[SampleRange], TypeParameters]] = {
+    ActorShape.CAR: _car,
+    ActorShape.VAN: _van,
+    ActorShape.TRUCK: _truck,
+    ActorShape.BUS: _bus,
+    ActorShape.MOTORCYCLE: _motorcycle,
+    ActorShape.BICYCLE: _bicycle,
+    ActorShape.PEDESTRIAN: _pedestrian,
 }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...maps.roads import RoadMap
-from .actors import Actors, Shape
+from .actors import Actors, ActorShape
 from .demand import Demand
 from .kerbside import Door, LanePoint, MidBlockCrossing
 
@@ -27,7 +27,7 @@ INTERVALS_S: Mapping[str, float] = {
 MAX_PEDESTRIANS, MAX_DOORS = 10, 24
 BRAKING_MPS2 = 3.0  # largest braking that an event requires of a driver
 REACTION_S = 0.5
-STOP_GAP_M = 2.0  # gap between a bumper and a blocked point
+ACTOR_GAP_M = 2.0  # gap between a bumper and a blocked point
 MAX_DISTANCE_M = 60.0  # events further from all cars are not visible
 FORCED_CHANGE_S = 4.0
 STEP_S = 0.1
@@ -98,7 +98,7 @@ class Events:
             poses=np.zeros((count, 3)),
             speeds_mps=np.zeros(count),
             sizes=sizes,
-            shapes=np.array([int(Shape.PEDESTRIAN)] * people + [int(Shape.DOOR)] * doors, np.int64),
+            shapes=np.array([int(ActorShape.PEDESTRIAN)] * people + [int(ActorShape.DOOR)] * doors, np.int64),
             braking=np.zeros(count, bool),
             indicator=np.zeros(count, np.int64),
         )
@@ -245,7 +245,7 @@ class Events:
         for key, lane, speed in drivers:
             if lane in at:
                 gap = at[lane] - sumo.vehicle.getLanePosition(key)
-                if -sumo.vehicle.getLength(key) - 3.0 < gap < _stopping_distance(speed) + STOP_GAP_M + 2.0:
+                if -sumo.vehicle.getLength(key) - 3.0 < gap < _stopping_distance(speed) + ACTOR_GAP_M + 2.0:
                     return False
                 near = near or 0.0 < gap < MAX_DISTANCE_M
         return near
@@ -262,7 +262,7 @@ class Events:
             at = sumo.vehicle.getLanePosition(key)
             gaps = [along - at for along in blocked[lane] if along > at]
             if gaps:
-                safe = _safe_speed(min(gaps) - STOP_GAP_M)
+                safe = _safe_speed(min(gaps) - ACTOR_GAP_M)
                 if speed > safe - 1.0:
                     sumo.vehicle.setSpeed(key, safe)
                     limited.add(key)

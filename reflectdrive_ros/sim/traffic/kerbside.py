@@ -14,7 +14,7 @@ import shapely
 from ...core import geometry
 from ...core.domain import Array
 from ...maps.roads import RoadLane, RoadMap
-from .actors import Actors, Shape
+from .actors import Actors, ActorShape
 
 LANE_CLEARANCE_M = 1.6  # from the centre of the lane: 0.3 m beside the widest vehicle
 JUNCTION_DISTANCE_M = 14.0  # no object is closer to the ends of a lane
@@ -85,7 +85,7 @@ class Kerbside:
 def sample_kerbside(road_map: RoadMap, generator: np.random.Generator, first_id: int) -> Kerbside:
     """Samples the static objects beside the lanes of a town."""
     occupied = _OccupiedSpace(road_map)
-    bodies: list[tuple[Array, Array, Shape]] = []  # pose (3,), size (3,), shape
+    bodies: list[tuple[Array, Array, ActorShape]] = []  # pose (3,), size (3,), shape
     doors: list[Door] = []
     mid_blocks: list[MidBlockCrossing] = []
     for key, lane in _rightmost_lanes(road_map):
@@ -101,7 +101,7 @@ def sample_kerbside(road_map: RoadMap, generator: np.random.Generator, first_id:
                 pose = _pose_right_of(lane, along + size[0] / 2, right_m, generator.normal(0.0, 0.015))
                 if along + size[0] > end or not occupied.free(lane, along, pose, size):
                     break
-                bodies.append((pose, size, Shape.CAR))
+                bodies.append((pose, size, ActorShape.CAR))
                 doors.append(_open_door(key, pose, size, along + size[0] * 0.6))
                 along += size[0] + float(generator.uniform(0.7, 1.6))
             mid_block = (
@@ -216,11 +216,11 @@ def _find_mid_block(
 
 def _place_road_works(
     occupied: _OccupiedSpace, lane: RoadLane, along: float, generator: np.random.Generator
-) -> list[tuple[Array, Array, Shape]]:
+) -> list[tuple[Array, Array, ActorShape]]:
     """A small road works at the kerb: a barrier between cones."""
     bodies = []
     for step in range(int(generator.integers(3, 7))):
-        shape, size = (Shape.BARRIER, (1.5, 0.35, 1.0)) if step == 2 else (Shape.CONE, (0.38, 0.38, 0.75))
+        shape, size = (ActorShape.BARRIER, (1.5, 0.35, 1.0)) if step == 2 else (ActorShape.CONE, (0.38, 0.38, 0.75))
         right_m = max(LANE_CLEARANCE_M, lane.width_m / 2 - 0.1) + size[1] / 2
         at = along + 1.9 * step
         pose = _pose_right_of(lane, at, right_m)
@@ -229,16 +229,18 @@ def _place_road_works(
     return bodies
 
 
-def _close_lane_end(road_map: RoadMap, occupied: _OccupiedSpace, lane: RoadLane) -> list[tuple[Array, Array, Shape]]:
+def _close_lane_end(
+    road_map: RoadMap, occupied: _OccupiedSpace, lane: RoadLane
+) -> list[tuple[Array, Array, ActorShape]]:
     """Barriers and cones beyond the end of a lane that leads nowhere."""
     length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
     bodies = []
     rightmost = all(road_map.lanes[other].index > lane.index for other in lane.lane.adjacent)
     outwards = 1.0 if rightmost else -1.0  # away from the lanes that go on
     for ahead, right_m, shape, size in (
-        (1.5, 1.0 * outwards, Shape.BARRIER, (0.35, 1.5, 1.0)),
-        (1.2, 2.0 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
-        (2.4, 0.6 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
+        (1.5, 1.0 * outwards, ActorShape.BARRIER, (0.35, 1.5, 1.0)),
+        (1.2, 2.0 * outwards, ActorShape.CONE, (0.38, 0.38, 0.75)),
+        (2.4, 0.6 * outwards, ActorShape.CONE, (0.38, 0.38, 0.75)),
     ):
         pose = _pose_right_of(lane, length + ahead, right_m)
         if occupied.free(lane, length, pose, np.array(size)):
@@ -246,7 +248,7 @@ def _close_lane_end(road_map: RoadMap, occupied: _OccupiedSpace, lane: RoadLane)
     return bodies
 
 
-def _static_actors(ids: Array, bodies: list[tuple[Array, Array, Shape]]) -> Actors:
+def _static_actors(ids: Array, bodies: list[tuple[Array, Array, ActorShape]]) -> Actors:
     if not bodies:
         return Actors.none()
     count = len(bodies)

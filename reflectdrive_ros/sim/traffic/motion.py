@@ -20,7 +20,7 @@ LATERAL_GAIN = 0.5
 COURSE_GAIN = 0.3  # towards SUMO's heading
 MIN_TURN_RADIUS_M = 3.0  # circle that a front bumper can drive
 MAX_SLIP = 0.35  # largest lateral share of a motion
-STANDING_MPS = 0.05
+ACTOR_STANDING_MPS = 0.05
 MAX_BRAKING_MPS2 = 9.0  # SUMO stops a vehicle at a dead-end lane within one step
 RESET_M = 8.0  # a body this far from SUMO's position is reset to it
 PEDESTRIAN_HITCH_M = 0.4  # a walker turns as a short trailer does
@@ -47,7 +47,7 @@ class VehicleMotion:
         self.poses[rows[new], 2] = headings[new]
         self.poses[rows[new], :2] = fronts[new] - self._hitch_m[rows[new], None] * _direction(headings[new])
 
-        speeds = np.where(speeds_mps < STANDING_MPS, 0.0, speeds_mps)
+        speeds = np.where(speeds_mps < ACTOR_STANDING_MPS, 0.0, speeds_mps)
         speeds = np.where(new, speeds, np.maximum(speeds, self._front_mps[rows] - MAX_BRAKING_MPS2 * dt_s))
         self._front_mps[rows] = speeds
         travel_m = speeds * dt_s

@@ -12,7 +12,7 @@ import numpy as np
 from ...core import geometry
 from ...core.domain import Array
 from ...data.scene import NOW, TRACK_STEPS
-from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
+from .actors import KIND_OF_SHAPE, Actors, ActorShape, TrafficSnapshot
 from .traffic_log import TrafficLog
 
 STEP_S = 0.1
@@ -33,7 +33,7 @@ class ScriptedActor:
     """One actor over the steps of a scene, in the map frame."""
 
     id: int
-    shape: Shape
+    shape: ActorShape
     size: Array  # (3,) length, width, height m
     poses: Array  # (71, 3) box centres
     speeds_mps: Array  # (71,)
@@ -45,7 +45,7 @@ class ScriptedActor:
     def kind(self) -> int:
         return int(KIND_OF_SHAPE[self.shape])
 
-    def into(self, snapshot: Snapshot, step: int, log: TrafficLog) -> Snapshot:
+    def into(self, snapshot: TrafficSnapshot, step: int, log: TrafficLog) -> TrafficSnapshot:
         """A snapshot with the actor in it, `step` steps after the moment (before it where negative)."""
         actors, row = snapshot.actors, NOW + step
         if self.replaces_row is not None:
@@ -62,7 +62,7 @@ class ScriptedActor:
                     indicator=np.array([self.indicator]),
                 )
             )
-        return Snapshot(snapshot.time_s, actors, snapshot.lamps)
+        return TrafficSnapshot(snapshot.time_s, actors, snapshot.lamps)
 
 
 def open_door(log: TrafficLog, step: int, parked: int) -> ScriptedActor:
@@ -71,7 +71,7 @@ def open_door(log: TrafficLog, step: int, parked: int) -> ScriptedActor:
     hinge = np.array([DOOR_HINGE * length, 0.5 * width + 0.5 * DOOR_SIZE_M[0], 0.5 * np.pi])
     return ScriptedActor(
         id=DOOR_ID + int(log.ids[parked]),
-        shape=Shape.DOOR,
+        shape=ActorShape.DOOR,
         size=np.array(DOOR_SIZE_M),
         poses=np.repeat(geometry.compose(log.poses[step, parked], hinge)[None], TRACK_STEPS, axis=0),
         speeds_mps=np.zeros(TRACK_STEPS),
@@ -98,7 +98,7 @@ def pull_out(log: TrafficLog, step: int, parked: int, lane: Array, generator: np
     poses[since == 0.0] = parked_pose
     return ScriptedActor(
         id=int(log.ids[parked]),
-        shape=Shape(int(log.shapes[parked])),
+        shape=ActorShape(int(log.shapes[parked])),
         size=log.sizes[parked],
         poses=poses,
         speeds_mps=speeds,

@@ -21,7 +21,7 @@ from ...infra.errors import UserError
 from ...maps.roads import RoadMap, RoadType
 from ..network.routing import random_walk
 from ..sumo_library import libsumo
-from .actors import Actors, Lamp, Shape, Snapshot
+from .actors import Actors, ActorShape, Lamp, TrafficSnapshot
 from .demand import ROUTE_M, Demand
 from .events import EGO, STEP_S, DriverStates, Events
 from .motion import PedestrianMotion, VehicleMotion
@@ -61,7 +61,7 @@ class Roster:
     """
 
     ids: Array  # (N,) int64
-    shapes: Array  # (N,) Shape
+    shapes: Array  # (N,) ActorShape
     sizes: Array  # (N, 3) m
     drivers: int  # the first so many
     walkers: int  # the next so many
@@ -270,7 +270,7 @@ class Simulation:
             ahead = vehicle.getRoute(key)[vehicle.getRouteIndex(key) :]
             if len(ahead) > MIN_EDGES_LEFT:
                 continue
-            network = self._cycling if self.roster.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
+            network = self._cycling if self.roster.shapes[self._row[key]] == ActorShape.BICYCLE else self.road_map
             more = random_walk(network, self._generator, ROUTE_M, ahead[-1])[1:]
             if not more:  # the road leaves the map: the driver leaves, too
                 continue
@@ -330,7 +330,7 @@ class Simulation:
         lamps = [LAMPS.get(states[tls][link], Lamp.OFF) for tls, link in self._signals]
         return np.array(lamps, np.int8)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TrafficSnapshot:
         """All road users except the ego at the present time; without those on roads above and below the ego."""
         elsewhere = np.abs(self._heights_m - self._ego_height_m) > LEVEL_M  # False where a height is unknown
         here = np.flatnonzero(~np.isnan(self.poses[:, 0]) & ~elsewhere)
@@ -343,7 +343,7 @@ class Simulation:
             braking=self.braking[here],
             indicator=self.indicator[here].astype(np.int64),
         )
-        return Snapshot(self.time_s, actors, self.lamps().astype(np.int64))
+        return TrafficSnapshot(self.time_s, actors, self.lamps().astype(np.int64))
 
     # --- the ego ------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...core import geometry
 from ...core.domain import Array
 from ...maps.roads import RoadMap
-from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
+from .actors import KIND_OF_SHAPE, Actors, ActorShape, TrafficSnapshot
 from .demand import Demand
 from .events import STEP_S
 from .simulation import Simulation, TrafficError
@@ -32,7 +32,7 @@ class TrafficLog:
     dt_s: float
     times_s: Array  # (T,) since the recording began
     ids: Array  # (N,) int64
-    shapes: Array  # (N,) Shape
+    shapes: Array  # (N,) ActorShape
     sizes: Array  # (N, 3) length, width, height m
     poses: Array  # (T, N, 3) box centres in the map frame, NaN where absent
     speeds_mps: Array  # (T, N) float32
@@ -52,10 +52,10 @@ class TrafficLog:
     @property
     def kinds(self) -> Array:
         """(N,) AgentKind."""
-        table = np.array([KIND_OF_SHAPE[shape] for shape in Shape])
+        table = np.array([KIND_OF_SHAPE[shape] for shape in ActorShape])
         return np.asarray(table[self.shapes])
 
-    def snapshot(self, step: int, without: int | None = None) -> Snapshot:
+    def snapshot(self, step: int, without: int | None = None) -> TrafficSnapshot:
         """All road users at a step, without the row `without`, which is the ego."""
         here = ~np.isnan(self.poses[step, :, 0])
         if without is not None:
@@ -69,7 +69,7 @@ class TrafficLog:
             braking=self.braking[step, here],
             indicator=self.indicator[step, here].astype(np.int64),
         )
-        return Snapshot(float(self.times_s[step]), actors, self.lamps[step].astype(np.int64))
+        return TrafficSnapshot(float(self.times_s[step]), actors, self.lamps[step].astype(np.int64))
 
 
 def record(
