@@ -15,7 +15,6 @@ import onnx_ir
 import pytest
 from engine_graphs import (  # noqa: F401 (fixtures)
     MOVES,
-    RULES,
     as_set,
     built_engines,
     decoded,
@@ -29,7 +28,7 @@ from engine_graphs import (  # noqa: F401 (fixtures)
 from fake_gpu import USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
 from network_inputs import camera_images
 from scenes import Clock, observation
-from tiny_graphs import unknown_to_tensorrt
+from tiny_graphs import RULES, unknown_to_tensorrt
 from tiny_net import assert_same_answer
 
 from reflectdrive_ros.__main__ import main
