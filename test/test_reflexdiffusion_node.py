@@ -8,10 +8,10 @@ import pytest
 from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message
 from map_archives import map_message
 from messages import ns, odometry, predicted_objects, route
+from rich.console import Console
 from scenes import Clock, cars, config, ego, observation
 from tiny_denoiser import normalized, tiny_denoiser
 
-from reflectdrive_ros.cli import eval
 from reflectdrive_ros.core.config import (
     DENOISER_PLANNERS,
     SHIPPED_MODELS,
@@ -25,6 +25,8 @@ from reflectdrive_ros.core.config import (
 from reflectdrive_ros.core.domain import AgentHistory, Observation, PlanSource, Verdict
 from reflectdrive_ros.core.lanes import Lane, LaneSegments
 from reflectdrive_ros.core.vector_spec import VectorSpec
+from reflectdrive_ros.evaluation import recorded_tracks, variants
+from reflectdrive_ros.evaluation.variants import Variant
 from reflectdrive_ros.features import vectors
 from reflectdrive_ros.model.denoiser import checkpoint
 from reflectdrive_ros.planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
@@ -345,9 +347,9 @@ def test_lights_of_unknown_lanes_change_nothing():
 # --- recorded traffic ------------------------------------------------------------------------------------------------
 
 
-def test_it_is_scored_on_recorded_traffic():
-    planners, networks = {NAME: LEARNED[NAME]}, {NAME: StraightDenoiser()}
-    scored = eval.evaluate(TRACKS, planners, eval.Console(quiet=True), config(planner=NAME), networks)
+def test_it_is_scored_on_recorded_traffic(monkeypatch):
+    monkeypatch.setattr(variants, "worker_network", lambda *model: StraightDenoiser())
+    scored = recorded_tracks.evaluate(TRACKS, {NAME: Variant(config(planner=NAME))}, Console(quiet=True))
     assert scored.failures == {}
     assert np.array(scored.scores[NAME])[:, 0].max() > 0.5
 
@@ -356,4 +358,4 @@ def test_on_recorded_traffic_a_network_for_images_is_refused():
     shipped = Config().model
     tokens = replace(shipped, file=str(ROOT / shipped.file))
     with pytest.raises(ConfigError, match="planner reflexdiffusion needs a network of kind denoiser"):
-        eval._network(Config(planner=NAME, model=tokens), eval.Driver(NAME))
+        recorded_tracks.evaluate(TRACKS, {NAME: Variant(Config(planner=NAME, model=tokens))}, Console(quiet=True))
