@@ -25,12 +25,12 @@ def no_gradients():
 
 def random_net(config=CONFIG, seed=0):
     """A network whose parameters are all random, also those that are initialised with zeros."""
-    made, generator = DenoiserNet(config), torch.Generator().manual_seed(seed)
-    made.initialise(generator)
-    for name, parameter in made.named_parameters():
+    net, generator = DenoiserNet(config), torch.Generator().manual_seed(seed)
+    net.initialise(generator)
+    for name, parameter in net.named_parameters():
         if not parameter.any() or "norm" in name:
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return made.eval()
+    return net.eval()
 
 
 def random_inputs(spec=SPEC, scenes=2, seed=1):
@@ -60,10 +60,10 @@ def random_futures(spec=SPEC, scenes=2, samples=1, seed=2):
     return torch.randn(scenes, samples, spec.futures, 1 + spec.future_steps, 4, generator=generator)
 
 
-def own_case(made):
+def own_case(net):
     """A case that holds the answers of a network."""
-    spec, inputs = made.config.spec, random_inputs(made.config.spec)
+    spec, inputs = net.config.spec, random_inputs(net.config.spec)
     noise = random_futures(spec, seed=4)[:, 0, :, 1:].numpy()
     case = {f"raw_{name}": getattr(inputs, field).numpy() for name, field in published_case.INPUTS.items()}
     case |= {"x_t": random_futures(spec, seed=5)[:, 0].numpy(), "noise": noise, "x0_at_0.2": None, "x0_at_0.7": None}
-    return case | published_case.answers(made, case, torch.float32)
+    return case | published_case.answers(net, case, torch.float32)

@@ -1,4 +1,4 @@
-"""Graphs of a tiny network for TensorRT, how they are opened, and what is asked of them."""
+"""Graphs of a tiny network for TensorRT, how they are opened, and what they must compute."""
 
 from dataclasses import replace
 
@@ -66,9 +66,9 @@ def scene(network, seed):
 
 
 def decoded(network, inputs, count=4):
-    known = network.prefill_goal(inputs)
-    actions, rows = known.actions[:count], [known.actions, known.goal_log_probs, known.valid]
+    prefilled = network.prefill_goal(inputs)
+    actions, rows = prefilled.actions[:count], [prefilled.actions, prefilled.goal_log_probs, prefilled.valid]
     for limit, edit in MOVES:
-        actions, confidence = network.step(known.context, actions, limit, edit)
+        actions, confidence = network.step(prefilled.context, actions, limit, edit)
         rows += [actions, confidence]
     return rows

@@ -49,7 +49,7 @@ ALIGNED = 256
 
 
 class OfLibrary(ctypes._CFuncPtr):
-    """A function as ctypes finds it in a library: nothing is known of what it takes."""
+    """A function as ctypes loads it from a library: without argument types."""
 
     _flags_ = ctypes._FUNCFLAG_CDECL
     _restype_ = ctypes.c_int
@@ -123,8 +123,8 @@ class FakeDriver:
     def _cuDeviceGetCount(self, at):
         put(at, ctypes.c_int, self.devices)
 
-    def _cuDeviceGet(self, at, place):
-        put(at, ctypes.c_int, place)
+    def _cuDeviceGet(self, at, ordinal):
+        put(at, ctypes.c_int, ordinal)
 
     def _cuDeviceGetName(self, at, size, device):
         ctypes.memmove(at, self.name.encode() + b"\0", len(self.name) + 1)
@@ -195,7 +195,7 @@ class FakeDriver:
 
 # --- TensorRT --------------------------------------------------------------------------------------------------------
 
-USED = set()  # (class, attribute) of TensorRT's that were asked for
+USED = set()  # (class, attribute) of TensorRT that the tests used
 
 
 class Noted:
@@ -450,16 +450,16 @@ class FakeTensorRT(types.ModuleType):
 @pytest.fixture
 def driver(monkeypatch):
     """A machine with one GPU."""
-    made = FakeDriver()
-    monkeypatch.setattr(cuda_device, "load_driver", lambda: made)
-    yield made
-    if made.fault is not None:
-        raise made.fault
+    fake_driver = FakeDriver()
+    monkeypatch.setattr(cuda_device, "load_driver", lambda: fake_driver)
+    yield fake_driver
+    if fake_driver.fault is not None:
+        raise fake_driver.fault
 
 
 @pytest.fixture
 def trt(driver, monkeypatch):
     """.. and with TensorRT."""
-    made = FakeTensorRT(driver)
-    monkeypatch.setitem(sys.modules, "tensorrt", made)
-    return made
+    fake_trt = FakeTensorRT(driver)
+    monkeypatch.setitem(sys.modules, "tensorrt", fake_trt)
+    return fake_trt

@@ -17,14 +17,14 @@ BOOK = LAYOUT.codebook
 TIMES_S = 0.5 * np.arange(1, 9)
 
 
-class KnownWays:
-    """A network that knows its ways by heart: each of `ways` (K, 8, 2) has a goal; masks are filled from the way of
+class ScriptedNetwork:
+    """A network with fixed plans: each of `paths` (K, 8, 2) has a goal; masks are filled from the path of
     the nearest goal, and edits change nothing."""
 
     kind, inputs, layout, capabilities = "token", SPEC, LAYOUT, frozenset({"goals", "edit"})
 
-    def __init__(self, *ways, confidence=0.9):
-        self.ids, self.confidence, self.calls = LAYOUT.encode(np.array(ways)), confidence, []
+    def __init__(self, *paths, confidence=0.9):
+        self.ids, self.confidence, self.calls = LAYOUT.encode(np.array(paths)), confidence, []
 
     def prefill_goal(self, inputs):
         actions = np.full_like(self.ids, BOOK.mask_id)
@@ -58,7 +58,7 @@ def arc_way(speed=10.0, curvature=0.02, times_s=TIMES_S):
 STRAIGHT, SLOW = arc_way(8.0, 0.0), np.stack([[3.5, 6.5, 9.0, 11.0, 12.5, 13.5, 14.0, 14.1], np.zeros(8)], 1)
 
 
-def seen(speed=10.0, **more):
+def camera_observation(speed=10.0, **more):
     return observation(speed=speed, cameras=camera_images(), **more)
 
 
@@ -73,7 +73,7 @@ def drive(network, scenes, settings=None, **changes):
 
 
 def frames(count, dt_s=0.1, scene=None):
-    scene = scene or seen()
+    scene = scene or camera_observation()
     return [later(scene, dt_s * k) for k in range(count)]
 
 
@@ -84,6 +84,6 @@ def arc_frames(count, dt_s=0.1, speed=10.0, curvature=0.02, start=(100.0, -50.0,
         now = kinematics.arc(curvature, np.array([speed * dt_s * k]))[0]
         at = geometry.compose(np.array(start), now)
         stamp_ns = SECOND_NS + round(k * dt_s * SECOND_NS)
-        scene = seen(speed, stamp_ns=stamp_ns)
+        scene = camera_observation(speed, stamp_ns=stamp_ns)
         scenes.append(replace(scene, ego=ego(speed, stamp_ns, at, yaw_rate_rps=speed * curvature)))
     return scenes

@@ -25,11 +25,11 @@ def digest_of(module, tensors, *names):
     digest = hashlib.sha256(repr((os.environ.get("ATEN_CPU_CAPABILITY"), names)).encode())
 
     def add(value):
-        told = [type(value).__name__]
+        parts = [type(value).__name__]
         if isinstance(value, torch.Tensor):
-            told = [value.dtype, tuple(value.shape)]
+            parts = [value.dtype, tuple(value.shape)]
             digest.update(value.detach().double().contiguous().numpy().tobytes())
-        digest.update(repr(told if isinstance(value, torch.Tensor) else (told, value)).encode())
+        digest.update(repr(parts if isinstance(value, torch.Tensor) else (parts, value)).encode())
 
     for name, part in module.named_modules():
         settings = {key: value for key, value in vars(part).items() if not key.startswith("_")}

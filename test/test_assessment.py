@@ -13,41 +13,41 @@ STEADY = np.column_stack([5.0 * np.arange(1, 9), np.zeros(8)])  # 10 m/s straigh
 AHEAD = cars((20.0, 0.0, 0.0, 7.0))  # a slower car that the plan does not reach within 4 s
 
 
-def known(agents=AHEAD, traffic_lights=NO_LIGHTS, **more):
+def context_of(agents=AHEAD, traffic_lights=NO_LIGHTS, **more):
     return SafetyContext(observation(10.0, agents=agents, traffic_lights=traffic_lights, **more), config())
 
 
-def test_behind_a_slower_car_the_distance_is_kept_in_time():
-    found = choose_deceleration(STEADY, known())
-    assert evaluate(known(), STEADY[None]).safe[0]  # no repair would change it
-    before, after = score_candidates(known(), np.stack([STEADY, found])).card.ttc
+def test_behind_a_slower_car_the_plan_slows_down_in_time():
+    slower_plan = choose_deceleration(STEADY, context_of())
+    assert evaluate(context_of(), STEADY[None]).safe[0]  # no repair would change it
+    before, after = score_candidates(context_of(), np.stack([STEADY, slower_plan])).card.ttc
     assert (before, after) == (0.0, 1.0)
-    assert 0.0 < STEADY[-1, 0] - found[-1, 0] <= 16.0
+    assert 0.0 < STEADY[-1, 0] - slower_plan[-1, 0] <= 16.0
 
 
-def test_a_plan_on_a_free_road_is_kept():
-    assert choose_deceleration(STEADY, known(cars((20.0, 0.0, 0.0, 14.0)))) is STEADY
-    assert choose_deceleration(STEADY, known(cars())) is STEADY
+def test_a_plan_on_a_free_road_is_unchanged():
+    assert choose_deceleration(STEADY, context_of(cars((20.0, 0.0, 0.0, 14.0)))) is STEADY
+    assert choose_deceleration(STEADY, context_of(cars())) is STEADY
 
 
 @pytest.mark.parametrize("unknown", [{"agents": None}, {"traffic_lights": None}, {"route": np.zeros((0, 3))}])
 def test_nothing_changes_where_the_score_does_not_know_what_the_plan_does(unknown):
-    assert choose_deceleration(STEADY, known(**unknown)) is STEADY
+    assert choose_deceleration(STEADY, context_of(**unknown)) is STEADY
 
 
 @given(st.lists(st.floats(0.0, 8.0), min_size=8, max_size=8), st.floats(-0.08, 0.08))
 def test_slower_plans_stay_on_the_path_and_behind_the_plan(steps, bend):
     heading = bend * np.cumsum(steps)
     points = np.cumsum(np.column_stack([steps * np.cos(heading), steps * np.sin(heading)]), axis=0)
-    way = np.concatenate([np.zeros((1, 2)), points])
-    pieces = np.diff(way, axis=0)
+    path = np.concatenate([np.zeros((1, 2)), points])
+    pieces = np.diff(path, axis=0)
     slower = decelerated(points)
     assert (np.diff(along(slower), axis=0) <= 1e-6).all()  # more deceleration is never further
     assert (along(slower) <= along(points) + 1e-6).all()
-    for place in slower.reshape(-1, 2):
-        share = ((place - way[:-1]) * pieces).sum(1) / np.maximum((pieces**2).sum(1), 1e-12)
-        nearest = way[:-1] + np.clip(share, 0, 1)[:, None] * pieces
-        assert np.hypot(*(nearest - place).T).min() < 1e-6
+    for point in slower.reshape(-1, 2):
+        share = ((point - path[:-1]) * pieces).sum(1) / np.maximum((pieces**2).sum(1), 1e-12)
+        nearest = path[:-1] + np.clip(share, 0, 1)[:, None] * pieces
+        assert np.hypot(*(nearest - point).T).min() < 1e-6
 
 
 def test_a_car_that_starts_starts_later_and_does_not_roll_back():

@@ -18,7 +18,7 @@ def arc(speed=8.0, curvature=0.02):
     return np.stack([np.sin(curvature * along) / curvature, (1 - np.cos(curvature * along)) / curvature], axis=1)
 
 
-def way(points):
+def path_length(points):
     """(N,) length of the path from the origin through points (N, T, 2)."""
     return np.hypot(*np.moveaxis(np.diff(points, axis=1, prepend=0.0), -1, 0)).sum(axis=1)
 
@@ -46,7 +46,7 @@ def test_every_state_that_decoding_visits_is_met_once_in_a_hundred_blocks():
 def test_hidden_tokens_are_spread_over_all_positions():
     actions = augment.masked_actions(np.zeros((4000, 16), int), 4, LAYOUT, np.random.default_rng(0))[:, 1:]
     often = (actions == MASK).mean(axis=(0, 1))
-    assert np.ptp(often[:14]) < 0.03  # no free place is hidden more often than another
+    assert np.ptp(often[:14]) < 0.03  # no free position is hidden more often than another
     assert np.ptp(often[14:]) < 0.03
     assert often[14:].max() < often[:14].min()  # the goal is seen more often
 
@@ -64,10 +64,10 @@ def test_the_first_block_is_all_mask_and_the_order_of_blocks_follows_the_seed():
 
 
 @given(st.floats(0.5, 1.6), st.floats(2.0, 15.0), st.floats(-0.05, 0.05).filter(lambda k: abs(k) > 1e-3))
-def test_a_plan_that_slides_goes_its_way_times_the_factor(factor, speed, curvature):
+def test_a_scaled_plan_has_its_length_times_the_factor(factor, speed, curvature):
     points = arc(speed, curvature)[None]
     np.testing.assert_allclose(
-        way(augment.scale_along_path(points, np.array([factor]))), factor * way(points), rtol=0.02
+        path_length(augment.scale_along_path(points, np.array([factor]))), factor * path_length(points), rtol=0.02
     )
 
 
@@ -121,5 +121,5 @@ def test_perturbed_blocks_keep_their_promises():
 
 def test_a_plan_beyond_the_codebook_is_brought_back_to_it():
     actions = augment.perturbed_actions(np.full((50, 8, 2), 99.0), 3, LAYOUT, np.random.default_rng(0))
-    known = actions[actions != MASK]
-    assert known.max() == CODEBOOK.bins - 1
+    unmasked = actions[actions != MASK]
+    assert unmasked.max() == CODEBOOK.bins - 1

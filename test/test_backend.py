@@ -1,4 +1,4 @@
-"""The door to networks: what was asked for and whole is let in, everything else is one sentence at the start."""
+"""Opening networks: a complete file as configured is loaded, everything else is one sentence at the start."""
 
 import json
 import os
@@ -58,42 +58,42 @@ def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
     )
     rules = network.decoding
     network.set_decoding(replace(rules, goals=replace(rules.goals, floor=0.0)))  # every slot has a goal of its own
-    known = network.prefill_goal(synthetic_inputs(network))
-    assert known.valid.tolist() == 4 * [True]
-    goals = network.layout.decode_goal(known.actions)
+    prefilled = network.prefill_goal(synthetic_inputs(network))
+    assert prefilled.valid.tolist() == 4 * [True]
+    goals = network.layout.decode_goal(prefilled.actions)
     gaps = np.linalg.norm(goals[:, None] - goals[None], axis=-1)[np.triu_indices(4, 1)]
     assert gaps.min() >= 9.0 - 1e-3
 
 
 def test_edits_follow_their_rules(tiny_model):  # noqa: F811
-    """A way of nonsense is replaced token by token, at most so many in a round."""
+    """A random plan is replaced token by token, at most so many in a round."""
 
     def changed(rules=None):
         network = load_network(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig())
         if rules is not None:
             network.set_decoding(Decoding(edits=rules))
-        known = network.prefill_goal(synthetic_inputs(network))
-        nonsense = known.actions[:1].copy()
+        prefilled = network.prefill_goal(synthetic_inputs(network))
+        nonsense = prefilled.actions[:1].copy()
         nonsense[:, :14] = 333 + np.arange(14) % 3
-        return int((network.step(known.context, nonsense, 0, True)[0] != nonsense).sum())
+        return int((network.step(prefilled.context, nonsense, 0, True)[0] != nonsense).sum())
 
     assert changed() == EditRules().at_most == 5
     assert changed(EditRules(2)) == 2
     assert changed(EditRules(0)) == 0
 
 
-@pytest.mark.parametrize("place", ["config", "here", "checkout", "share"])
-def test_a_relative_name_is_found(place, copy, tmp_path, monkeypatch):
+@pytest.mark.parametrize("location", ["config", "here", "checkout", "share"])
+def test_a_relative_name_is_resolved(location, copy, tmp_path, monkeypatch):
     """Beside the configuration file, in the present folder, in the checkout, in an installed share folder."""
     homes = {name: tmp_path / name for name in ("config", "here", "checkout", "prefix/share/reflectdrive")}
     for folder in homes.values():
         folder.mkdir(parents=True)
     module = tmp_path / "checkout/reflectdrive_ros/runtime/model_file.py"
-    if place == "share":
+    if location == "share":
         module = tmp_path / "prefix/lib/python3/site-packages/reflectdrive_ros/runtime/model_file.py"
     monkeypatch.setattr(model_file, "__file__", str(module))
     monkeypatch.chdir(homes["here"])
-    home = homes["prefix/share/reflectdrive" if place == "share" else place]
+    home = homes["prefix/share/reflectdrive" if location == "share" else location]
     shutil.copytree(copy.file.parent, home / "models/mine")
     file = homes["config"] / "car.yaml"
     file.write_text(f"model: {{file: models/mine/{copy.file.name}, sha256: {copy.sha256}}}\n")
@@ -135,8 +135,8 @@ def test_without_the_library_the_extra_is_named(copy, library):
     program = (
         f"import sys; sys.modules['{library}'] = None; from reflectdrive_ros.ros.node import main; sys.exit(main())"
     )
-    given = [f"{name.replace('__', '.')}:={value}" for name, value in copy.settings.items()]
-    words = ["--ros-args", *(word for pair in given for word in ("-p", pair))]
+    settings = [f"{name.replace('__', '.')}:={value}" for name, value in copy.settings.items()]
+    words = ["--ros-args", *(word for pair in settings for word in ("-p", pair))]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert f"needs {library}, which is not installed: pip install '.[train]'" in done.stderr
@@ -158,15 +158,15 @@ def test_what_no_backend_can_run_is_refused(copy, name, changes, text):
 def test_a_model_that_answers_otherwise_than_its_card_is_refused_whatever_rules_are_set(copy):
     from reflectdrive_ros.runtime.torch_backend import SELF_CHECK_DECODING, TorchNetwork
 
-    place = copy.file.parent / "card.json"
-    card = json.loads(place.read_text())
+    card_path = copy.file.parent / "card.json"
+    card = json.loads(card_path.read_text())
     assert card["golden"] == golden(TorchNetwork.from_file(copy.file, copy.sha256, decoding=SELF_CHECK_DECODING))
     for value_power in (0.0, 10.0):
         load_network(
             ModelConfig(str(copy.file), copy.sha256), DecodingConfig(rescore_goals=1, goal_value_power=value_power)
         )
     card["golden"]["goal_log_prob"] -= 0.2
-    place.write_text(json.dumps(card))
+    card_path.write_text(json.dumps(card))
     assert "fails its self-check: its goal_log_prob is" in refused(lambda: opened(copy))
 
 
@@ -178,9 +178,9 @@ def test_a_backend_that_answers_nonsense_is_refused(tiny_model, fault):  # noqa:
         kind, inputs, layout, capabilities = "token", network.inputs, network.layout, network.capabilities
 
         def prefill_goal(self, inputs):
-            known = network.prefill_goal(inputs)
-            log_probs = known.goal_log_probs * (np.nan if fault == "probability" else 1.0)
-            return Prefilled(known.context, known.actions, log_probs, known.valid)
+            prefilled = network.prefill_goal(inputs)
+            log_probs = prefilled.goal_log_probs * (np.nan if fault == "probability" else 1.0)
+            return Prefilled(prefilled.context, prefilled.actions, log_probs, prefilled.valid)
 
         def prefill(self, inputs):
             context = network.prefill(inputs)
@@ -235,8 +235,8 @@ def test_a_planner_that_has_learned_does_not_start_without_a_model():
     assert "planner reflectdrive2 needs a model" in sentence
 
 
-@pytest.mark.parametrize(("asked", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_torchs_threads_do_not_spin_in_a_planner_unless_somebody_wants_it(tiny_model, asked, found):  # noqa: F811
+@pytest.mark.parametrize(("policy", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_torchs_threads_do_not_spin_in_a_planner_unless_the_environment_asks_for_it(tiny_model, policy, expected):  # noqa: F811
     script = (
         "import os, sys\n"
         "from reflectdrive_ros.core.config import ModelConfig\n"
@@ -247,6 +247,6 @@ def test_torchs_threads_do_not_spin_in_a_planner_unless_somebody_wants_it(tiny_m
         "print(os.environ['OMP_WAIT_POLICY'])"
     )
     env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    env |= {} if asked is None else {"OMP_WAIT_POLICY": asked}
+    env |= {} if policy is None else {"OMP_WAIT_POLICY": policy}
     words = [sys.executable, "-c", script, str(tiny_model.file), tiny_model.sha256]
-    assert subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.split() == [found]
+    assert subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.split() == [expected]

@@ -38,11 +38,11 @@ def test_a_bend_after_a_straight_is_reached_at_a_comfortable_speed(radius_m):
     assert (np.diff(speeds(slowed)) / 0.1 > -2.9).all()  # it brakes comfortably
 
 
-def test_the_path_is_kept():
+def test_the_path_is_unchanged():
     fast = arc(12.0, 15.0, straight_m=20.0)
     slowed = slow_in_bends(fast, 12.0)
-    _, aside = geometry.project(with_origin(fast.poses), slowed.poses[:, :2])
-    assert np.abs(aside).max() < 0.01
+    _, lateral_m = geometry.project(with_origin(fast.poses), slowed.poses[:, :2])
+    assert np.abs(lateral_m).max() < 0.01
 
 
 @pytest.mark.parametrize("plan", [arc(8.0, 1e6), arc(8.0, 20.0), arc(2.0, 6.0)], ids=["straight", "wide", "slow"])
@@ -59,5 +59,5 @@ def test_a_standing_plan_has_no_bends():
     still = Trajectory(np.zeros((40, 3)), 0.1)
     assert slow_in_bends(still, 0.0) is still
     stops = np.concatenate([arc(5.0, 10.0).poses[:20], np.repeat(arc(5.0, 10.0).poses[19:20], 20, axis=0)])
-    found = slow_in_bends(Trajectory(stops, 0.1), 5.0)
-    assert np.isfinite(found.poses).all()
+    slowed = slow_in_bends(Trajectory(stops, 0.1), 5.0)
+    assert np.isfinite(slowed.poses).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from exported_graphs import graphs_folder  # noqa: F401 (a fixture)
 from scenes import config
-from scripted_network import seen
+from scripted_network import camera_observation
 from tiny_graphs import RULES, network
 from tiny_net import ONE_LAYER, POSES, tiny_inputs
 
@@ -90,10 +90,10 @@ def copy(plain, tmp_path):
 
 def change(path, section, **values):
     card = json.loads(path.read_text())
-    place = card
+    part = card
     for name in section.split("."):
-        place = place[name]
-    place.update(values)
+        part = part[name]
+    part.update(values)
     path.write_text(json.dumps(card))
 
 
@@ -137,7 +137,7 @@ def test_a_card_with_an_unknown_kind_layout_or_capability_is_refused_by_name(cop
         ),
     ],
 )
-def test_the_card_of_weights_is_held_to_the_same(tmp_path, values, complaint):
+def test_the_card_of_weights_is_checked_likewise(tmp_path, values, complaint):
     weights = tmp_path / "weights.safetensors"
     sha256 = checkpoint.save(network(), weights, {**values})
     with pytest.raises(ModelFileError, match=complaint):
@@ -155,9 +155,9 @@ def test_graphs_of_a_token_network_are_no_denoiser(copy):
 
 def test_the_shipped_weights_have_the_default_layout_and_the_capabilities_of_torch():
     weights = SHIPPED / "weights.safetensors"
-    found = load_network(ModelConfig(str(weights), sha256_of(weights)), DecodingConfig())
-    assert found.layout == TokenLayout(edit_goal=True)  # reinforcement learning let edits replace the goal
-    assert found.capabilities == {"goals", "edit", "guidance", "sampling"}
+    network = load_network(ModelConfig(str(weights), sha256_of(weights)), DecodingConfig())
+    assert network.layout == TokenLayout(edit_goal=True)  # reinforcement learning let edits replace the goal
+    assert network.capabilities == {"goals", "edit", "guidance", "sampling"}
 
 
 # --- planners go by it -----------------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ def test_the_shipped_weights_have_the_default_layout_and_the_capabilities_of_tor
 def test_a_network_without_goals_is_checked_decoded_and_refused_by_planners_that_need_them(without_goals):
     network = loaded(without_goals)
     assert network.capabilities == {"edit", "sampling"}
-    known = prefill_sequences(network, synthetic_inputs(network))
-    assert known.actions.tolist() == [[POSES.mask_id] * 24]
+    prefilled = prefill_sequences(network, synthetic_inputs(network))
+    assert prefilled.actions.tolist() == [[POSES.mask_id] * 24]
     actions, _ = run_step(network, synthetic_inputs(network), full_rounds(network.layout))
     np.testing.assert_array_equal(actions, POSES.clip(actions))
     assert (actions != POSES.mask_id).all()
@@ -176,7 +176,7 @@ def test_a_network_without_goals_is_checked_decoded_and_refused_by_planners_that
         with pytest.raises(
             PlanningError, match="needs the capability goals of its network, whose card has edit, sampling"
         ):
-            recipe.plan(PlannerState(), seen(8.0), context)
+            recipe.plan(PlannerState(), camera_observation(8.0), context)
 
 
 def test_the_self_check_compares_what_the_card_gives(without_goals, tmp_path):
@@ -202,7 +202,7 @@ def test_graphs_that_nothing_checks_do_not_drive(copy, golden):
         loaded(copy)
 
 
-def test_a_card_of_graphs_is_held_against_its_files(copy):
+def test_a_card_of_graphs_is_compared_with_its_files(copy):
     written = json.loads(copy.read_text())
     size = written["graphs"]["step"]["bytes"]
     change(copy, "graphs.step", bytes=size + 1)
@@ -228,14 +228,14 @@ def test_a_card_of_graphs_is_held_against_its_files(copy):
         ("config", [3], r"has config = \[3\], expected an object"),
     ],
 )
-def test_a_card_of_weights_is_held_against_the_file(tmp_path, section, values, complaint):
+def test_a_card_of_weights_is_compared_with_the_file(tmp_path, section, values, complaint):
     weights = tmp_path / "weights.safetensors"
     sha256 = checkpoint.save(network(), weights, {})
     load_network(ModelConfig(str(weights), sha256), SETTINGS)
-    *place, name = section.split(".")
+    *sections, name = section.split(".")
     card = json.loads((tmp_path / "card.json").read_text())
     inner = card
-    for each in place:
+    for each in sections:
         inner = inner[each]
     inner[name] = values
     (tmp_path / "card.json").write_text(json.dumps(card))
@@ -265,10 +265,10 @@ def test_number_and_spacing_of_goals_are_the_planners_and_equal_to_torch(plain, 
     rules = replace(RULES.goals, count=count, spacing_m=spacing_m)
     eager = TorchNetwork(network(), decoding=Decoding(rules))
     for seed in range(3):
-        found, expected = (each.prefill_goal(scene(seed)) for each in (graphs, eager))
-        np.testing.assert_array_equal(found.actions, expected.actions)
-        np.testing.assert_array_equal(found.valid, expected.valid)
-        np.testing.assert_allclose(found.goal_log_probs, expected.goal_log_probs, atol=1e-4)
+        prefilled, expected = (each.prefill_goal(scene(seed)) for each in (graphs, eager))
+        np.testing.assert_array_equal(prefilled.actions, expected.actions)
+        np.testing.assert_array_equal(prefilled.valid, expected.valid)
+        np.testing.assert_allclose(prefilled.goal_log_probs, expected.goal_log_probs, atol=1e-4)
 
 
 def test_settings_choose_goals_up_to_the_graphs_maximum(plain):
@@ -289,13 +289,13 @@ def test_guided_graphs_write_what_torch_writes(guided):
     graphs, eager = OrtNetwork.from_file(guided), TorchNetwork(network(), decoding=RULES)
     rows = []
     for net in (graphs, eager):
-        known = net.prefill_goal(scene(1))
+        prefilled = net.prefill_goal(scene(1))
         unconditional = net.unconditional(scene(1))
-        actions = known.actions
+        actions = prefilled.actions
         for limit in (5, 5, 4):
-            actions, confidence = net.guided_step(known.context, unconditional, actions, limit, 2.0)
+            actions, confidence = net.guided_step(prefilled.context, unconditional, actions, limit, 2.0)
         rows.append((actions, confidence))
-        assert not np.array_equal(actions, net.draft(known.context, known.actions, (5, 5, 4))[0])
+        assert not np.array_equal(actions, net.draft(prefilled.context, prefilled.actions, (5, 5, 4))[0])
     np.testing.assert_array_equal(rows[0][0], rows[1][0])
     np.testing.assert_allclose(rows[0][1], rows[1][1], atol=1e-4)
 
@@ -314,5 +314,5 @@ def test_guidance_drives_where_the_graphs_have_it_and_is_refused_where_they_do_n
     for weight in (0.0, 3.0):
         settings = config(planner="reflectdrive", reflectdrive__guidance=weight)
         context = PlannerContext(settings, loaded(guided, guidance(weight)))
-        plans.append(reflectdrive.plan(PlannerState(), seen(8.0), context)[1].tokens)
+        plans.append(reflectdrive.plan(PlannerState(), camera_observation(8.0), context)[1].tokens)
     assert (plans[0] != plans[1]).any()

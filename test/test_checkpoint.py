@@ -224,9 +224,9 @@ def net_like(**changes):
 def text_logits(net, ids):
     """The language model on its own: causal, full FFN, tied head."""
     x, count = net.embed_tokens(ids), ids.shape[1]
-    seen = torch.ones(count, count).tril().bool()
+    causal = torch.ones(count, count).tril().bool()
     for layer in net.layers:
-        x, _ = layer(x, count, seen, net.cos[:count], net.sin[:count])
+        x, _ = layer(x, count, causal, net.cos[:count], net.sin[:count])
     return net.norm(x) @ net.embed_tokens.weight.T
 
 
@@ -248,8 +248,8 @@ def test_a_network_with_words_of_its_own_begins_with_what_the_language_model_kno
         load_qwen3(net, folder)
     (folder / "vocab.json").write_text(json.dumps({"\u0120left": 7, "left": 8, "right": 39, "round": 3}))
     load_qwen3(net, folder)
-    known = model.model.embed_tokens.weight
-    assert net.embed_tokens.weight[[1, 3]].equal(known[[7, 39]])
+    embeddings = model.model.embed_tokens.weight
+    assert net.embed_tokens.weight[[1, 3]].equal(embeddings[[7, 39]])
     assert net.embed_tokens.weight[[0, 2, 4, 5]].equal(random.embed_tokens.weight[[0, 2, 4, 5]])
     assert net.layers[0].mlp.gate_proj.weight.equal(model.model.layers[0].mlp.gate_proj.weight)
     (folder / "vocab.json").write_text(json.dumps({"left": 40}))
@@ -263,8 +263,8 @@ def test_siglip2_sees_here_what_it_sees_in_transformers(siglip):
     load_siglip(net, folder)
     images = torch.randint(0, 256, (3, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     pixels = (images.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
-    seen = model.vision_model(pixels).last_hidden_state
-    torch.testing.assert_close(net.vision(images[:, None]), seen, atol=1e-4, rtol=1e-4)
+    expected = model.vision_model(pixels).last_hidden_state
+    torch.testing.assert_close(net.vision(images[:, None]), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_the_action_ffn_begins_as_the_strongest_channels(qwen):
@@ -273,10 +273,10 @@ def test_the_action_ffn_begins_as_the_strongest_channels(qwen):
     load_qwen3(net, folder)
     for layer, theirs in zip(net.layers, model.model.layers, strict=True):
         gate = theirs.mlp.gate_proj.weight
-        kept = sorted(sorted(range(QWEN.ffn), key=lambda row, gate=gate: -gate[row].norm())[: QWEN.action_ffn])
-        assert layer.action_mlp.gate_proj.weight.equal(gate[kept])
-        assert layer.action_mlp.up_proj.weight.equal(theirs.mlp.up_proj.weight[kept])
-        assert layer.action_mlp.down_proj.weight.equal(theirs.mlp.down_proj.weight[:, kept])
+        channels = sorted(sorted(range(QWEN.ffn), key=lambda row, gate=gate: -gate[row].norm())[: QWEN.action_ffn])
+        assert layer.action_mlp.gate_proj.weight.equal(gate[channels])
+        assert layer.action_mlp.up_proj.weight.equal(theirs.mlp.up_proj.weight[channels])
+        assert layer.action_mlp.down_proj.weight.equal(theirs.mlp.down_proj.weight[:, channels])
     # with all channels kept, an action token is treated as a word is
     whole = net_like(transformer=dataclasses.replace(QWEN, action_ffn=QWEN.ffn))
     load_qwen3(whole, folder)
@@ -284,7 +284,7 @@ def test_the_action_ffn_begins_as_the_strongest_channels(qwen):
     torch.testing.assert_close(whole.layers[0].action_mlp(x), whole.layers[0].mlp(x))
 
 
-def test_weights_in_several_files_are_found_by_their_index(qwen, tmp_path):
+def test_weights_in_several_files_are_read_by_their_index(qwen, tmp_path):
     model, folder = qwen
     model.save_pretrained(tmp_path / "sharded", safe_serialization=True, max_shard_size="20KB")
     assert (tmp_path / "sharded" / "model.safetensors.index.json").exists()

@@ -1,4 +1,4 @@
-"""A plan that jolts is driven more gently, on the same way and never ahead of it; others stay as they are."""
+"""An uncomfortable plan gets a relaxed profile, on the same path and never ahead of it; others are unchanged."""
 
 from dataclasses import replace
 
@@ -19,17 +19,17 @@ def straight(distances):
     return np.column_stack([distances, np.zeros(len(distances))])
 
 
-def seen(car, others=None):
-    """What is known where the car knows of others at most."""
+def context_of(car, others=None):
+    """A safety context without a road."""
     return SafetyContext(replace(observation(agents=others, route=np.zeros((0, 3))), ego=car), config())
 
 
 def comforts(points, car):
-    return comfortable(seen(car), points[None])[0]
+    return comfortable(context_of(car), points[None])[0]
 
 
-def calm(points, car, known=None):
-    return relax_profile(points, known or seen(car))
+def calm(points, car, safety_context=None):
+    return relax_profile(points, safety_context or context_of(car))
 
 
 def along(points):
@@ -42,15 +42,15 @@ LATE = straight([5.0, 10.0, 14.0, 16.5, 18.0, 18.6, 18.6, 18.6])  # at 10 m/s st
 def test_braking_that_comes_late_comes_sooner_and_stops_where_it_would_have():
     car = ego(10.0)
     assert not comforts(LATE, car)
-    found = calm(LATE, car)
-    assert comforts(found, car)
-    assert (found[:, 0] <= LATE[:, 0] + 1e-9).all()
-    assert found[1, 0] < LATE[1, 0] - 0.1
-    np.testing.assert_allclose(found[-1], LATE[-1], atol=0.7)
+    relaxed = calm(LATE, car)
+    assert comforts(relaxed, car)
+    assert (relaxed[:, 0] <= LATE[:, 0] + 1e-9).all()
+    assert relaxed[1, 0] < LATE[1, 0] - 0.1
+    np.testing.assert_allclose(relaxed[-1], LATE[-1], atol=0.7)
 
 
 @pytest.mark.parametrize("points", [straight(5.0 * np.arange(1, 9)), straight(np.zeros(8))])
-def test_a_comfortable_plan_is_kept_as_it_is(points):
+def test_a_comfortable_plan_is_unchanged(points):
     car = ego(points[0, 0] / DT_S)
     assert calm(points, car) is points
 
@@ -60,13 +60,13 @@ def test_an_emergency_brake_stays_one():
     assert calm(stop, ego(10.0)) is stop
 
 
-def test_comfort_is_not_bought_with_somebody_elses_way():
+def test_a_relaxed_profile_does_not_block_another_agent():
     """Who just makes it behind a car that brakes late hits one that brakes sooner."""
     car = ego(10.0)
-    known = seen(car, cars((5.3, -10.85, np.pi / 2, 9.75)))
+    safety_context = context_of(car, cars((5.3, -10.85, np.pi / 2, 9.75)))
     first = next(option for option in relaxed_profiles(LATE[None], car, DT_S)[0] if comforts(option, car))
-    np.testing.assert_array_equal(evaluate(known, np.stack([LATE, first])).safety.worst >= SAFE, [True, False])
-    assert calm(LATE, car, known) is LATE
+    np.testing.assert_array_equal(evaluate(safety_context, np.stack([LATE, first])).safety.worst >= SAFE, [True, False])
+    assert calm(LATE, car, safety_context) is LATE
     np.testing.assert_array_equal(calm(LATE, car), first)
 
 
@@ -76,15 +76,15 @@ def test_comfort_is_not_bought_with_somebody_elses_way():
     st.lists(st.floats(0.0, 8.0), min_size=8, max_size=8),
     st.floats(-0.08, 0.08),
 )
-def test_gentler_plans_stay_on_the_way_and_behind_the_plan(speed_mps, acceleration_mps2, steps, bend):
+def test_relaxed_plans_stay_on_the_path_and_behind_the_plan(speed_mps, acceleration_mps2, steps, bend):
     heading = bend * np.cumsum(steps)
     points = np.cumsum(np.column_stack([steps * np.cos(heading), steps * np.sin(heading)]), axis=0)
     car = ego(speed_mps, acceleration_mps2=acceleration_mps2)
-    way = np.concatenate([np.zeros((1, 2)), points])
-    pieces = np.diff(way, axis=0)
-    for found in (*relaxed_profiles(points[None], car, DT_S)[0], calm(points, car)):
-        assert (along(found) <= along(points) + 1e-6).all()
-        for place in found:
-            share = ((place - way[:-1]) * pieces).sum(1) / np.maximum((pieces**2).sum(1), 1e-12)
-            nearest = way[:-1] + np.clip(share, 0, 1)[:, None] * pieces
-            assert np.hypot(*(nearest - place).T).min() < 1e-6
+    path = np.concatenate([np.zeros((1, 2)), points])
+    pieces = np.diff(path, axis=0)
+    for relaxed in (*relaxed_profiles(points[None], car, DT_S)[0], calm(points, car)):
+        assert (along(relaxed) <= along(points) + 1e-6).all()
+        for point in relaxed:
+            share = ((point - path[:-1]) * pieces).sum(1) / np.maximum((pieces**2).sum(1), 1e-12)
+            nearest = path[:-1] + np.clip(share, 0, 1)[:, None] * pieces
+            assert np.hypot(*(nearest - point).T).min() < 1e-6

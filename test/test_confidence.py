@@ -29,7 +29,7 @@ def arc(radius, speed=8.0, steps=40):
     return np.column_stack([radius * np.sin(heading), radius * (1.0 - np.cos(heading)), heading])
 
 
-def known(**changes):
+def context_of(**changes):
     return SafetyContext(observation(**changes), config())
 
 
@@ -37,12 +37,12 @@ def test_factors_are_shares_for_any_plan():
     rng = np.random.default_rng(0)
     for _ in range(30):
         poses = np.cumsum(rng.normal([0.8, 0.0, 0.0], [0.8, 0.4, 0.3], (40, 3)), axis=0)
-        found = confidence(poses, DT_S, known(route=turning_route(), agents=cars((20, 0, 0, 3))))
-        for factor in (found.kinematic, found.geometric, found.safety, found.by_instant):
+        factors = confidence(poses, DT_S, context_of(route=turning_route(), agents=cars((20, 0, 0, 3))))
+        for factor in (factors.kinematic, factors.geometric, factors.safety, factors.by_instant):
             assert factor.shape == (40,)
             assert (factor >= 0.0).all()
             assert (factor <= 1.0).all()
-        assert 0.0 <= found.value <= 1.0
+        assert 0.0 <= factors.value <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_published_constants_give_their_stated_values():
     assert safety_margin(2.5 * one, 0 * one, 0 * one)[0] == pytest.approx(0.5)
 
 
-def test_a_plan_along_its_road_is_trusted_and_one_beside_it_is_not():
-    along = confidence(straight(), DT_S, known(route=straight_route())).value
-    beside = confidence(straight(left=1.5), DT_S, known(route=straight_route())).value
+def test_a_plan_on_its_road_has_a_higher_confidence_than_one_off_it():
+    along = confidence(straight(), DT_S, context_of(route=straight_route())).value
+    off_lane = confidence(straight(left=1.5), DT_S, context_of(route=straight_route())).value
     assert along > 0.98
-    assert beside < 0.85
+    assert off_lane < 0.85
 
 
-def test_a_bend_taken_with_the_curvature_of_the_road_is_trusted():
+def test_a_bend_driven_with_the_curvature_of_the_road_has_a_high_confidence():
     behind = np.column_stack([np.arange(-30.0, 0.0), np.zeros(30), np.zeros(30)])
     route = np.concatenate([behind, arc(40.0, speed=10.0, steps=60)])  # the bend begins where the car is
     bend = SafetyContext(observation(route=route), config())
@@ -90,12 +90,12 @@ def test_a_bend_taken_with_the_curvature_of_the_road_is_trusted():
 
 
 def test_driving_into_a_standing_car_lowers_the_confidence_up_to_the_contact():
-    blocked = known(route=straight_route(), agents=cars((25.0, 0.0, 0.0, 0.0)))
+    blocked = context_of(route=straight_route(), agents=cars((25.0, 0.0, 0.0, 0.0)))
     seconds = times_to_collision(straight(), DT_S, blocked)
     contact = int(np.argmin(seconds))
     assert seconds[contact] == 0.0
     np.testing.assert_allclose(np.diff(seconds[: contact + 1]), -DT_S, atol=1e-9)
-    free = known(route=straight_route(), agents=cars((25.0, 6.0, 0.0, 0.0)))
+    free = context_of(route=straight_route(), agents=cars((25.0, 6.0, 0.0, 0.0)))
     assert (times_to_collision(straight(), DT_S, free) == TTC_MAX_S).all()
     assert confidence(straight(), DT_S, blocked).value < confidence(straight(), DT_S, free).value - 0.2
 

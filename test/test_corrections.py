@@ -20,9 +20,9 @@ def trace(*rounds, confidence=None):
 
 
 def moved(points, waypoint, axis, metres):
-    made = points.copy()
-    made[waypoint - 1, "xy".index(axis)] += metres
-    return made
+    changed = points.copy()
+    changed[waypoint - 1, "xy".index(axis)] += metres
+    return changed
 
 
 def test_a_draft_that_no_round_changed_has_no_corrections():
@@ -33,33 +33,33 @@ def test_a_draft_that_no_round_changed_has_no_corrections():
 def test_a_correction_names_waypoint_axis_values_and_both_probabilities():
     confidence = np.full((2, 16), 0.5)
     confidence[:, 5] = 0.25, 0.75  # y of the third waypoint
-    found = corrections(trace(POINTS, moved(POINTS, 3, "y", -0.6), confidence=confidence), LAYOUT)
-    assert found == (Correction(1, 3, "y", 0.0, pytest.approx(-0.6), 0.25, 0.75),)
+    corrected = corrections(trace(POINTS, moved(POINTS, 3, "y", -0.6), confidence=confidence), LAYOUT)
+    assert corrected == (Correction(1, 3, "y", 0.0, pytest.approx(-0.6), 0.25, 0.75),)
 
 
 def test_two_rounds_that_change_the_same_token_are_two_corrections():
     once = moved(POINTS, 2, "x", 0.3)
     back = moved(moved(once, 2, "x", -0.3), 7, "y", 0.3)
-    found = corrections(trace(POINTS, once, back), LAYOUT)
-    assert [(one.round, one.waypoint, one.axis) for one in found] == [(1, 2, "x"), (2, 2, "x"), (2, 7, "y")]
-    assert [(one.before, one.after) for one in found[:2]] == [pytest.approx((6.0, 6.3)), pytest.approx((6.3, 6.0))]
+    corrected = corrections(trace(POINTS, once, back), LAYOUT)
+    assert [(one.round, one.waypoint, one.axis) for one in corrected] == [(1, 2, "x"), (2, 2, "x"), (2, 7, "y")]
+    assert [(one.before, one.after) for one in corrected[:2]] == [pytest.approx((6.0, 6.3)), pytest.approx((6.3, 6.0))]
 
 
 def test_the_corrections_lead_from_the_draft_to_the_ids_of_the_last_round():
     rounds = POINTS + 0.3 * np.random.default_rng(4).integers(-2, 3, (4, 8, 2))
-    made, points = trace(*rounds), LAYOUT.decode(LAYOUT.encode(rounds[0]))
-    for one in corrections(made, LAYOUT):
-        place = one.waypoint - 1, "xy".index(one.axis)
-        assert points[place] == pytest.approx(one.before)
-        points[place] = one.after
-    np.testing.assert_array_equal(LAYOUT.encode(points), made.ids[-1])
+    rounds_trace, points = trace(*rounds), LAYOUT.decode(LAYOUT.encode(rounds[0]))
+    for one in corrections(rounds_trace, LAYOUT):
+        index = one.waypoint - 1, "xy".index(one.axis)
+        assert points[index] == pytest.approx(one.before)
+        points[index] = one.after
+    np.testing.assert_array_equal(LAYOUT.encode(points), rounds_trace.ids[-1])
 
 
 def test_headings_are_read_in_layouts_that_have_them():
     ids = np.repeat(POSES.encode(np.zeros((POSES.points, 3)))[None], 2, axis=0)
     ids[1, 5] += 1  # heading of the second waypoint
-    (found,) = corrections(TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, np.full(ids.shape, 0.5)), POSES)
-    assert (found.waypoint, found.axis, found.after) == (2, "heading", pytest.approx(POSES.axes[2].bin))
+    (correction,) = corrections(TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, np.full(ids.shape, 0.5)), POSES)
+    assert (correction.waypoint, correction.axis, correction.after) == (2, "heading", pytest.approx(POSES.axes[2].bin))
 
 
 def test_a_trace_of_another_layout_is_refused():

@@ -35,9 +35,11 @@ class Tape(TorchDispatchMode):
 
     def again(self):
         for operation, args, kwargs, out in self.done:
-            for kept, made in zip(tree_leaves(out), tree_leaves(operation(*args, **kwargs)), strict=True):
-                if isinstance(kept, torch.Tensor) and kept.data_ptr() != made.data_ptr():  # else it is a view
-                    kept.copy_(made)
+            for recorded, replayed in zip(tree_leaves(out), tree_leaves(operation(*args, **kwargs)), strict=True):
+                if (
+                    isinstance(recorded, torch.Tensor) and recorded.data_ptr() != replayed.data_ptr()
+                ):  # else it is a view
+                    recorded.copy_(replayed)
 
 
 class Recorder:
@@ -127,9 +129,9 @@ def test_results_are_the_callers_to_keep():
     graphs, _ = graphs_of(net)
     context, actions = context_of(net, 1), random_actions(net, 1, 2)
     first = graphs(actions, context, 5, False)
-    kept = tuple(part.clone() for part in first)
-    assert not same(graphs(first[0], context, 16, False), kept)
-    assert same(first, kept)
+    copies = tuple(part.clone() for part in first)
+    assert not same(graphs(first[0], context, 16, False), copies)
+    assert same(first, copies)
 
 
 def test_a_step_is_one_graph_to_the_compiler_too():
@@ -143,16 +145,16 @@ def test_a_step_is_one_graph_to_the_compiler_too():
 
 
 def test_a_network_whose_steps_are_recorded_plans_as_one_whose_steps_are_not():
-    """The backend, told that its CPU is a GPU."""
+    """The backend, which takes its CPU for a GPU."""
     net, decoding = tiny_net(words=("<pad>", "<unk>")), Decoding(edits=RULES)
     eager, quick = TorchNetwork(net, decoding=decoding), TorchNetwork(net, decoding=decoding)
     quick._cuda_step, recorder = graphs_of(net, counts=(1, 6))
     for seed in range(2):
         inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed)))
-        known, same_scene = eager.prefill_goal(inputs), quick.prefill_goal(inputs)
-        actions = known.actions
+        prefilled, same_scene = eager.prefill_goal(inputs), quick.prefill_goal(inputs)
+        actions = prefilled.actions
         for limit, edit in MOVES:
-            plain = eager.step(known.context, actions, limit, edit)
+            plain = eager.step(prefilled.context, actions, limit, edit)
             for ours, theirs in zip(quick.step(same_scene.context, actions, limit, edit), plain, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
             actions = plain[0]
@@ -165,19 +167,19 @@ def test_on_a_cpu_nothing_is_recorded():
     assert TorchNetwork(net).backend_description == f"torch {torch.__version__} on cpu"
 
 
-def test_ways_have_names_and_the_chosen_one_is_measured():
-    assert [str(way) for way in MODES] == ["eager", "fused", "graph", "graph, fused", "graph, compiled"]
+def test_cuda_modes_have_names_and_the_chosen_one_is_measured():
+    assert [str(mode) for mode in MODES] == ["eager", "fused", "graph", "graph, fused", "graph, compiled"]
     assert DEFAULT_MODE in MODES
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.parametrize("way", MODES, ids=str)
-def test_on_a_gpu_every_way_gives_what_a_step_gives(way):
-    if way.fused:
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_on_a_gpu_every_mode_gives_what_a_step_gives(mode):
+    if mode.fused:
         pytest.importorskip("triton", reason="triton is not installed")
     device = torch.device("cuda")
     net = tiny_net().to(device)
-    step = cuda_graphs.cuda_step(net, RULES, way, device, counts=(1, 3))
+    step = cuda_graphs.cuda_step(net, RULES, mode, device, counts=(1, 3))
     contexts = [
         tuple(tuple(part.to(device) for part in layer) for layer in context_of(tiny_net(), seed)) for seed in (1, 2)
     ]
@@ -186,9 +188,9 @@ def test_on_a_gpu_every_way_gives_what_a_step_gives(way):
             actions = random_actions(net, 1, count).to(device)
             for limit, edit in MOVES:
                 plain = rollout.step(net, actions, context, limit, edit, RULES)
-                made = step(actions, context, limit, edit)
-                assert made[0].equal(plain[0])
-                torch.testing.assert_close(made[1], plain[1], atol=1e-4, rtol=0)
+                stepped = step(actions, context, limit, edit)
+                assert stepped[0].equal(plain[0])
+                torch.testing.assert_close(stepped[1], plain[1], atol=1e-4, rtol=0)
                 actions = plain[0]
 
 

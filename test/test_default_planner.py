@@ -73,11 +73,11 @@ def on_the_recording(bag):
     """
     scaled = replace(CONFIG, cameras=replace(CONFIG.cameras, reproject=False))
     with BagReader(bag) as reader:
-        mapped = map_topics(scaled, reader, [], driven_route=False)
-        config = mapped.config
+        mapping = map_topics(scaled, reader, [], driven_route=False)
+        config = mapping.config
         engine = Engine(config, time.perf_counter, prefetch_scenes=True)
         core = PlanningCore(config, time.perf_counter, engine)
-        steps = due_steps(core, reader, mapped.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
+        steps = due_steps(core, reader, mapping.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
         answers = [core.plan_step(step.inputs).report for step in steps]
     return rows_of([report for report in answers if report is not None])
 
@@ -119,10 +119,10 @@ def scored():
 
 
 def test_it_drives_the_recording_as_the_golden_has_it(pandaset):
-    plans, golden = on_the_recording(pandaset), golden_of("recording")
-    assert compare_arrays(plans, golden, ALLOWED) == []
-    assert (plans["tokens"] >= 0).all()  # no plan to stop among them
-    assert set(plans["step"]) == {0, 1}  # full and lite
+    driven, golden = on_the_recording(pandaset), golden_of("recording")
+    assert compare_arrays(driven, golden, ALLOWED) == []
+    assert (driven["tokens"] >= 0).all()  # no plan to stop among them
+    assert set(driven["step"]) == {0, 1}  # full and lite
 
 
 def test_it_drives_a_world_as_the_golden_has_it():
@@ -159,13 +159,13 @@ def test_on_a_hundred_new_scenes_it_scores_as_known_and_eight_bits_lose_little(t
     assert main(["scenes", "--scenes", "val", "--count", "100", "--out", str(tmp_path / "val")]) == 0
     scenes = parity.read_scenes(tmp_path / "val", 100, Console(quiet=True))
     networks = (OrtNetwork.from_file(GRAPHS[precision], 1) for precision in ("int8", "fp32"))
-    comparison = parity.compare_networks(*networks, scenes, CONFIG)
-    assert comparison["scenes"] == 100
-    assert comparison["failures"] == []
-    assert comparison["pdms_reference"] == pytest.approx(PDMS_100, abs=1.0)
-    assert comparison["equal_share"] > 0.9
-    assert comparison["pdms_difference"] > -3.0
-    assert comparison["pdms_difference_95"][1] > -MAX_PDMS_DROP
+    report = parity.compare_networks(*networks, scenes, CONFIG)
+    assert report["scenes"] == 100
+    assert report["failures"] == []
+    assert report["pdms_reference"] == pytest.approx(PDMS_100, abs=1.0)
+    assert report["equal_share"] > 0.9
+    assert report["pdms_difference"] > -3.0
+    assert report["pdms_difference_95"][1] > -MAX_PDMS_DROP
 
 
 if __name__ == "__main__":

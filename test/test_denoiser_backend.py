@@ -83,9 +83,9 @@ def opened(path, **changes):
     return network.load_network(ModelConfig(str(path), sha256_of(path), **changes), DecodingConfig())
 
 
-def assert_same_futures(found, expected):
-    assert found.dtype == expected.dtype == np.float64
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+def assert_same_futures(futures, expected):
+    assert futures.dtype == expected.dtype == np.float64
+    np.testing.assert_allclose(futures, expected, atol=1e-4)
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -165,13 +165,13 @@ def test_an_encoded_scene_is_denoised_as_by_the_whole_network(net, eager):
     context = eager.encode(INPUTS, True)
     tensors = eager.tensors(INPUTS, False)
     for time in (1.0, 0.3):
-        found = eager.denoise(context, noise(), time)
-        for row, given in enumerate((tensors, denoiser_net.without_conditions(tensors))):
+        denoised = eager.denoise(context, noise(), time)
+        for row, conditions in enumerate((tensors, denoiser_net.without_conditions(tensors))):
             noisy = torch.tensor(noise(), dtype=torch.float32)[None, None]
             with torch.inference_mode():
-                whole = net.denoise(noisy, torch.full((1, 1), time), net.encode(given))
-            np.testing.assert_allclose(found[row], whole[0, 0].numpy(), atol=1e-5)
-    assert np.abs(found[0] - found[1]).max() > 0.01
+                whole = net.denoise(noisy, torch.full((1, 1), time), net.encode(conditions))
+            np.testing.assert_allclose(denoised[row], whole[0, 0].numpy(), atol=1e-5)
+    assert np.abs(denoised[0] - denoised[1]).max() > 0.01
 
 
 @pytest.mark.parametrize("guided", [False, True])
@@ -179,11 +179,11 @@ def test_graphs_predict_the_futures_of_torch(card, eager, guided):
     graphs = OrtDenoiser(card, threads=2)
     contexts = [of.encode(INPUTS, guided) for of in (graphs, eager)]
     for seed, time in enumerate((1.0, 0.5, 1e-3)):
-        found, expected = (
-            of.denoise(kept, noise(seed), time) for of, kept in zip((graphs, eager), contexts, strict=True)
+        predicted, expected = (
+            of.denoise(context, noise(seed), time) for of, context in zip((graphs, eager), contexts, strict=True)
         )
-        assert found.shape == (1 + guided, *noise().shape)
-        assert_same_futures(found, expected)
+        assert predicted.shape == (1 + guided, *noise().shape)
+        assert_same_futures(predicted, expected)
 
 
 @pytest.mark.parametrize("batch", ["card", "pair"], ids=["free", "fixed"])
@@ -194,8 +194,8 @@ def test_engines_predict_the_same_with_and_without_guidance(trt, batch, eager, t
     assert isinstance(on_gpu, TrtDenoiser)
     assert "fp32, CUDA graphs" in on_gpu.backend_description
     for guided in (False, True):
-        found, expected = (of.denoise(of.encode(INPUTS, guided), noise(), 0.7) for of in (on_gpu, eager))
-        assert_same_futures(found, expected)
+        predicted, expected = (of.denoise(of.encode(INPUTS, guided), noise(), 0.7) for of in (on_gpu, eager))
+        assert_same_futures(predicted, expected)
     former = on_gpu.encode(INPUTS, False)
     on_gpu.encode(INPUTS, True)
     with pytest.raises(PlanningError, match="keys and values of scene"):
@@ -212,20 +212,20 @@ def test_tensorrt_has_all_operators(card, pair):
 
 @pytest.mark.parametrize("kind", ["weights", "graphs"])
 def test_a_model_file_loads_by_the_kind_of_its_card(weights, card, kind):
-    found = opened(weights if kind == "weights" else card.path)
-    assert isinstance(found, TorchDenoiser if kind == "weights" else OrtDenoiser)
-    assert found.spec == SPEC
-    assert found.capabilities == {"guidance"}
+    network = opened(weights if kind == "weights" else card.path)
+    assert isinstance(network, TorchDenoiser if kind == "weights" else OrtDenoiser)
+    assert network.spec == SPEC
+    assert network.capabilities == {"guidance"}
 
 
 def test_the_self_check_refuses_graphs_of_other_weights(card, eager, tmp_path):
-    beside = tmp_path / "onnx"
-    shutil.copytree(card.path.parent, beside)
+    folder = tmp_path / "onnx"
+    shutil.copytree(card.path.parent, folder)
     other = network.golden(TorchDenoiser(tiny_denoiser(1)))
     assert abs(other["ego_x_m"] - network.golden(eager)["ego_x_m"]) > network.GOLDEN_TOLERANCE
-    rewrite(beside, lambda c: c.update(golden=other))
+    rewrite(folder, lambda c: c.update(golden=other))
     with pytest.raises(ModelFileError, match=r"fails its self-check: its ego_x_m is .*, its card has"):
-        network.load_network(as_set(beside), DecodingConfig())
+        network.load_network(as_set(folder), DecodingConfig())
 
 
 @pytest.mark.parametrize(
@@ -241,11 +241,11 @@ def test_the_self_check_refuses_graphs_of_other_weights(card, eager, tmp_path):
     ],
 )
 def test_a_card_that_does_not_describe_a_denoiser_is_refused(card, tmp_path, change, complaint):
-    beside = tmp_path / "onnx"
-    shutil.copytree(card.path.parent, beside)
-    rewrite(beside, lambda c: change(c["model"]))
+    folder = tmp_path / "onnx"
+    shutil.copytree(card.path.parent, folder)
+    rewrite(folder, lambda c: change(c["model"]))
     with pytest.raises(GraphError, match=complaint):
-        GraphCard.read(beside / "card.json")
+        GraphCard.read(folder / "card.json")
 
 
 def test_a_planner_refuses_a_network_of_another_kind_by_name(card):

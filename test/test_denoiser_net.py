@@ -22,8 +22,8 @@ from reflectdrive_ros.model.denoiser import net, published
 from reflectdrive_ros.model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig, VectorTensors
 
 
-def clean(made, inputs, futures, time=0.4):
-    return made.denoise(futures, torch.full(futures.shape[:2], time), made.encode(inputs))
+def clean(network, inputs, futures, time=0.4):
+    return network.denoise(futures, torch.full(futures.shape[:2], time), network.encode(inputs))
 
 
 def row_is_valid(spec=SPEC):
@@ -32,8 +32,8 @@ def row_is_valid(spec=SPEC):
     return torch.cat([agents < spec.agents - 2, static < spec.static_objects - 1, lanes < spec.lanes - 3])
 
 
-def close(found, expected, atol=1e-5):
-    torch.testing.assert_close(found, expected, atol=atol, rtol=0)
+def close(values, expected, atol=1e-5):
+    torch.testing.assert_close(values, expected, atol=atol, rtol=0)
 
 
 # --- the public code's answers ---------------------------------------------------------------------------------------
@@ -41,20 +41,20 @@ def close(found, expected, atol=1e-5):
 
 @pytest.fixture(scope="module")
 def parity():
-    made = published.load_published(PARITY)
-    return made, published_case.read_case(PARITY / "case.npz", made.config)
+    network = published.load_published(PARITY)
+    return network, published_case.read_case(PARITY / "case.npz", network.config)
 
 
 def test_this_network_answers_as_the_public_code(parity):
-    made, case = parity
-    found = published_case.answers(made, case, torch.float32)
-    limits = dict.fromkeys(found, 2e-05)
+    network, case = parity
+    answers = published_case.answers(network, case, torch.float32)
+    limits = dict.fromkeys(answers, 2e-05)
     # two tokens of the case are ill-conditioned in float32: the public code itself, on another processor, is 1e-4 away
     limits |= {"encoding": 2e-4, "prediction": 1e-3}
-    assert len(found) == 11
+    assert len(answers) == 11
     for name, limit in limits.items():
         np.testing.assert_allclose(
-            found[name], case[name], rtol=0, atol=1e-7 if "norm" in name else limit, err_msg=name
+            answers[name], case[name], rtol=0, atol=1e-7 if "norm" in name else limit, err_msg=name
         )
 
 
@@ -69,40 +69,40 @@ def test_the_rounding_of_float32_explains_the_encoding_and_nothing_else_needs_it
 
 
 def scaled(name):
-    def change(made):
-        made.get_parameter(name).mul_(1.01)
+    def change(network):
+        network.get_parameter(name).mul_(1.01)
 
     return change
 
 
-def swapped_keys_and_values(made):
-    for layer in made.encoder.layers:
+def swapped_keys_and_values(network):
+    for layer in network.encoder.layers:
         queries, keys, values = layer.attn.in_proj_weight.clone().chunk(3)
         layer.attn.in_proj_weight.copy_(torch.cat([queries, values, keys]))
 
 
-def normalised_keys(made):
+def normalised_keys(network):
     def forward(self, x, visible):
         inner = self.norm1(x)
         x = x + self.attn.attend(self.attn.queries(inner), *self.attn.keys_values(inner), visible)
         return x + self.mlp(self.norm2(x))
 
-    for layer in made.encoder.layers:
+    for layer in network.encoder.layers:
         layer.forward = MethodType(forward, layer)
 
 
-def residual_of_the_last_mlp(made):
-    for layer in made.decoder.layers:
+def residual_of_the_last_mlp(network):
+    for layer in network.decoder.layers:
         layer.mlp2.forward = MethodType(lambda self, x: x + net.Mlp.forward(self, x), layer.mlp2)
 
 
-def no_residual_in_the_encoder(made):
-    for layer in made.encoder.layers:
+def no_residual_in_the_encoder(network):
+    for layer in network.encoder.layers:
         layer.forward = MethodType(lambda self, x, visible: self.mlp(self.norm2(x)), layer)
 
 
-def sine_before_cosine(made):
-    made.decoder.time1.weight.copy_(made.decoder.time1.weight.roll(net.FREQUENCIES // 2, 1))
+def sine_before_cosine(network):
+    network.decoder.time1.weight.copy_(network.decoder.time1.weight.roll(net.FREQUENCIES // 2, 1))
 
 
 WRONG = [
@@ -127,16 +127,16 @@ WRONG = [
 
 
 @pytest.mark.parametrize("change", WRONG)
-def test_a_network_that_differs_by_a_hundredth_of_a_tensor_or_by_a_rule_is_found(change):
-    made = random_net()
-    case = own_case(made)
-    assert all(row.within for row in published_case.compare(made, case))
-    change(made)
-    assert not all(row.within for row in published_case.compare(made, case))
+def test_a_network_that_differs_by_a_hundredth_of_a_tensor_or_by_a_rule_is_detected(change):
+    network = random_net()
+    case = own_case(network)
+    assert all(row.within for row in published_case.compare(network, case))
+    change(network)
+    assert not all(row.within for row in published_case.compare(network, case))
 
 
 @pytest.mark.parametrize("name", ["encoder.layers.1.norm2.bias", "encoder.layers.1.attn.out_proj.bias"])
-def test_a_wrong_bias_is_found_in_spite_of_the_elements_that_round_badly(parity, name):
+def test_a_wrong_bias_is_detected_in_spite_of_the_elements_that_round_badly(parity, name):
     wrong = copy.deepcopy(parity[0])
     scaled(name)(wrong)
     above = [row.name for row in published_case.compare(wrong, parity[1]) if not row.within]
@@ -148,16 +148,16 @@ def test_a_wrong_bias_is_found_in_spite_of_the_elements_that_round_badly(parity,
 
 def test_cross_attention_and_the_mlp_after_it_have_no_residual():
     """Without its output projections the block's result does not depend on the noisy futures at all."""
-    made, inputs = random_net(), random_inputs()
-    made.decoder.layers[0].cross_attn.out_proj.weight.zero_()
-    one, other = (clean(made, inputs, random_futures(seed=seed)) for seed in (2, 3))
+    network, inputs = random_net(), random_inputs()
+    network.decoder.layers[0].cross_attn.out_proj.weight.zero_()
+    one, other = (clean(network, inputs, random_futures(seed=seed)) for seed in (2, 3))
     torch.testing.assert_close(one, other, atol=0, rtol=0)
     layer = random_net().decoder.layers[0]
     layer.mlp2.fc2.weight.zero_()
     context = random_net().encode(inputs)
     visible = torch.ones(2, 1, 1, SPEC.futures, dtype=torch.bool)
-    found = layer(torch.randn(2, SPEC.futures, CONFIG.hidden), context.keys_values[0], context.condition, visible)
-    close(found, layer.mlp2.fc2.bias.expand_as(found), 0)
+    out = layer(torch.randn(2, SPEC.futures, CONFIG.hidden), context.keys_values[0], context.condition, visible)
+    close(out, layer.mlp2.fc2.bias.expand_as(out), 0)
 
 
 def test_keys_and_values_of_the_encoder_are_not_normalised_and_queries_are():
@@ -179,8 +179,8 @@ def test_keys_and_values_of_the_encoder_are_not_normalised_and_queries_are():
 @pytest.mark.parametrize("kind", ["agents", "static_objects", "lanes"])
 def test_padding_does_not_change_the_other_elements(kind):
     """The encoder masks empty rows: a network that reads more of them encodes the same."""
-    made, inputs = random_net(), random_inputs()
-    normal = made.normalize(inputs)
+    network, inputs = random_net(), random_inputs()
+    normal = network.normalize(inputs)
     fuller = {kind: torch.cat([getattr(normal, kind), torch.zeros_like(getattr(normal, kind))], 1)}
     if kind == "lanes":
         fuller |= {name: getattr(normal, name).repeat(1, 2, 1) for name in ("lane_limits", "lane_has_limit")}
@@ -190,49 +190,49 @@ def test_padding_does_not_change_the_other_elements(kind):
         "static_objects": rows["agents"] + rows["static_objects"],
         "lanes": CONFIG.elements,
     }
-    found = made.encoder(normal._replace(**fuller))
-    kept = torch.cat([found[:, : end[kind]], found[:, end[kind] + rows[kind] :]], 1)
+    encoded = network.encoder(normal._replace(**fuller))
+    others = torch.cat([encoded[:, : end[kind]], encoded[:, end[kind] + rows[kind] :]], 1)
     valid = row_is_valid()
-    close(kept[:, valid], made.encoder(normal)[:, valid])
+    close(others[:, valid], network.encoder(normal)[:, valid])
 
 
 def test_a_speed_limit_of_an_empty_lane_does_not_matter():
-    made, inputs = random_net(), random_inputs()
-    limits, known = inputs.lane_limits.clone(), inputs.lane_has_limit.clone()
-    limits[:, -3:], known[:, -3:] = 99.0, ~known[:, -3:]
-    found = made.encoder(made.normalize(inputs._replace(lane_limits=limits, lane_has_limit=known)))
-    torch.testing.assert_close(found, made.encoder(made.normalize(inputs)), atol=0, rtol=0)
+    network, inputs = random_net(), random_inputs()
+    limits, has_limit = inputs.lane_limits.clone(), inputs.lane_has_limit.clone()
+    limits[:, -3:], has_limit[:, -3:] = 99.0, ~has_limit[:, -3:]
+    encoded = network.encoder(network.normalize(inputs._replace(lane_limits=limits, lane_has_limit=has_limit)))
+    torch.testing.assert_close(encoded, network.encoder(network.normalize(inputs)), atol=0, rtol=0)
 
 
 def test_empty_elements_are_not_masked_in_the_cross_attention():
     """The decoder attends to the encoding of padding too: changing it changes the plan."""
-    made, inputs = random_net(), random_inputs()
-    context = made.encode(inputs)
+    network, inputs = random_net(), random_inputs()
+    context = network.encode(inputs)
     ((keys, values),) = context.keys_values
     changed = values.clone()
     changed[:, :, ~row_is_valid()] += 1.0
     futures, times = random_futures(), torch.full((2, 1), 0.4)
-    moved = made.denoise(futures, times, context._replace(keys_values=((keys, changed),)))
-    assert (moved - made.denoise(futures, times, context)).abs().max() > 1e-3
+    moved = network.denoise(futures, times, context._replace(keys_values=((keys, changed),)))
+    assert (moved - network.denoise(futures, times, context)).abs().max() > 1e-3
 
 
 def test_an_empty_scene_is_encoded_since_the_first_element_is_never_masked():
-    made, inputs = random_net(), random_inputs()
+    network, inputs = random_net(), random_inputs()
     empty = net.without_conditions(inputs)
-    assert made.encoder(made.normalize(empty)).isfinite().all()
-    assert clean(made, empty, random_futures()).isfinite().all()
+    assert network.encoder(network.normalize(empty)).isfinite().all()
+    assert clean(network, empty, random_futures()).isfinite().all()
     first, visible = torch.zeros_like(inputs.agents), []
-    for layer in made.encoder.layers:
-        layer.attn.attend = lambda q, k, v, seen, plain=layer.attn.attend: (visible.append(seen), plain(q, k, v, seen))[
+    for layer in network.encoder.layers:
+        layer.attn.attend = lambda q, k, v, mask, plain=layer.attn.attend: (visible.append(mask), plain(q, k, v, mask))[
             1
         ]
-    made.encoder(made.normalize(inputs._replace(agents=first)))
-    assert all(seen[:, 0, 0].tolist() == 2 * [[True, *5 * [False], *row_is_valid()[6:].tolist()]] for seen in visible)
+    network.encoder(network.normalize(inputs._replace(agents=first)))
+    assert all(mask[:, 0, 0].tolist() == 2 * [[True, *5 * [False], *row_is_valid()[6:].tolist()]] for mask in visible)
 
 
 def test_rows_of_zeros_stay_zero_when_inputs_are_normalised():
-    made, inputs = random_net(), random_inputs()
-    normal = made.normalize(inputs)
+    network, inputs = random_net(), random_inputs()
+    normal = network.normalize(inputs)
     assert not normal.agents[:, -2:].any()
     assert not normal.static_objects[:, -1:].any()
     assert not normal.lanes[:, -3:].any()
@@ -240,74 +240,77 @@ def test_rows_of_zeros_stay_zero_when_inputs_are_normalised():
 
 
 def test_present_poses_are_the_ego_and_its_nearest_neighbours_and_zero_where_there_is_none():
-    made, inputs = random_net(), random_inputs()
+    network, inputs = random_net(), random_inputs()
     inputs.agents[:, 2] = 0.0
-    found = made.present_states(inputs)
-    assert found.shape == (2, SPEC.futures, 4)
-    close(found[:, 0], torch.tensor([-0.5, 0.0, 1.0, 0.0]).expand(2, 4))  # (0 m - 10 m) / 20 m
-    close(found[:, 1], made.normalize(inputs).agents[:, 0, -1, :4], 0)
-    assert not found[:, 3].any()
+    poses = network.present_states(inputs)
+    assert poses.shape == (2, SPEC.futures, 4)
+    close(poses[:, 0], torch.tensor([-0.5, 0.0, 1.0, 0.0]).expand(2, 4))  # (0 m - 10 m) / 20 m
+    close(poses[:, 1], network.normalize(inputs).agents[:, 0, -1, :4], 0)
+    assert not poses[:, 3].any()
 
 
 def test_futures_of_absent_neighbours_do_not_change_the_others():
-    made, inputs, futures = random_net(), random_inputs(), random_futures()
+    network, inputs, futures = random_net(), random_inputs(), random_futures()
     inputs.agents[:, 2] = 0.0
     other = futures.clone()
     other[:, :, 3] = random_futures(seed=9)[:, :, 3]
     torch.testing.assert_close(
-        clean(made, inputs, other)[:, :, :3], clean(made, inputs, futures)[:, :, :3], atol=0, rtol=0
+        clean(network, inputs, other)[:, :, :3], clean(network, inputs, futures)[:, :, :3], atol=0, rtol=0
     )
 
 
 def test_only_the_line_of_route_lanes_is_read():
-    made, inputs, futures = random_net(), random_inputs(), random_futures()
+    network, inputs, futures = random_net(), random_inputs(), random_futures()
     route = inputs.route_lanes.clone()
     route[..., 4:] = 0.0
     torch.testing.assert_close(
-        clean(made, inputs._replace(route_lanes=route), futures), clean(made, inputs, futures), atol=0, rtol=0
+        clean(network, inputs._replace(route_lanes=route), futures), clean(network, inputs, futures), atol=0, rtol=0
     )
 
 
 @pytest.mark.parametrize("ego_inputs", [False, True])
 def test_speed_and_steering_of_the_ego_are_read_by_our_networks_only(ego_inputs):
     config = DenoiserNetConfig(SPEC, 32, 2, 2, 1, 16, 24, ego_inputs=ego_inputs)
-    made, inputs, futures = random_net(config), random_inputs(), random_futures()
+    network, inputs, futures = random_net(config), random_inputs(), random_futures()
     ego = inputs.ego.clone()
     ego[:, 4:] += 1.0
-    moved = clean(made, inputs._replace(ego=ego), futures) - clean(made, inputs, futures)
+    moved = clean(network, inputs._replace(ego=ego), futures) - clean(network, inputs, futures)
     assert bool(moved.abs().max() > 1e-4) == ego_inputs
 
 
 def test_several_samples_of_a_scene_are_those_of_single_ones():
-    made, inputs, futures = random_net(), random_inputs(), random_futures(samples=3)
+    network, inputs, futures = random_net(), random_inputs(), random_futures(samples=3)
     times = torch.tensor([[0.1, 0.5, 0.9], [0.8, 0.2, 0.4]])
-    context = made.encode(inputs)
-    together = made.denoise(futures, times, context)
+    context = network.encode(inputs)
+    together = network.denoise(futures, times, context)
     for sample in range(3):
-        alone = made.denoise(futures[:, sample : sample + 1], times[:, sample : sample + 1], context)
+        alone = network.denoise(futures[:, sample : sample + 1], times[:, sample : sample + 1], context)
         close(together[:, sample : sample + 1], alone)
     for scene in range(2):
-        alone = made.encode(VectorTensors(*(each[scene : scene + 1] for each in inputs)))
-        close(together[scene : scene + 1], made.denoise(futures[scene : scene + 1], times[scene : scene + 1], alone))
+        alone = network.encode(VectorTensors(*(each[scene : scene + 1] for each in inputs)))
+        close(together[scene : scene + 1], network.denoise(futures[scene : scene + 1], times[scene : scene + 1], alone))
 
 
 def test_a_scene_that_is_encoded_once_is_denoised_as_one_that_is_encoded_each_time():
-    made, inputs = random_net(), random_inputs()
-    once = made.encode(inputs)
+    network, inputs = random_net(), random_inputs()
+    once = network.encode(inputs)
     for time in (0.9, 0.4, 0.01):
         futures, times = random_futures(seed=int(100 * time)), torch.full((2, 1), time)
         torch.testing.assert_close(
-            made.denoise(futures, times, once), made.denoise(futures, times, made.encode(inputs)), atol=0, rtol=0
+            network.denoise(futures, times, once),
+            network.denoise(futures, times, network.encode(inputs)),
+            atol=0,
+            rtol=0,
         )
     assert isinstance(once, Context)
 
 
 def test_the_decoupled_condition_has_the_route_and_the_present_pose_only():
     inputs = random_inputs()
-    found = net.without_conditions(inputs)
-    assert not any(getattr(found, name).any() for name in ("agents", "static_objects", "lanes", "lane_limits"))
-    assert torch.equal(found.route_lanes, inputs.route_lanes)
-    assert found.ego[0].tolist() == [0.0, 0.0, 1.0, 0.0, *6 * [0.0]]
+    decoupled = net.without_conditions(inputs)
+    assert not any(getattr(decoupled, name).any() for name in ("agents", "static_objects", "lanes", "lane_limits"))
+    assert torch.equal(decoupled.route_lanes, inputs.route_lanes)
+    assert decoupled.ego[0].tolist() == [0.0, 0.0, 1.0, 0.0, *6 * [0.0]]
     assert torch.equal(net.without_conditions(inputs, ego=False).ego, inputs.ego)
 
 

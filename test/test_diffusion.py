@@ -40,15 +40,15 @@ def scenes(folder):
 
 
 def with_lanes(arrays):
-    """Samples of scenes made by hand, whose roads have no lanes: the lanes of their route are lanes of the map too."""
+    """Samples of hand-written scenes, whose roads have no lanes: the lanes of their route are lanes of the map too."""
     lanes = arrays["lanes"].copy()
     lanes[:, : SPEC.route_lanes] = arrays["route_lanes"]
     assert (lanes != 0.0).any(axis=(1, 2, 3)).all()
     return {**arrays, "lanes": lanes}
 
 
-def job(scenes, out, asked=None, validation=None):
-    return DiffusionJob(asked or config(), TINY, scenes, validation, Path(out), {"train": [{"folder": "train"}]})
+def job(scenes, out, run_config=None, validation=None):
+    return DiffusionJob(run_config or config(), TINY, scenes, validation, Path(out), {"train": [{"folder": "train"}]})
 
 
 def train(of, stop=lambda: False):
@@ -62,8 +62,8 @@ def train(of, stop=lambda: False):
 def test_a_stored_sample_is_that_of_its_scene(folder, scenes):
     assert len(scenes) == SCENES
     stored = scenes.arrays(np.arange(SCENES))
-    found = list(vector_data.shards.read(folder, images=False, on_damage=pytest.fail))
-    for row, scene in enumerate(found):
+    read_scenes = list(vector_data.shards.read(folder, images=False, on_damage=pytest.fail))
+    for row, scene in enumerate(read_scenes):
         for name, values in scene_sample(scene, SPEC).items():
             np.testing.assert_allclose(stored[name][row], values, rtol=1e-6, atol=1e-6, err_msg=name)
     assert {name: values.shape[1:] for name, values in stored.items()} == sample_shapes(SPEC)
@@ -102,20 +102,20 @@ def test_a_mirrored_lane_has_its_left_edge_on_its_left(scenes):
     plain = with_lanes(scenes.arrays(np.arange(4)))
     for arrays in (plain, vector_data.mirror(plain, np.ones(4, bool))):
         lanes = arrays["lanes"]
-        known = np.hypot(lanes[..., 2], lanes[..., 3]) > 0.0
+        has_edge = np.hypot(lanes[..., 2], lanes[..., 3]) > 0.0
         cross = lanes[..., 2] * lanes[..., 5] - lanes[..., 3] * lanes[..., 4]  # of the direction and the left edge
-        assert (cross[known] > 0.0).all()
+        assert (cross[has_edge] > 0.0).all()
 
 
-def test_sets_are_drawn_by_their_weights(scenes):
+def test_sets_are_sampled_by_their_weights(scenes):
     spec = replace(scenes, recorded=np.ones(SCENES, bool))
     both = vector_data.merge([scenes, spec], [3.0, 1.0])
-    drawn = np.concatenate([job(both, "out").indices(step) for step in range(500)])
-    assert (drawn >= SCENES).mean() == pytest.approx(0.25, abs=0.04)
+    rows = np.concatenate([job(both, "out").indices(step) for step in range(500)])
+    assert (rows >= SCENES).mean() == pytest.approx(0.25, abs=0.04)
     np.testing.assert_array_equal(both.arrays(np.array([SCENES + 2]))["ego"], scenes.arrays(np.array([2]))["ego"])
 
 
-def test_one_set_is_seen_once_per_epoch(scenes):
+def test_each_scene_of_one_set_is_used_once_per_epoch(scenes):
     of = job(scenes, "out")
     first = np.concatenate([of.indices(step) for step in range(3)])
     assert sorted(first.tolist()) == list(range(SCENES))
@@ -127,24 +127,24 @@ def test_a_set_without_scenes_is_one_sentence(tmp_path):
         build_vector_set(tmp_path, SPEC, 1, pytest.fail, lambda done, of: None)
 
 
-def test_shards_that_were_never_made_are_said(folder, tmp_path):
+def test_missing_shards_are_reported(folder, tmp_path):
     half = shutil.copytree(folder, tmp_path / "half")
     shards.write_index(half, replace(shards.index_of(half), missing={"train-00009": "interrupted"}))
-    said = []
-    assert len(build_vector_set(half, SPEC, 1, said.append, lambda done, of: None)) == SCENES
-    assert ["train-00009.tar was never made: interrupted" in each for each in said] == [True]
+    messages = []
+    assert len(build_vector_set(half, SPEC, 1, messages.append, lambda done, of: None)) == SCENES
+    assert ["train-00009.tar was never made: interrupted" in each for each in messages] == [True]
 
 
 # --- the loss --------------------------------------------------------------------------------------------------------
 
 
 def batch_of(scenes, dropout, samples=2):
-    places = np.arange(4)
-    asked = DiffusionDataConfig(samples=samples)
-    arrays = with_lanes(scenes.arrays(places))
+    indices = np.arange(4)
+    data_config = DiffusionDataConfig(samples=samples)
+    arrays = with_lanes(scenes.arrays(indices))
     with pytest.MonkeyPatch.context() as changes:
         changes.setattr("reflectdrive_ros.training.diffusion_losses.CONDITION_DROPOUT", dropout)
-        return VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
+        return VectorBatch.of(arrays, indices, np.zeros(4, bool), data_config, np.random.default_rng(0), slice(None))
 
 
 def losses(seed=0):
@@ -166,11 +166,11 @@ def changed(batch, name):
 @pytest.mark.parametrize("name", ["agents", "lanes", "static_objects", "ego"])
 def test_a_scene_without_conditions_does_not_depend_on_them(scenes, name):
     model = losses()
-    kept, dropped = batch_of(scenes, 0.0), batch_of(scenes, 1.0)
+    conditioned, dropped = batch_of(scenes, 0.0), batch_of(scenes, 1.0)
     if name == "static_objects":
-        kept.static_objects[:, 0], dropped.static_objects[:, 0] = 1.0, 1.0
+        conditioned.static_objects[:, 0], dropped.static_objects[:, 0] = 1.0, 1.0
     assert model(dropped)["ego"] == model(changed(dropped, name))["ego"]
-    assert model(kept)["ego"] != model(changed(kept, name))["ego"]
+    assert model(conditioned)["ego"] != model(changed(conditioned, name))["ego"]
 
 
 def test_the_route_is_a_condition_of_every_scene(scenes):
@@ -181,30 +181,30 @@ def test_the_route_is_a_condition_of_every_scene(scenes):
 def test_the_loss_of_a_perfect_prediction_is_0_and_neighbours_without_a_future_do_not_count(scenes):
     model, batch = losses(), batch_of(scenes, 0.0)
     clean, valid = model.targets(batch)
-    asked = []
+    noisy_inputs = []
 
     def perfect(x, times, context):
-        asked.append(x)
+        noisy_inputs.append(x)
         return torch.cat([x[..., :1, :], clean[:, None].expand_as(x[..., 1:, :])], 3)
 
     model.net.denoise = perfect
-    found = model(batch)
-    assert found["loss"] == 0.0
-    assert found["ego_error_m"] == 0.0
+    values = model(batch)
+    assert values["loss"] == 0.0
+    assert values["ego_error_m"] == 0.0
     assert (clean[:, 1:][~valid] == 0.0).all()
     present = model.net.present_states(batch.inputs)
-    assert torch.equal(asked[0][..., 0, :], present[:, None].expand_as(asked[0][..., 0, :]))
+    assert torch.equal(noisy_inputs[0][..., 0, :], present[:, None].expand_as(noisy_inputs[0][..., 0, :]))
 
 
 def test_noise_follows_the_schedule(scenes):
     model, batch = losses(), batch_of(scenes, 0.0)
     batch.times[:, 0], batch.times[:, 1] = 1e-3, 1.0
-    seen = []
-    model.net.denoise = lambda x, times, context: seen.append(x) or x
+    noisy_inputs = []
+    model.net.denoise = lambda x, times, context: noisy_inputs.append(x) or x
     model(batch)
     clean, _ = model.targets(batch)
-    torch.testing.assert_close(seen[0][:, 0, :, 1:], clean, rtol=0.0, atol=0.06)
-    torch.testing.assert_close(seen[0][:, 1, :, 1:], batch.noise[:, 1], rtol=0.0, atol=0.05)
+    torch.testing.assert_close(noisy_inputs[0][:, 0, :, 1:], clean, rtol=0.0, atol=0.06)
+    torch.testing.assert_close(noisy_inputs[0][:, 1, :, 1:], batch.noise[:, 1], rtol=0.0, atol=0.05)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -212,18 +212,18 @@ def test_noise_follows_the_schedule(scenes):
 
 def test_a_run_learns_its_scenes(scenes, tmp_path):
     reporter = Silent()
-    asked = replace(config(steps=150, samples=4), optimizer=OptimizerConfig(
+    run_config = replace(config(steps=150, samples=4), optimizer=OptimizerConfig(
         vision_pretrain_fraction=0.0, learning_rate=5e-3, ema_decay=0.9
     ))  # fmt: skip
-    diffusion.train(job(scenes, tmp_path, asked), Fabric(accelerator="cpu", devices=1), reporter, lambda: False)
+    diffusion.train(job(scenes, tmp_path, run_config), Fabric(accelerator="cpu", devices=1), reporter, lambda: False)
     ego = [row["ego"] for row in reporter.rows]
     assert np.mean(ego[-5:]) < 0.3 * ego[0]
 
 
 def test_a_run_that_is_stopped_ends_with_the_same_weights(scenes, tmp_path):
     train(job(scenes, tmp_path / "whole"))
-    asked = iter([False, False, False, True])
-    assert train(job(scenes, tmp_path / "parts"), lambda: next(asked)).step == 3
+    stops = iter([False, False, False, True])
+    assert train(job(scenes, tmp_path / "parts"), lambda: next(stops)).step == 3
     assert train(job(scenes, tmp_path / "parts")).step == 6
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert whole.keys() == parts.keys()
@@ -240,11 +240,11 @@ def test_the_weights_for_driving_say_what_they_can_do(scenes, tmp_path):
 
 
 def test_plans_of_a_batch_are_those_of_single_scenes(folder):
-    found = diffusion.load_validation(folder, SPEC, 3, pytest.fail)
+    validation_set = diffusion.load_validation(folder, SPEC, 3, pytest.fail)
     net = losses().net.eval()
     with torch.no_grad():
-        together = diffusion.sample_plans(net, found.inputs, torch.device("cpu"))
-        alone = [diffusion.sample_plans(net, (each,), torch.device("cpu"))[0] for each in found.inputs]
+        together = diffusion.sample_plans(net, validation_set.inputs, torch.device("cpu"))
+        alone = [diffusion.sample_plans(net, (each,), torch.device("cpu"))[0] for each in validation_set.inputs]
     np.testing.assert_allclose(together, np.stack(alone), atol=1e-4)
 
 
@@ -282,8 +282,8 @@ def test_settings_that_do_not_fit_are_one_sentence(folder, tmp_path, monkeypatch
     recipe.write_text("data: {batch: 4}\n")
     words = ["train", "diffusion", str(recipe), "--train", str(folder), "--out", str(tmp_path / "run")]
     assert main([*words, *more]) == 2
-    said = capsys.readouterr().err
-    assert sentence in " ".join(said.split())
+    message = capsys.readouterr().err
+    assert sentence in " ".join(message.split())
 
 
 def test_samples_are_rows_of_one_table():

@@ -1,4 +1,4 @@
-"""Rewards of a denoiser's plans: which way sampled plans say that a plan should change."""
+"""Rewards of a denoiser's plans: the change of a plan that sampled plans suggest."""
 
 from dataclasses import replace
 
@@ -45,23 +45,23 @@ def scenes(folder):
 
 @pytest.fixture(scope="module")
 def pool():
-    with ScorePool(PoseScorer(), 1) as made:
-        yield made
+    with ScorePool(PoseScorer(), 1) as score_pool:
+        yield score_pool
 
 
-def plans_at(speed_mps, beside_m=0.0):
-    """(SCENES, T, 3) plans with a constant speed that end beside the route."""
+def plans_at(speed_mps, lateral_m=0.0):
+    """(SCENES, T, 3) plans with a constant speed that end off the route."""
     u = np.arange(1, SPEC.future_steps + 1) / SPEC.future_steps
-    plan = np.stack([speed_mps * SPEC.horizon_s * u, beside_m * u**2 * (3.0 - 2.0 * u), np.zeros_like(u)], axis=-1)
+    plan = np.stack([speed_mps * SPEC.horizon_s * u, lateral_m * u**2 * (3.0 - 2.0 * u), np.zeros_like(u)], axis=-1)
     return np.repeat(plan[None], SCENES, axis=0)
 
 
 def updates(scenes, pool, plans, mirrored=False, standing=False, pairs=64):
-    places, which = np.arange(SCENES), np.full(SCENES, mirrored)
-    arrays = vector_data.mirror(scenes.arrays(places), which)
+    indices, which = np.arange(SCENES), np.full(SCENES, mirrored)
+    arrays = vector_data.mirror(scenes.arrays(indices), which)
     rng = np.random.default_rng(0)
     lanes = arrays["route_lanes"].astype(float)
-    return plan_changes(plans, lanes, which, np.full(SCENES, standing), scenes, places, pool, rng, pairs, MANY)
+    return plan_changes(plans, lanes, which, np.full(SCENES, standing), scenes, indices, pool, rng, pairs, MANY)
 
 
 def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():
@@ -75,40 +75,40 @@ def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():
 
 
 def test_the_rewards_of_plans_are_their_scores(folder, scenes, pool):
-    found = updates(scenes, pool, plans_at(5.0), pairs=1)
+    changes = updates(scenes, pool, plans_at(5.0), pairs=1)
     instants = np.rint(WAYPOINT_TIMES_S / 0.1).astype(int) - 1
     for row, scene in enumerate(shards.read(folder, images=False, on_damage=pytest.fail)):
         line = diffusion_rewards.reference_line(scenes.arrays(np.array([row]))["route_lanes"][0], SPEC)
         plan = diffusion_rewards.cartesian_poses(plans_at(5.0)[row, instants], line)
         card = score(scene.scored(), plan[None])
-        np.testing.assert_allclose(found.rewards[row], [getattr(card, name)[0] for name in COLUMNS], rtol=1e-6)
+        np.testing.assert_allclose(changes.rewards[row], [getattr(card, name)[0] for name in COLUMNS], rtol=1e-6)
 
 
 def test_scenes_that_stay_in_memory_score_as_those_that_are_read(folder, scenes):
-    """Three stay of six that are asked for in turn; the fastest plan ends beyond the index of their areas."""
-    kept, read = KeptScenes(3), list(shards.read(folder, images=False, on_damage=pytest.fail))
+    """Three of six stay that are read in turn; the fastest plan ends beyond the index of their areas."""
+    cached, read = KeptScenes(3), list(shards.read(folder, images=False, on_damage=pytest.fail))
     plans = np.stack([plans_at(speed)[0, waypoint_steps(SPEC)] for speed in (4.0, 9.0, 16.0)])
     scorer = PoseScorer()
-    for place in (0, 0, 1, 2, 3, 4, 5, 0, 5, 4):
-        found = kept.read(*scenes.scene_of(place))
-        assert found.name == read[place].name
-        np.testing.assert_array_equal(scorer(found, plans, True), scorer(read[place], plans, True))
+    for index in (0, 0, 1, 2, 3, 4, 5, 0, 5, 4):
+        scene = cached.read(*scenes.scene_of(index))
+        assert scene.name == read[index].name
+        np.testing.assert_array_equal(scorer(scene, plans, True), scorer(read[index], plans, True))
 
 
 def test_a_plan_that_leaves_the_road_should_move_back(scenes, pool):
     """The road ends 1.8 m to the right of the route and 5.4 m to its left."""
-    found = updates(scenes, pool, plans_at(4.0, beside_m=-0.9))
-    aside = found.change[:, -1, 1]
-    telling = np.abs(aside) > 1e-3  # where sampled plans differ in whether they stay on the road
+    changes = updates(scenes, pool, plans_at(4.0, lateral_m=-0.9))
+    lateral_m = changes.change[:, -1, 1]
+    telling = np.abs(lateral_m) > 1e-3  # where sampled plans differ in whether they stay on the road
     assert telling.sum() >= SCENES // 2
-    assert (aside[telling] > 0.0).all()
+    assert (lateral_m[telling] > 0.0).all()
 
 
 def test_a_plan_that_hardly_moves_should_go_on(scenes, pool):
-    found = updates(scenes, pool, plans_at(1.0))
-    safe = found.rewards[:, COLUMNS.index("nc")] == 1.0
+    changes = updates(scenes, pool, plans_at(1.0))
+    safe = changes.rewards[:, COLUMNS.index("nc")] == 1.0
     assert safe.any()
-    assert found.change[safe, -1, 0].mean() > 0.0
+    assert changes.change[safe, -1, 0].mean() > 0.0
 
 
 def test_the_change_of_a_mirrored_scene_is_mirrored(scenes, pool):
@@ -126,11 +126,11 @@ def test_a_standing_ego_is_scored_from_a_standstill(scenes, pool):
     assert standing[:, ep].sum() < 0.9 * moving[:, ep].sum()
 
 
-def test_a_standing_ego_keeps_its_steering_and_imitates_nobody(scenes):
-    places = np.arange(SCENES)
-    arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
-    asked = settings.DiffusionDataConfig(standing_share=1.0, samples=1)
-    batch = VectorBatch.of(arrays, places, places < 0, asked, np.random.default_rng(0), slice(None))
+def test_a_standing_ego_keeps_its_steering_and_has_no_imitation_loss(scenes):
+    indices = np.arange(SCENES)
+    arrays = vector_data.with_frenet_futures(scenes.arrays(indices), SPEC)
+    data_config = settings.DiffusionDataConfig(standing_share=1.0, samples=1)
+    batch = VectorBatch.of(arrays, indices, indices < 0, data_config, np.random.default_rng(0), slice(None))
     assert (batch.ego[:, [4, 5, 6, 7, 9]] == 0.0).all()
     np.testing.assert_array_equal(batch.ego[:, [0, 1, 2, 3, 8]], arrays["ego"][:, [0, 1, 2, 3, 8]])
     assert arrays["ego"][:, 4].all()
@@ -142,17 +142,17 @@ def test_a_standing_ego_keeps_its_steering_and_imitates_nobody(scenes):
 def test_recorded_samples_have_no_reward_and_no_change(scenes, pool):
     rows = tuple(np.asarray(rows) for rows in scenes.rows)
     recorded = vector_data.set_of_rows(rows, SPEC, "recorded", recorded=True)
-    found = updates(recorded, pool, plans_at(4.0))
-    assert np.isnan(found.rewards).all()
-    assert (found.change == 0.0).all()
+    changes = updates(recorded, pool, plans_at(4.0))
+    assert np.isnan(changes.rewards).all()
+    assert (changes.change == 0.0).all()
 
 
-def test_the_loss_moves_plans_the_way_they_should_change(scenes, monkeypatch):
-    places = np.arange(4)
-    arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
+def test_the_loss_moves_plans_along_the_requested_change(scenes, monkeypatch):
+    indices = np.arange(4)
+    arrays = vector_data.with_frenet_futures(scenes.arrays(indices), SPEC)
     monkeypatch.setattr("reflectdrive_ros.training.diffusion_losses.CONDITION_DROPOUT", 0.0)
-    asked = settings.DiffusionDataConfig(samples=1)
-    batch = VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
+    data_config = settings.DiffusionDataConfig(samples=1)
+    batch = VectorBatch.of(arrays, indices, np.zeros(4, bool), data_config, np.random.default_rng(0), slice(None))
     net = DenoiserNet(TINY)
     net.initialise(torch.Generator().manual_seed(0))
     present = net.present_states(batch.inputs)
@@ -165,8 +165,8 @@ def test_the_loss_moves_plans_the_way_they_should_change(scenes, monkeypatch):
     optimizer = torch.optim.SGD(net.parameters(), 1e-2)
 
     def end():
-        found = net.denoise(state.futures[:, None], torch.full((4, 1), state.time), net.encode(batch.inputs))
-        return found[:, 0, 0, -1, 0]
+        futures = net.denoise(state.futures[:, None], torch.full((4, 1), state.time), net.encode(batch.inputs))
+        return futures[:, 0, 0, -1, 0]
 
     before = end().detach()
     losses(batch, lambda context, states: update)["loss"].backward()
@@ -188,8 +188,8 @@ def test_a_run_with_rewards_that_is_stopped_ends_with_the_same_weights(scenes, t
         return DiffusionJob(config(steps=4), TINY, scenes, None, tmp_path / name, {"train": []})
 
     train(job("whole"), pool)
-    asked = iter([False, False, True])
-    assert train(job("parts"), pool, lambda: next(asked)).step == 2
+    stops = iter([False, False, True])
+    assert train(job("parts"), pool, lambda: next(stops)).step == 2
     assert train(job("parts"), pool).step == 4
     whole, parts = denoiser_training.weights(tmp_path / "whole"), denoiser_training.weights(tmp_path / "parts")
     for name, value in whole.items():

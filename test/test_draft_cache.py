@@ -1,4 +1,4 @@
-"""Cached drafts of a fixed generator: whose they are, what they score, and that they are made once."""
+"""Cached drafts of a fixed generator: whose they are, what they score, and that they are decoded once."""
 
 from dataclasses import replace
 
@@ -31,14 +31,14 @@ def refine_run(sets, out, init, *more, yaml=YAML):
 @pytest.fixture
 def runs_seen(monkeypatch):
     """(job, cache) of each run that is started."""
-    seen, plain = [], refine.train
+    runs, plain = [], refine.train
 
-    def train(job, *given, cache=None, **more):
-        seen.append((job, cache))
-        return plain(job, *given, cache=cache, **more)
+    def train(job, *arguments, cache=None, **more):
+        runs.append((job, cache))
+        return plain(job, *arguments, cache=cache, **more)
 
     monkeypatch.setattr(token_runs.refine, "train", train)
-    return seen
+    return runs
 
 
 def test_drafts_are_those_of_the_generator_and_their_scores_those_of_the_reward(sets, init, tmp_path, runs_seen):
@@ -49,8 +49,10 @@ def test_drafts_are_those_of_the_generator_and_their_scores_those_of_the_reward(
     assert cache.reward.shape == (count, 3)
     batch = next(job.batches(0, 0, 1))
     net, rows = train_state.load_network(init), batch.rows.numpy()
-    known = refine.prompt_keys_values(net, batch, True)
-    greedy = refine.sample_drafts(net, batch.inputs, replace(job.config.refine, drafts=1), torch.Generator(), known)
+    keys_values = refine.prompt_keys_values(net, batch, True)
+    greedy = refine.sample_drafts(
+        net, batch.inputs, replace(job.config.refine, drafts=1), torch.Generator(), keys_values
+    )
     np.testing.assert_array_equal(cache.plans[rows, :1], greedy.plans)
     with token_runs._reward_pool(argparse_sources(sets), job.config, job) as pool:
         plans = np.concatenate([cache.plans[rows].astype(np.int64), batch.clean[:, None].numpy()], 1)
@@ -58,20 +60,20 @@ def test_drafts_are_those_of_the_generator_and_their_scores_those_of_the_reward(
     np.testing.assert_allclose(np.column_stack([cache.reward[rows], cache.target_reward[rows]]), scores, atol=1e-6)
     assert scores.std() > 0.0
     changed = train_state.load_network(tmp_path / "run")
-    kept = dict(net.named_parameters())
+    parameters = dict(net.named_parameters())
     for name, parameter in changed.named_parameters():
         if not name.startswith(draft_cache.EXPERT_PARAMETERS):
-            torch.testing.assert_close(parameter, kept[name], rtol=0.0, atol=0.0)
+            torch.testing.assert_close(parameter, parameters[name], rtol=0.0, atol=0.0)
 
 
 def argparse_sources(sets):
     return type("Sources", (), {"sets": (str(sets[0]),), "workers": 1})
 
 
-def test_drafts_are_made_once_and_scored_where_a_loss_needs_it(sets, init, tmp_path, runs_seen, monkeypatch):
+def test_drafts_are_decoded_once_and_scored_where_a_loss_needs_it(sets, init, tmp_path, runs_seen, monkeypatch):
     assert refine_run(sets, tmp_path / "one", init) == 0
     drafted, plain = [], refine.sample_drafts
-    monkeypatch.setattr(refine, "sample_drafts", lambda *given: drafted.append(1) or plain(*given))
+    monkeypatch.setattr(refine, "sample_drafts", lambda *arguments: drafted.append(1) or plain(*arguments))
     monkeypatch.setattr(RewardPool, "score", lambda *_: pytest.fail("scored again"))
     assert refine_run(sets, tmp_path / "two", init) == 0
     assert refine_run(sets, tmp_path / "on", tmp_path / "one") == 0  # the expert of a run trains on

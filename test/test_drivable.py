@@ -61,7 +61,7 @@ def poses_near(space, rng, count):
 
 
 def signed_distances(space, points):
-    """Exact, by another way than the grid's: shapely's distance of each point to the whole edge."""
+    """Exact, by another method than the grid's: shapely's distance of each point to the whole edge."""
     distance = shapely.distance(shapely.points(points), space.boundary)
     return np.where(drivable.contains(space, points), distance, -distance)
 
@@ -103,20 +103,20 @@ def test_cells_hold_the_distance_to_the_edge(case):
 
 @given(grids())
 def test_caution_stays_within_a_cell_of_the_edge(case):
-    """On the grid, corners more than a cell's diagonal inside are always found inside, however jagged the edge; an
-    outline pays half a cell more, the spacing of its samples."""
+    """On the grid, corners more than a cell's diagonal inside are always classified as inside, however jagged the edge;
+    an outline pays half a cell more, the spacing of its samples."""
     space, lookup, rng = case
     poses = poses_near(space, rng, 400)
     corners = geometry.box_corners(poses, CAR)
     on_grid = geometry.transform_points(geometry.invert(lookup.ego_from_grid), corners) / lookup.resolution_m
     covered = ((on_grid > 0) & (on_grid < np.array(lookup.distance_m.shape) - 1)).all(axis=(1, 2))
     inside_by = signed_distances(space, corners).min(axis=1)
-    found = drivable.corner_clearances(lookup, poses, CAR) > 0
-    assert found[covered & (inside_by > DIAGONAL * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
+    is_clear = drivable.corner_clearances(lookup, poses, CAR) > 0
+    assert is_clear[covered & (inside_by > DIAGONAL * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
     outline = shapely.linearrings(corners)
     room = np.where(shapely.contains_properly(space, outline), shapely.distance(outline, space.boundary), -1.0)
-    found = drivable.outline_clearances(lookup, poses, CAR) > 0
-    assert found[covered & (room > (DIAGONAL + 0.5) * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
+    is_clear = drivable.outline_clearances(lookup, poses, CAR) > 0
+    assert is_clear[covered & (room > (DIAGONAL + 0.5) * lookup.resolution_m + 2 * drivable.ROUNDING_M)].all()
 
 
 @given(spaces(), rings(), st.integers(0, 1000))
@@ -135,17 +135,17 @@ def test_on_a_lane_the_grid_costs_a_car_half_a_cell():
     rng = np.random.default_rng(1)
     poses = np.stack([rng.uniform(0, 80, 5000), rng.uniform(-1, 1, 5000), rng.normal(0, 0.03, 5000)], axis=-1)
     corners = geometry.box_corners(poses, CAR)
-    kept = 1.75 - np.abs(corners[..., 1]).max(axis=1)
+    margin_m = 1.75 - np.abs(corners[..., 1]).max(axis=1)
     for turn in (0.0, 0.3, 0.8):
         lookup = drivable.grid(road, np.array([5.0, -40.0, turn]), (80.0, 80.0))
-        found = drivable.corner_clearances(lookup, poses, CAR) > 0
-        assert not (found & (kept <= 0)).any()
+        is_clear = drivable.corner_clearances(lookup, poses, CAR) > 0
+        assert not (is_clear & (margin_m <= 0)).any()
         on_grid = geometry.transform_points(geometry.invert(lookup.ego_from_grid), corners)
         covered = ((on_grid > 0) & (on_grid < 80)).all(axis=(1, 2))
         assert covered.sum() > 1000
-        assert found[covered & (kept > 0.1 + 2 * drivable.ROUNDING_M)].all()
-        near = covered & (kept > 0) & (kept < 0.5)
-        assert (kept - drivable.corner_clearances(lookup, poses, CAR))[near].mean() < 0.03
+        assert is_clear[covered & (margin_m > 0.1 + 2 * drivable.ROUNDING_M)].all()
+        near = covered & (margin_m > 0) & (margin_m < 0.5)
+        assert (margin_m - drivable.corner_clearances(lookup, poses, CAR))[near].mean() < 0.03
 
 
 def test_a_seam_between_two_lanes_is_road_and_the_kerb_is_not():
@@ -159,9 +159,9 @@ def test_an_island_between_the_corners_stops_the_outline_only():
     island = shapely.Polygon([(2, -5), (2.4, -5), (2.4, 0), (2, 0)])
     space = drivable.union_polygons([shapely.Polygon([(-20, -9), (20, -9), (20, 9), (-20, 9)]).difference(island)])
     lookup = drivable.grid(space, np.array([-10.0, -5, 0]), (20.0, 10.0))
-    beside = np.array([2.2, 0.8, 0.0])
-    assert drivable.corner_clearances(lookup, beside, CAR) > 0
-    assert drivable.outline_clearances(lookup, beside, CAR) < 0
+    pose = np.array([2.2, 0.8, 0.0])
+    assert drivable.corner_clearances(lookup, pose, CAR) > 0
+    assert drivable.outline_clearances(lookup, pose, CAR) < 0
 
 
 def test_a_grid_of_the_map_rides_along_with_the_car():
@@ -200,13 +200,13 @@ def test_a_grid_without_area_is_refused():
         drivable.grid(drivable.union_polygons([SQUARE]), np.zeros(3), (0.0, 5.0))
 
 
-def test_a_space_that_is_not_made_of_polygons_is_refused():
+def test_a_space_that_does_not_consist_of_polygons_is_refused():
     mixed = shapely.GeometryCollection([shapely.box(0, 0, 5, 5), shapely.LineString([(9, 0), (9, 5)])])
     with pytest.raises(ValueError, match="space is a GeometryCollection"):
         drivable.grid(mixed, np.zeros(3), (10.0, 10.0))
 
 
-def test_between_cells_the_likely_distance_is_exact_beside_a_straight_edge_and_the_bound_is_not():
+def test_between_cells_the_likely_distance_is_exact_at_a_straight_edge_and_the_bound_is_not():
     """A road of 6 m at 20 degrees to the grid."""
     tilt = np.deg2rad(20.0)
     corners = geometry.transform_points(np.array([0.0, 0.0, tilt]), np.array([(-60, -3), (60, -3), (60, 3), (-60, 3)]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rubber_band import strip_grid
 from scenes import Clock, cars, config
-from scripted_network import seen
+from scripted_network import camera_observation
 from tiny_net import tiny_net
 
 from reflectdrive_ros.core import kinematics
@@ -86,7 +86,7 @@ def planned(network, scene, **changes):
 
 def test_without_objects_one_plan_is_drafted_in_four_growing_rounds_and_refined():
     network = KnownPlans(drive())
-    state, plan = planned(network, seen(8.0))
+    state, plan = planned(network, camera_observation(8.0))
     assert network.calls == [*(("step", 1, limit) for limit in (2, 6, 7, 9)), ("refine", 1)]
     assert (plan.step, plan.candidates, plan.scores) == (StepKind.FULL, (), ())
     assert state.memory.full_step_reason == "every step is a full step"
@@ -104,12 +104,12 @@ def test_the_cosine_schedule_writes_every_token_and_some_in_every_round(masked, 
 
 def test_what_the_expert_corrects_is_driven_and_both_are_in_the_trace():
     network = KnownPlans(drive(8.0, 0.05), refined=drive())
-    _, plan = planned(network, seen(8.0))
+    _, plan = planned(network, camera_observation(8.0))
     np.testing.assert_allclose(kinematics.resample(plan.trajectory, TIMES_S)[:, 1], 0.0, atol=0.05)
     assert plan.trace.ids.tolist() == [network.ids[0].tolist(), network.refined.tolist()]
     assert plan.trace.confidence[:, 0].tolist() == [0.9, 0.8]
-    _, kept = planned(network, seen(8.0), drivefine__refine=False)
-    assert kept.tokens.tolist() == network.ids[0].tolist()
+    _, uncorrected = planned(network, camera_observation(8.0), drivefine__refine=False)
+    assert uncorrected.tokens.tolist() == network.ids[0].tolist()
 
 
 def test_among_objects_the_plan_with_the_best_score_is_chosen():
@@ -118,7 +118,7 @@ def test_among_objects_the_plan_with_the_best_score_is_chosen():
     slow[:, 0] = [3.5, 6.5, 9.0, 11.0, 12.5, 13.5, 14.0, 14.1]
     network = KnownPlans(drive(), slow)
     truck = cars((24.0, 0.0, 0.0, 0.0))
-    _, plan = planned(network, seen(8.0, agents=truck), drivefine__candidates=3)
+    _, plan = planned(network, camera_observation(8.0, agents=truck), drivefine__candidates=3)
     assert plan.tokens.tolist() == network.ids[1].tolist()
     assert plan.check.repairs == 0
     assert len(plan.candidates) == 2
@@ -127,23 +127,23 @@ def test_among_objects_the_plan_with_the_best_score_is_chosen():
 
 
 def test_a_replay_samples_the_same_plans_and_the_next_frame_others():
-    scene, drawn = seen(8.0, agents=cars()), []
+    scene, calls = camera_observation(8.0, agents=cars()), []
     for each in (scene, scene, replace(scene, stamp_ns=scene.stamp_ns + 1)):
         network = KnownPlans(drive(), drive(7.0))
         planned(network, each)
-        drawn.append(network.calls)
-    assert drawn[0] == drawn[1] != drawn[2]
+        calls.append(network.calls)
+    assert calls[0] == calls[1] != calls[2]
 
 
 def test_the_plan_value_ranks_where_nothing_can_be_scored():
     network = KnownPlans(drive(8.0), drive(7.0), drive(6.0), values=[0.2, 0.9, 0.5])
-    _, plan = planned(network, seen(8.0), drivefine__candidates=3, drivefine__rank_plans=True)
+    _, plan = planned(network, camera_observation(8.0), drivefine__candidates=3, drivefine__rank_plans=True)
     assert plan.tokens.tolist() == network.ids[1].tolist()
     assert plan.scores == (0.9, 0.5, 0.2)
 
 
 def test_a_plan_that_would_hit_someone_is_repaired():
-    scene = seen(8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), drivable=strip_grid(2.4))
+    scene = camera_observation(8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), drivable=strip_grid(2.4))
     network = KnownPlans(drive())
     _, plan = planned(network, scene, drivefine__candidates=1)
     assert plan.check.repairs > 0
@@ -158,8 +158,8 @@ def test_repair_searches_as_far_as_with_coarse_tokens():
     assert search_stride(TokenLayout().codebook) == 1
     fine, coarse = ball(DRIVEFINE.codebook, np.array([2000, 2000]), 5), ball(TokenLayout().codebook, [333, 333], 5)
     np.testing.assert_allclose(DRIVEFINE.codebook.to_values(fine), TokenLayout().codebook.to_values(coarse), atol=1e-9)
-    known = SafetyContext(seen(8.0), config())
-    ids = encode_points(drive(8.0, 0.02)[None, :, :2], known, DRIVEFINE)
+    safety_context = SafetyContext(camera_observation(8.0), config())
+    ids = encode_points(drive(8.0, 0.02)[None, :, :2], safety_context, DRIVEFINE)
     np.testing.assert_allclose(DRIVEFINE.decode(ids)[0], drive(8.0, 0.02), atol=0.04)
 
 
@@ -168,8 +168,8 @@ def test_headings_come_from_tokens_unless_they_are_clipped_or_their_waypoint_mov
     turned[:, 2] += 0.05
     ids = DRIVEFINE.encode(turned[None])
     waypoints = DRIVEFINE.decode(ids)
-    found = token_headings(waypoints, waypoints[..., :2], DRIVEFINE)
-    np.testing.assert_allclose(found[0], turned[:, 2], atol=np.radians(0.05) + 1e-9)
+    headings = token_headings(waypoints, waypoints[..., :2], DRIVEFINE)
+    np.testing.assert_allclose(headings[0], turned[:, 2], atol=np.radians(0.05) + 1e-9)
     moved = waypoints[..., :2].copy()
     moved[0, 3] += 0.2
     assert np.isnan(token_headings(waypoints, moved, DRIVEFINE)[0]).tolist() == [k == 3 for k in range(8)]
@@ -182,8 +182,10 @@ def test_headings_come_from_tokens_unless_they_are_clipped_or_their_waypoint_mov
 
 def test_all_candidates_are_proposed_without_choice():
     network = KnownPlans(drive(8.0), drive(7.0))
-    found = PROPOSALS["drivefine"](seen(8.0), PlannerContext(config(drivefine__candidates=2), network))
-    ends = [kinematics.resample(each, TIMES_S)[-1, 0] for each in found]
+    trajectories = PROPOSALS["drivefine"](
+        camera_observation(8.0), PlannerContext(config(drivefine__candidates=2), network)
+    )
+    ends = [kinematics.resample(each, TIMES_S)[-1, 0] for each in trajectories]
     np.testing.assert_allclose(ends, [32.0, 28.0], atol=0.5)
 
 
@@ -197,7 +199,7 @@ def test_all_candidates_are_proposed_without_choice():
 )
 def test_a_network_that_cannot_is_named(network, sentence):
     with pytest.raises(PlanningError, match=sentence):
-        planned(network, seen(8.0))
+        planned(network, camera_observation(8.0))
 
 
 def test_a_network_without_an_expert_is_refused_at_the_start():
@@ -212,7 +214,7 @@ def test_a_network_without_an_expert_is_refused_at_the_start():
 
 def test_a_card_without_an_expert_drives_with_refine_off():
     network = KnownPlans(drive(), capabilities=("edit",))
-    _, plan = planned(network, seen(8.0), drivefine__refine=False, drivefine__candidates=1)
+    _, plan = planned(network, camera_observation(8.0), drivefine__refine=False, drivefine__candidates=1)
     assert plan.tokens.tolist() == network.ids[0].tolist()
 
 
@@ -220,9 +222,9 @@ def test_a_real_network_plans_and_its_plan_is_judged():
     net = TorchNetwork(
         tiny_net(layout=DRIVEFINE, table_stride=7, refine=RefineConfig(1), words=WORDS, text_vocabulary=64)
     )
-    made = config(planner="drivefine", model__file="x", model__sha256="y", drivefine__candidates=6)
-    engine = Engine(made, Clock(), planner=get_planner(made), network=net)
-    report = engine.step(seen(8.0, agents=cars()))
+    engine_config = config(planner="drivefine", model__file="x", model__sha256="y", drivefine__candidates=6)
+    engine = Engine(engine_config, Clock(), planner=get_planner(engine_config), network=net)
+    report = engine.step(camera_observation(8.0, agents=cars()))
     assert report.verdict in (Verdict.OK, Verdict.UNSAFE)
     assert report.step is StepKind.FULL
     assert report.plan.trajectory.horizon_s >= 3.0

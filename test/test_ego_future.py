@@ -23,15 +23,15 @@ def inputs_on_arc(curvature, **changes):
 
 
 @pytest.mark.parametrize("curvature", [0.0, 0.02, -0.02])
-@pytest.mark.parametrize("beside_m", [0.0, 1.5, -2.5])
-def test_frenet_poses_on_an_arc_are_its_arc_length_and_offset(curvature, beside_m):
+@pytest.mark.parametrize("lateral_m", [0.0, 1.5, -2.5])
+def test_frenet_poses_on_an_arc_are_its_arc_length_and_offset(curvature, lateral_m):
     line = line_of(inputs_on_arc(curvature), SPEC)
-    poses = hand_scenes.geometry.compose(hand_scenes.arc(curvature, ALONG), np.array([0.0, beside_m, 0.1]))
-    found = frenet_poses(poses, line)
-    expected = np.column_stack([ALONG, np.full(40, beside_m), np.full(40, 0.1)])
-    np.testing.assert_allclose(found[3:], expected[3:], atol=0.03)
-    np.testing.assert_allclose(found[:3], expected[:3], atol=0.12)  # the line begins here: its direction is that ahead
-    np.testing.assert_allclose(cartesian_poses(found, line)[:, :2], poses[:, :2], atol=0.02)
+    poses = hand_scenes.geometry.compose(hand_scenes.arc(curvature, ALONG), np.array([0.0, lateral_m, 0.1]))
+    frenet = frenet_poses(poses, line)
+    expected = np.column_stack([ALONG, np.full(40, lateral_m), np.full(40, 0.1)])
+    np.testing.assert_allclose(frenet[3:], expected[3:], atol=0.03)
+    np.testing.assert_allclose(frenet[:3], expected[:3], atol=0.12)  # the line begins here: its direction is that ahead
+    np.testing.assert_allclose(cartesian_poses(frenet, line)[:, :2], poses[:, :2], atol=0.02)
 
 
 def test_several_plans_at_once_are_those_of_each():
@@ -58,7 +58,7 @@ def test_a_network_of_the_ego_frame_has_no_line():
     assert line_of(inputs_on_arc(0.01), replace(SPEC, ego_frenet=False)) is None
 
 
-def test_a_route_beside_the_car_is_one_sentence():
+def test_a_route_that_does_not_pass_the_car_is_one_sentence():
     scene = hand_scenes.scene()
     inputs = vector_inputs(replace(scene.observation(vectors=True), route=scene.route + FAR), SPEC)
     with pytest.raises(ValueError, match="more than 5 m away: the network plans relative to the route"):
@@ -88,9 +88,9 @@ def test_a_spec_without_the_line_of_the_route_is_refused():
 
 @pytest.fixture(scope="module")
 def net():
-    made = DenoiserNet(small_config())
-    made.initialise(torch.Generator().manual_seed(0))
-    return made.eval()
+    network = DenoiserNet(small_config())
+    network.initialise(torch.Generator().manual_seed(0))
+    return network.eval()
 
 
 def condition(net, inputs):
@@ -101,21 +101,23 @@ def condition(net, inputs):
 
 def profile(net, inputs):
     """Input of the profile's MLP."""
-    seen = []
-    hook = net.decoder.profile_mlp.register_forward_hook(lambda module, given, found: seen.append(given[0][0]))
+    profiles = []
+    hook = net.decoder.profile_mlp.register_forward_hook(
+        lambda module, arguments, outputs: profiles.append(arguments[0][0])
+    )
     condition(net, inputs)
     hook.remove()
-    return seen[0].numpy()
+    return profiles[0].numpy()
 
 
 def test_the_profile_has_the_bends_the_offset_the_heading_and_the_limit(net):
     points = SPEC.route_line_rows * SPEC.lane_points
     scene = hand_scenes.scene(curvature=0.02)
     observation = scene.observation(vectors=True)
-    found = profile(net, vector_inputs(observation, SPEC))
-    bends, (offset, forward, aside) = found[: points - 1], found[points - 1 : points + 2]
+    features = profile(net, vector_inputs(observation, SPEC))
+    bends, (offset, forward, sideways) = features[: points - 1], features[points - 1 : points + 2]
     assert np.median(bends[:30]) == pytest.approx(10.0 * 0.02 * 50.0 / 19.0, rel=0.05)
     assert offset == pytest.approx(0.0, abs=0.05)
-    assert (forward, aside) == (pytest.approx(1.0, abs=0.01), pytest.approx(0.0, abs=0.08))
+    assert (forward, sideways) == (pytest.approx(1.0, abs=0.01), pytest.approx(0.0, abs=0.08))
     moved = profile(net, vector_inputs(replace(observation, route=scene.route + NEAR), SPEC))
     assert moved[points - 1] == pytest.approx(-1.5 / 2.0, abs=0.08)

@@ -94,19 +94,19 @@ def test_a_car_ahead_of_the_plan_that_would_be_carried_stops_and_does_not_go_bac
     assert kinematics.speeds(report.plan.trajectory).min() >= 0.0
 
 
-def test_a_planner_is_told_how_much_of_the_deadline_is_gone():
-    clock, told = Clock(), []
+def test_a_planner_gets_the_used_share_of_the_deadline():
+    clock, shares = Clock(), []
 
     def planner(state, scene, planner_context):
         for seconds in (0.02, 0.04):
             clock.now_s += seconds
-            told.append(planner_context.deadline_used())
+            shares.append(planner_context.deadline_used())
         return constant_velocity.plan(state, scene, planner_context)
 
     driven = Engine(config(engine__deadline_ms=80.0), clock, planner)
     for k in range(2):
         driven.step(later(observation(speed=8.0), 0.1 * k))
-    np.testing.assert_allclose(told, [0.25, 0.75] * 2)
+    np.testing.assert_allclose(shares, [0.25, 0.75] * 2)
 
 
 def test_a_planner_that_is_always_late_does_not_hold_the_car_at_a_stop_for_ever():
@@ -175,10 +175,10 @@ def test_reset_forgets_the_plan_of_another_time():
 
 
 def test_a_planner_starts_anew_after_a_plan_that_may_not_be_driven():
-    told = []
+    states = []
 
     def planner(state, scene, planner_context):
-        told.append((state.previous is None, state.memory))
+        states.append((state.previous is None, state.memory))
         _, plan = constant_velocity.plan(state, scene, planner_context)
         return PlannerState(plan, 0, "of the last step"), plan
 
@@ -186,7 +186,7 @@ def test_a_planner_starts_anew_after_a_plan_that_may_not_be_driven():
     blocked = replace(later(scene, 0.1), agents=cars((18.0, 0.0, 0.0, 0.0)))
     verdicts = [driven.step(each).verdict for each in (scene, blocked, later(scene, 0.2))]
     assert verdicts == [Verdict.OK, Verdict.UNSAFE, Verdict.OK]
-    assert told == [(True, None), (False, "of the last step"), (True, None)]
+    assert states == [(True, None), (False, "of the last step"), (True, None)]
 
 
 def test_a_plan_of_a_later_time_is_not_carried_and_holds_no_other_one():
@@ -218,7 +218,7 @@ def test_stop_without_an_observation_gives_the_reason():
     points=st.lists(st.tuples(st.floats(-100, 100), st.floats(-100, 100)), max_size=6),
     name=st.sampled_from(sorted(PLANNERS)),
 )
-def test_whatever_is_seen_there_is_a_plan_stamped_now(speed, yaw_rate, rows, points, name):
+def test_any_observation_gives_a_plan_stamped_now(speed, yaw_rate, rows, points, name):
     route = np.array([(x, y, 0.0) for x, y in points]).reshape(-1, 3) if len(points) >= 2 else np.zeros((0, 3))
     scene = Observation(5, ego(speed, 5, yaw_rate_rps=yaw_rate), route, agents=cars(*rows))
     report = engine(name).step(scene)
@@ -235,12 +235,12 @@ def learned(tiny_model):  # noqa: F811
     return Engine(config(**tiny_model.settings), Clock())
 
 
-def seen(**more):
+def camera_observation(**more):
     return observation(**{"speed": SPEED_MPS, "agents": cars(), "cameras": camera_images(), **more})
 
 
 def test_a_learned_planner_drives_and_tells_what_its_steps_were(learned):
-    scene = seen()
+    scene = camera_observation()
     reports = [learned.step(later(scene, 0.1 * k)) for k in range(4)]
     assert [report.verdict for report in reports] == [Verdict.OK] * 4, [report.reason for report in reports]
     assert [report.source for report in reports] == [PlanSource.PLANNER] * 4
@@ -252,7 +252,7 @@ def test_a_learned_planner_drives_and_tells_what_its_steps_were(learned):
         assert report.notes == ()
 
 
-def test_the_hash_of_the_model_in_use_is_known(learned, tiny_model):  # noqa: F811
+def test_the_hash_of_the_model_in_use_is_reported(learned, tiny_model):  # noqa: F811
     assert learned.model_sha256 == tiny_model.sha256
     blind = Engine(config(**{**tiny_model.settings, "planner": "route_follower"}), Clock())
     assert blind.model_sha256 == ""
@@ -260,7 +260,7 @@ def test_the_hash_of_the_model_in_use_is_known(learned, tiny_model):  # noqa: F8
 
 def test_the_settings_of_the_recipe_reach_it(tiny_model):  # noqa: F811
     engine = Engine(config(**tiny_model.settings, reflectdrive2__lite_steps_per_full=0), Clock())
-    assert [engine.step(later(seen(), 0.1 * k)).step for k in range(3)] == [StepKind.FULL] * 3
+    assert [engine.step(later(camera_observation(), 0.1 * k)).step for k in range(3)] == [StepKind.FULL] * 3
 
 
 @pytest.mark.parametrize(
@@ -273,14 +273,14 @@ def test_the_settings_of_the_recipe_reach_it(tiny_model):  # noqa: F811
     ],
 )
 def test_an_input_that_was_not_used_as_it_came_is_noted_and_driven_with(learned, more, note):
-    report = learned.step(seen(**more))
+    report = learned.step(camera_observation(**more))
     assert (report.verdict, report.source) == (Verdict.OK, PlanSource.PLANNER), report.reason
     assert any(note in sentence for sentence in report.notes), report.notes
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 4000), (2160, 3840)])
 def test_images_of_any_size_are_driven_with(learned, size):
-    assert learned.step(seen(cameras=camera_images(2, size))).verdict is Verdict.OK
+    assert learned.step(camera_observation(cameras=camera_images(2, size))).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_images_of_any_size_are_driven_with(learned, size):
     ],
 )
 def test_an_input_that_cannot_be_used_is_a_stop_and_a_sentence(learned, more, sentence):
-    report = learned.step(seen(**more))
+    report = learned.step(camera_observation(**more))
     assert (report.verdict, report.source) == (Verdict.INFEASIBLE, PlanSource.STOP)
     assert sentence in report.reason
     assert report.step is None
@@ -301,12 +301,12 @@ def test_an_input_that_cannot_be_used_is_a_stop_and_a_sentence(learned, more, se
 
 @pytest.mark.parametrize("name", ["speed_mps", "acceleration_mps2", "yaw_rate_rps"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_ego_state_that_is_no_number_cannot_even_be_told(name, value):
+def test_an_ego_state_that_is_not_finite_is_refused(name, value):
     with pytest.raises(ValueError, match=rf"EgoState.{name} is .*, expected a finite number"):
         EgoState(1, np.zeros(3), **{"speed_mps": 8.0, name: value})
 
 
 def test_what_is_noted_of_a_failed_step_is_not_that_of_the_one_before(learned):
-    scene = seen(instruction="fahren Sie")
+    scene = camera_observation(instruction="fahren Sie")
     assert learned.step(scene).notes
     assert learned.step(replace(later(scene, 0.1), cameras=())).notes == ()

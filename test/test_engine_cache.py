@@ -1,4 +1,4 @@
-"""Engines on disk: found again by all that they depend on, whole or refused, with a sentence that says what to do."""
+"""Engines on disk: loaded by all that they depend on, complete or refused, with a sentence that says what to do."""
 
 import json
 import os
@@ -26,8 +26,8 @@ def others():
     values = {"graph": "prefill_goal", "graph_sha256": "cd" * 32, "precision": "fp32", "flags": ()}
     machine = {"tensorrt": "10.16.2.10", "gpu": "NVIDIA H100", "capability": "9.0", "processors": 8, "cuda": "13.2"}
     assert {*values, *machine} == {field.name for kind in (EngineKey, Machine) for field in fields(kind)} - {"machine"}
-    made = {name: replace(FIT, **{name: value}) for name, value in values.items()}
-    return made | {name: replace(FIT, machine=replace(THOR, **{name: value})) for name, value in machine.items()}
+    keys = {name: replace(FIT, **{name: value}) for name, value in values.items()}
+    return keys | {name: replace(FIT, machine=replace(THOR, **{name: value})) for name, value in machine.items()}
 
 
 def test_what_was_stored_is_loaded(tmp_path):
@@ -64,14 +64,14 @@ def test_another_part_is_another_engine(tmp_path, part):
 )
 def test_the_sentence_tells_in_what_the_nearest_engine_differs(tmp_path, part, sentence):
     store(tmp_path, FIT, PLAN)
-    far = replace(FIT, precision="fp32", machine=replace(THOR, gpu="NVIDIA Orin", capability="8.7", cuda="12.6"))
-    store(tmp_path, far, PLAN)
+    distant = replace(FIT, precision="fp32", machine=replace(THOR, gpu="NVIDIA Orin", capability="8.7", cuda="12.6"))
+    store(tmp_path, distant, PLAN)
     complaint = refused(tmp_path, others()[part])
     assert sentence in complaint
     assert "Orin" not in complaint
 
 
-def test_an_empty_or_missing_folder_is_told(tmp_path):
+def test_an_empty_or_missing_folder_is_named(tmp_path):
     assert f"there is no TensorRT engine of step in {tmp_path}" in refused(tmp_path)
     assert "there is no TensorRT engine of step in" in refused(tmp_path / "nowhere")
 

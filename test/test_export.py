@@ -1,4 +1,4 @@
-"""Exported graphs: they decode what the network decodes, are made of what TensorRT has, and say what they are."""
+"""Exported graphs: they decode what the network decodes, consist of operators of TensorRT, and describe themselves."""
 
 import json
 import os
@@ -21,11 +21,11 @@ from tiny_graphs import (
     RULES,
     WORDS,
     as_set,
+    camera_pixels,
     decoded,
     network,
     rewrite,
     scene,
-    taken_by_a_camera,
     unknown_to_tensorrt,
 )
 from tiny_net import ONE_LAYER, random_actions, tiny_net
@@ -52,9 +52,9 @@ def valued():
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
     """Its graphs for steps of four action sequences."""
-    place = tmp_path_factory.mktemp("exact")
-    export(valued(), "0" * 64, place, {}, RULES, sequences=4)
-    return place
+    folder = tmp_path_factory.mktemp("exact")
+    export(valued(), "0" * 64, folder, {}, RULES, sequences=4)
+    return folder
 
 
 # --- the same plans --------------------------------------------------------------------------------------------------
@@ -64,10 +64,10 @@ def exact(tmp_path_factory):
 def test_onnx_runtime_and_eager_torch_write_the_same_tokens(folder, seed):
     graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
     torch_known, expected, sure = decoded(TorchNetwork(network(), decoding=RULES), scene(seed))
-    known, actions, confidence = decoded(graphs, scene(seed))
-    np.testing.assert_array_equal(known.actions, torch_known.actions)
-    np.testing.assert_array_equal(known.valid, torch_known.valid)
-    np.testing.assert_allclose(known.goal_log_probs, torch_known.goal_log_probs, atol=1e-4)
+    prefilled, actions, confidence = decoded(graphs, scene(seed))
+    np.testing.assert_array_equal(prefilled.actions, torch_known.actions)
+    np.testing.assert_array_equal(prefilled.valid, torch_known.valid)
+    np.testing.assert_allclose(prefilled.goal_log_probs, torch_known.goal_log_probs, atol=1e-4)
     np.testing.assert_array_equal(actions, expected)
     np.testing.assert_allclose(confidence, sure, atol=1e-5)
     assert actions.dtype == np.int32
@@ -140,15 +140,15 @@ def test_a_scene_is_not_disturbed_by_the_next_one(folder):
 
 @pytest.fixture(scope="module")
 def for_cameras(tmp_path_factory):
-    place = tmp_path_factory.mktemp("camera")
-    export(network(), "0" * 64, place, {}, RULES, camera=CAMERA)
-    return place
+    folder = tmp_path_factory.mktemp("camera")
+    export(network(), "0" * 64, folder, {}, RULES, camera=CAMERA)
+    return folder
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_graphs_for_cameras_write_what_the_network_writes_of_images_brought_to_its_size(for_cameras, seed):
     graphs = OrtNetwork.from_file(for_cameras / "card.json", threads=1)
-    images = taken_by_a_camera(seed)
+    images = camera_pixels(seed)
     sized = np.stack([cv2.resize(each, (64, 32), interpolation=cv2.INTER_AREA) for each in images])
     _, expected, sure = decoded(TorchNetwork(network(), decoding=RULES), replace(scene(seed), images=sized))
     _, actions, confidence = decoded(graphs, replace(scene(seed), images=images))
@@ -162,7 +162,7 @@ def test_graphs_for_cameras_tell_the_size_that_they_take(for_cameras):
     assert "averages areas" in GraphCard.read(for_cameras / "card.json").model["inputs"]["pixels"]
 
 
-# --- what the files are made of --------------------------------------------------------------------------------------
+# --- the operators of the files ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -179,7 +179,7 @@ def test_weights_of_convolutions_are_constants_of_the_graph(folder):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_nothing_in_a_graph_depends_on_data_or_leads_back_to_the_machine_it_was_made_on(folder, name):
+def test_nothing_in_a_graph_depends_on_data_or_names_the_machine_of_the_export(folder, name):
     file = folder / f"{name}.onnx"
     used = {node.op_type for node in ir.load(file).graph.all_nodes()}
     assert not used & {"Loop", "If", "Scan", "NonZero", "TopK", "ScatterND", "ScatterElements", "NonMaxSuppression"}
@@ -203,24 +203,24 @@ def x_head(net):
 @pytest.mark.parametrize("name", ["prefill_goal", "step"])  # to read the scene takes no head
 def test_weights_are_stored_in_half_the_bytes_and_come_back_exact(folder, name):
     head = x_head(network())
-    halved = [kept.astype(np.float32) for kept in stored(folder, name, ir.DataType.BFLOAT16)]
-    assert any(kept.shape in (head.shape, head.T.shape) for kept in halved)
-    assert any(np.array_equal(kept, head) or np.array_equal(kept, head.T) for kept in halved)
+    halved = [array.astype(np.float32) for array in stored(folder, name, ir.DataType.BFLOAT16)]
+    assert any(array.shape in (head.shape, head.T.shape) for array in halved)
+    assert any(np.array_equal(array, head) or np.array_equal(array, head.T) for array in halved)
 
 
 def test_weights_that_bfloat16_would_change_stay_as_they_are(exact):
     net = valued()
     head = x_head(net)
     assert (head.astype(ml_dtypes.bfloat16).astype(np.float32) != head).any()
-    kept = stored(exact, "step", ir.DataType.FLOAT)
-    assert any(np.array_equal(part, head) or np.array_equal(part, head.T) for part in kept)
+    arrays = stored(exact, "step", ir.DataType.FLOAT)
+    assert any(np.array_equal(part, head) or np.array_equal(part, head.T) for part in arrays)
 
 
 def test_graphs_and_card_tell_what_the_network_takes_and_means(folder):
     net = network()
     card = GraphCard.read(folder / "card.json")
-    told = json.loads(ir.load(folder / "step.onnx").metadata_props[METADATA])
-    assert told == {"graph": "step", "model": card.model}
+    metadata = json.loads(ir.load(folder / "step.onnx").metadata_props[METADATA])
+    assert metadata == {"graph": "step", "model": card.model}
     assert card.model == describe_model(net, "0" * 64, RULES, None)
     assert card.model["inputs"]["words"] == list(WORDS)
     assert card.layout() == net.config.layout
@@ -239,8 +239,8 @@ def test_a_card_opens_the_best_backend_that_reads_it_which_says_what_it_is(folde
     assert isinstance(opened, OrtNetwork)
     assert opened.backend_description.startswith("ONNX Runtime 1.")
     assert opened.backend_description.endswith("on cpu, 2 threads")
-    asked = replace(config(planner="reflectdrive2"), model=as_set(folder))
-    engine = Engine(asked, Clock(), network=opened)
+    engine_config = replace(config(planner="reflectdrive2"), model=as_set(folder))
+    engine = Engine(engine_config, Clock(), network=opened)
     assert engine.backend_description == opened.backend_description
 
 
@@ -291,8 +291,8 @@ def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sente
 def test_onnx_runtime_reports_nothing_to_its_maker(tmp_path):
     """From 1.29 on it would keep an identifier of the machine and a database of its runs, and send them."""
     program = "import reflectdrive_ros.runtime.ort_backend, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
-    said = {"CI", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"}  # where it is silent anyway, or told to be
-    environment = {name: value for name, value in os.environ.items() if name not in said}
+    silencing = {"CI", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"}  # where it is silent anyway, or configured to be
+    environment = {name: value for name, value in os.environ.items() if name not in silencing}
     words = [sys.executable, "-c", program]
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=120, check=True, env={**environment, "HOME": str(tmp_path)}
@@ -332,7 +332,7 @@ def test_a_graph_of_another_model_is_named(copy, exact):
         OrtNetwork.from_file(copy / "card.json")
 
 
-def test_graphs_in_each_others_place_are_noticed(copy):
+def test_swapped_graphs_are_detected(copy):
     rewrite(copy, lambda card: card["graphs"].update(step=card["graphs"]["prefill_goal"]))
     with pytest.raises(GraphError, match="is the graph 'prefill_goal', expected 'step'"):
         OrtNetwork.from_file(copy / "card.json")
@@ -356,7 +356,7 @@ def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "complaint"),
+    ("field", "value", "complaint"),
     [
         ("model.inputs.words", 3, "has model.inputs.words = 3, expected a list"),
         ("model.inputs.words", ["go", ["left"]], r"has model.inputs.words\[1\] = \['left'\], expected text"),
@@ -382,9 +382,9 @@ def test_a_card_that_is_none_is_refused(tmp_path, content, complaint):
         ("gate", [], r"has gate = \[\], expected an object"),
     ],
 )
-def test_a_card_with_a_field_of_a_wrong_type_is_refused_by_its_name(copy, place, value, complaint):
+def test_a_card_with_a_field_of_a_wrong_type_is_refused_by_its_name(copy, field, value, complaint):
     def change(card):
-        *path, last = place.split(".")
+        *path, last = field.split(".")
         for name in path:
             card = card[name]
         card[last] = value

@@ -1,4 +1,4 @@
-"""Weights in a file beside their graph: only those whose hash the card holds."""
+"""Weights in a file next to their graph: only those whose hash the card holds."""
 
 import os
 from dataclasses import replace
@@ -19,7 +19,7 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 
 
 @pytest.fixture
-def beside(copy):
+def with_external_weights(copy):
     """The same graphs, the weights of `step` in a file of their own, with a row in the card."""
     ir.save(ir.load(copy / "step.onnx"), copy / "step.onnx", external_data="step.weights")
     weights = copy / "step.weights"
@@ -33,48 +33,48 @@ def beside(copy):
     return copy
 
 
-def test_weights_beside_a_graph_are_those_of_the_card(beside):
-    assert external_files((beside / "step.onnx").read_bytes()) == {"step.weights"}
-    assert external_files((beside / "prefill.onnx").read_bytes()) == set()
-    load_network(as_set(beside), BUILT_IN)
-    weights = beside / "step.weights"
+def test_external_weights_are_those_of_the_card(with_external_weights):
+    assert external_files((with_external_weights / "step.onnx").read_bytes()) == {"step.weights"}
+    assert external_files((with_external_weights / "prefill.onnx").read_bytes()) == set()
+    load_network(as_set(with_external_weights), BUILT_IN)
+    weights = with_external_weights / "step.weights"
     weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
     with pytest.raises(ModelFileError, match=r"step\.weights has SHA-256 .*, its card has"):
-        load_network(as_set(beside), BUILT_IN)
+        load_network(as_set(with_external_weights), BUILT_IN)
     weights.unlink()
     with pytest.raises(ModelFileError, match=r"step\.weights cannot be read: No such file"):
-        load_network(as_set(beside), BUILT_IN)
+        load_network(as_set(with_external_weights), BUILT_IN)
 
 
-def test_weights_beside_a_graph_have_the_size_that_the_card_gives(beside):
-    size = (beside / "step.weights").stat().st_size
-    rewrite(beside, lambda card: card["graphs"]["step"]["weights"].update(bytes=size - 1))
+def test_external_weights_have_the_size_that_the_card_gives(with_external_weights):
+    size = (with_external_weights / "step.weights").stat().st_size
+    rewrite(with_external_weights, lambda card: card["graphs"]["step"]["weights"].update(bytes=size - 1))
     with pytest.raises(
         ModelFileError, match=rf"step\.weights has bytes {size}, its card has {size - 1}: fetch it again"
     ):
-        load_network(as_set(beside), BUILT_IN)
+        load_network(as_set(with_external_weights), BUILT_IN)
 
 
-def test_a_card_without_a_hash_of_the_weights_beside_a_graph_is_refused(beside):
-    rewrite(beside, lambda card: card["graphs"]["step"].pop("weights"))
+def test_a_card_without_a_hash_of_external_weights_is_refused(with_external_weights):
+    rewrite(with_external_weights, lambda card: card["graphs"]["step"].pop("weights"))
     with pytest.raises(ModelFileError, match=r"step\.onnx takes weights from 'step\.weights', which its card has no"):
-        load_network(as_set(beside), BUILT_IN)
+        load_network(as_set(with_external_weights), BUILT_IN)
 
 
 @pytest.mark.parametrize("location", ["../step.weights", "/dev/zero", "./step.weights", "*/_ORT_MEM_ADDR_/*"])
-def test_a_graph_that_takes_weights_from_elsewhere_is_refused(beside, location):
-    model = onnx.load(beside / "step.onnx", load_external_data=False)
+def test_a_graph_that_takes_weights_from_elsewhere_is_refused(with_external_weights, location):
+    model = onnx.load(with_external_weights / "step.onnx", load_external_data=False)
     for tensor in model.graph.initializer:
         for entry in tensor.external_data:
             if entry.key == "location":
                 entry.value = location
-    (beside / "step.onnx").write_bytes(model.SerializeToString())
-    rewrite(beside, lambda card: of_whatever_is_there(card, beside))
+    (with_external_weights / "step.onnx").write_bytes(model.SerializeToString())
+    rewrite(with_external_weights, lambda card: of_whatever_is_there(card, with_external_weights))
     with pytest.raises(ModelFileError, match=r"step\.onnx takes weights from '.*', which its card has no hash of"):
-        load_network(as_set(beside), BUILT_IN)
+        load_network(as_set(with_external_weights), BUILT_IN)
 
 
-def test_weights_are_found_wherever_a_graph_can_hold_a_tensor():
+def test_external_weights_are_located_wherever_a_graph_can_hold_a_tensor():
     """In nodes, in graphs inside nodes, in functions, in sparse tensors; ordinary tensors are none."""
 
     def stored(name):
@@ -98,15 +98,15 @@ def test_weights_are_found_wherever_a_graph_can_hold_a_tensor():
     }
 
 
-def test_a_graph_or_weights_that_are_a_device_or_a_pipe_are_refused(beside):
-    (beside / "vision_encoder.onnx").unlink()
-    (beside / "vision_encoder.onnx").symlink_to("/dev/zero")
+def test_a_graph_or_weights_that_are_a_device_or_a_pipe_are_refused(with_external_weights):
+    (with_external_weights / "vision_encoder.onnx").unlink()
+    (with_external_weights / "vision_encoder.onnx").symlink_to("/dev/zero")
     with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a device"):
-        load_network(as_set(beside), BUILT_IN)
-    (beside / "vision_encoder.onnx").unlink()
-    os.mkfifo(beside / "vision_encoder.onnx")
+        load_network(as_set(with_external_weights), BUILT_IN)
+    (with_external_weights / "vision_encoder.onnx").unlink()
+    os.mkfifo(with_external_weights / "vision_encoder.onnx")
     with pytest.raises(ModelFileError, match=r"vision_encoder\.onnx cannot be read: it is a pipe"):
-        load_network(as_set(beside), BUILT_IN)
+        load_network(as_set(with_external_weights), BUILT_IN)
 
 
 def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
@@ -122,8 +122,8 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(folder):
     ):
         with pytest.raises(PlanningError, match=complaint):
             graphs.prefill_goal(changed)
-    known = graphs.prefill_goal(good)
+    prefilled = graphs.prefill_goal(good)
     with pytest.raises(PlanningError, match="graph step: tensor values_1 was not given"):
-        graphs.step({k: v for k, v in known.context.items() if k != "values_1"}, known.actions, 1, False)
+        graphs.step({k: v for k, v in prefilled.context.items() if k != "values_1"}, prefilled.actions, 1, False)
     with pytest.raises(PlanningError, match=r"tensor actions is int64 \(1, 4, 15\), expected int64 \(1, \w+, 16\)"):
-        graphs.step(known.context, known.actions[:, :15], 1, False)
+        graphs.step(prefilled.context, prefilled.actions[:, :15], 1, False)

@@ -98,28 +98,30 @@ def library_rule(name):
 
 def breaches(sources):
     """One sentence per forbidden import in `sources`: module without the package's name -> (text, is a package)."""
-    lines = []
+    sentences = []
     for module, (text, is_package) in sources.items():
         room = room_of(module)
         if room not in FLOORS:
-            lines.append(f"{module} is in no room of the house")
+            sentences.append(f"{module} is in no room of the house")
             continue
         for line, name in imports_of(module, ast.parse(text), is_package):
             library, *inside = name.split(".")
             if library != PACKAGE:
                 rule = library_rule(library)
                 if rule and room not in ONLY_IN[rule] and module not in ONLY_IN[rule]:
-                    lines.append(f"{module}:{line} imports {library}, which belongs to {', '.join(ONLY_IN[rule])}")
+                    sentences.append(f"{module}:{line} imports {library}, which belongs to {', '.join(ONLY_IN[rule])}")
                 continue
             target = ".".join(inside)
             # what is no room belongs to the package itself, as `from reflectdrive_ros import __version__`
             other = room_of(target) if room_of(target) in FLOORS else "__init__"
             if other != room and FLOORS[other] >= FLOORS[room]:
-                lines.append(f"{module}:{line} ({room}, floor {FLOORS[room]}) imports {target} (floor {FLOORS[other]})")
+                sentences.append(
+                    f"{module}:{line} ({room}, floor {FLOORS[room]}) imports {target} (floor {FLOORS[other]})"
+                )
             pair = [name.removeprefix("planning.").split(".")[0] for name in (module, target)]
             if room == other == "planning" and pair[0] != pair[1] and set(pair) <= set(RECIPES):
-                lines.append(f"{module}:{line} imports the recipe {pair[1]}; recipes do not know each other")
-    return lines
+                sentences.append(f"{module}:{line} imports the recipe {pair[1]}; recipes do not know each other")
+    return sentences
 
 
 def house():

@@ -26,7 +26,9 @@ BACK_S = AgentHistory.DT_S * np.arange(1 - AgentHistory.STEPS, 1)
 ROADS = (straight_route(), turning_route(radius=40.0, before=15.0))
 
 
-def known(agents: Agents, accelerations: float | list[float], yaw_rates: float | list[float] = 0.0) -> Agents:
+def with_accelerations(
+    agents: Agents, accelerations: float | list[float], yaw_rates: float | list[float] = 0.0
+) -> Agents:
     ones = np.ones(len(agents))
     return replace(agents, accelerations_mps2=accelerations * ones, yaw_rates_rps=yaw_rates * ones)
 
@@ -54,10 +56,10 @@ def tracks(agents: Agents, accelerations: Array, noise: Array | float = 0.0) -> 
 # --- the forecast ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beside_m", [0.0, 60.0])  # on the ego's road and elsewhere
-def test_a_braking_lead_stops_where_constant_velocity_has_it_drive_on(beside_m):
-    lead = cars((30.0, beside_m, 0.0, 8.0))
-    (braking,) = foreseen(known(lead, -5.0))
+@pytest.mark.parametrize("lateral_m", [0.0, 60.0])  # on the ego's road and elsewhere
+def test_a_braking_lead_stops_where_constant_velocity_has_it_drive_on(lateral_m):
+    lead = cars((30.0, lateral_m, 0.0, 8.0))
+    (braking,) = foreseen(with_accelerations(lead, -5.0))
     (constant,) = kinematics.forecast(lead, DT_S, STEPS).poses
     assert speeds(braking)[-1] < 0.1
     assert constant[-1, 0] - braking[-1, 0] > 20.0
@@ -65,20 +67,22 @@ def test_a_braking_lead_stops_where_constant_velocity_has_it_drive_on(beside_m):
 
 
 def test_who_speeds_up_comes_to_a_constant_speed():
-    found = speeds(foreseen(known(cars((30.0, 0.0, 0.0, 8.0)), 2.0)))[0]
-    assert (np.diff(found) >= -1e-9).all()
-    assert 9.0 < found[-1] < 8.0 + 2.0 * 1.2 + 1e-6
-    assert found[-1] - found[-6] < 0.1
+    speeds_mps = speeds(foreseen(with_accelerations(cars((30.0, 0.0, 0.0, 8.0)), 2.0)))[0]
+    assert (np.diff(speeds_mps) >= -1e-9).all()
+    assert 9.0 < speeds_mps[-1] < 8.0 + 2.0 * 1.2 + 1e-6
+    assert speeds_mps[-1] - speeds_mps[-6] < 0.1
 
 
 def test_who_stands_stands_and_who_has_stopped_does_not_go_backwards():
-    agents = known(cars((30.0, 0.0, 0.0, 0.0), (60.0, 3.5, 0.0, 2.0), (20.0, 50.0, 1.0, 1.0)), [-3.0, -6.0, -6.0], 0.3)
-    found = foreseen(agents)
-    np.testing.assert_array_equal(found[0], np.repeat(agents.poses[:1], STEPS + 1, axis=0))
-    assert (np.diff(found[1, :, 0]) >= 0.0).all()
-    towards = np.stack([np.cos(found[2, :-1, 2]), np.sin(found[2, :-1, 2])], axis=-1)
-    assert (np.einsum("tk,tk->t", np.diff(found[2, :, :2], axis=0), towards) >= -1e-9).all()
-    assert (speeds(found)[:, -1] == 0.0).all()
+    agents = with_accelerations(
+        cars((30.0, 0.0, 0.0, 0.0), (60.0, 3.5, 0.0, 2.0), (20.0, 50.0, 1.0, 1.0)), [-3.0, -6.0, -6.0], 0.3
+    )
+    poses = foreseen(agents)
+    np.testing.assert_array_equal(poses[0], np.repeat(agents.poses[:1], STEPS + 1, axis=0))
+    assert (np.diff(poses[1, :, 0]) >= 0.0).all()
+    towards = np.stack([np.cos(poses[2, :-1, 2]), np.sin(poses[2, :-1, 2])], axis=-1)
+    assert (np.einsum("tk,tk->t", np.diff(poses[2, :, :2], axis=0), towards) >= -1e-9).all()
+    assert (speeds(poses)[:, -1] == 0.0).all()
 
 
 @pytest.mark.parametrize("route", ROADS, ids=["straight", "bend"])
@@ -86,22 +90,22 @@ def test_nobody_drives_through_a_standing_car(route):
     begins_m, _ = geometry.ego_on_route(route)
     lead, behind = (geometry.sample(route, np.array([begins_m + at]))[0] for at in (45.0, 15.0))
     agents = cars((*lead, 0.0), (*behind, 9.0))
-    found = foreseen(agents, route)
-    apart = np.hypot(*(found[1, :, :2] - found[0, :, :2]).T)
-    assert apart.min() > 4.5
-    assert speeds(found)[1, -1] < 1.0
+    poses = foreseen(agents, route)
+    distances_m = np.hypot(*(poses[1, :, :2] - poses[0, :, :2]).T)
+    assert distances_m.min() > 4.5
+    assert speeds(poses)[1, -1] < 1.0
     assert np.hypot(*(kinematics.forecast(agents, DT_S, STEPS).poses[1, -1, :2] - behind[:2])) > 40.0
 
 
 def test_a_follower_brakes_behind_a_lead_that_is_forecast_to_stop():
-    agents = known(cars((40.0, 0.0, 0.0, 8.0), (20.0, 0.0, 0.0, 8.0)), [-5.0, 0.0])
+    agents = with_accelerations(cars((40.0, 0.0, 0.0, 8.0), (20.0, 0.0, 0.0, 8.0)), [-5.0, 0.0])
     lead, follower = foreseen(agents)
     assert (lead[:, 0] - follower[:, 0]).min() > 4.5
     assert speeds(follower)[-1] < 6.0
 
 
 def test_a_turn_begun_goes_on_for_a_while():
-    (turning,) = foreseen(known(cars((30.0, 60.0, 0.0, 6.0)), 0.0, 0.4))
+    (turning,) = foreseen(with_accelerations(cars((30.0, 60.0, 0.0, 6.0)), 0.0, 0.4))
     assert 0.4 < turning[-1, 2] < 0.6
     assert abs(turning[-1, 2] - turning[-11, 2]) < 0.03
     np.testing.assert_allclose(speeds(turning), 6.0, rtol=0.01)
@@ -109,7 +113,7 @@ def test_a_turn_begun_goes_on_for_a_while():
 
 def test_a_mirrored_scene_has_the_mirrored_forecast():
     mirror = np.array([1.0, -1.0, -1.0])
-    agents = known(
+    agents = with_accelerations(
         cars((30.0, 1.0, 0.05, 8.0), (15.0, 0.5, 0.0, 9.0), (50.0, 3.5, np.pi, 7.0), (20.0, 30.0, 1.0, 5.0)),
         [-3.0, 1.0, 0.5, -1.0],
         [0.0, 0.0, 0.0, 0.3],
@@ -121,13 +125,15 @@ def test_a_mirrored_scene_has_the_mirrored_forecast():
         yaw_rates_rps=-agents.yaw_rates_rps,
     )
     route = ROADS[1]
-    found, twin = foreseen(agents, route), foreseen(mirrored, route * mirror)
-    np.testing.assert_allclose(twin[..., :2], (found * mirror)[..., :2], atol=1e-6)
-    np.testing.assert_allclose(geometry.wrap(twin[..., 2] + found[..., 2]), 0.0, atol=1e-6)
+    poses, twin = foreseen(agents, route), foreseen(mirrored, route * mirror)
+    np.testing.assert_allclose(twin[..., :2], (poses * mirror)[..., :2], atol=1e-6)
+    np.testing.assert_allclose(geometry.wrap(twin[..., 2] + poses[..., 2]), 0.0, atol=1e-6)
 
 
 def test_the_forecast_of_the_context_equals_one_at_its_own_interval():
-    agents = known(cars((30.0, 0.0, 0.0, 8.0), (15.0, 0.5, 0.0, 9.0), (20.0, 30.0, 1.0, 5.0)), [-3.0, 1.0, -1.0], 0.1)
+    agents = with_accelerations(
+        cars((30.0, 0.0, 0.0, 8.0), (15.0, 0.5, 0.0, 9.0), (20.0, 30.0, 1.0, 5.0)), [-3.0, 1.0, -1.0], 0.1
+    )
     context = SafetyContext(observation(agents=agents), config())
     shared, own = context.forecast_at(0.5, 8), prediction.forecast(agents, context.road, 0.5, 8)
     assert own.source is ForecastSource.ACCELERATION
@@ -136,8 +142,8 @@ def test_the_forecast_of_the_context_equals_one_at_its_own_interval():
 
 
 def test_agents_without_known_accelerations_keep_their_speed():
-    found = foreseen(cars((30.0, 0.0, 0.0, 8.0), (40.0, 30.0, 1.0, 5.0)))
-    np.testing.assert_allclose(speeds(found), [[8.0] * STEPS, [5.0] * STEPS])
+    poses = foreseen(cars((30.0, 0.0, 0.0, 8.0), (40.0, 30.0, 1.0, 5.0)))
+    np.testing.assert_allclose(speeds(poses), [[8.0] * STEPS, [5.0] * STEPS])
 
 
 # --- accelerations of histories ---------------------------------------------------------------------------------------
@@ -147,17 +153,17 @@ TRAFFIC = cars(*((20.0 * k, 4.0 * (k % 2), 0.0, 8.0 + k) for k in range(6)))
 
 def test_smooth_tracks_give_their_accelerations():
     truth = np.array([-3.0, 1.0, 0.0, -1.5, 2.0, 0.5])
-    found = with_motion(TRAFFIC, tracks(TRAFFIC, truth))
-    assert (np.abs(found.accelerations_mps2) <= np.abs(truth) + 1e-9).all()
-    np.testing.assert_allclose(found.accelerations_mps2, truth, rtol=0.35, atol=1e-9)
-    np.testing.assert_allclose(found.yaw_rates_rps, 0.0, atol=1e-9)
+    agents = with_motion(TRAFFIC, tracks(TRAFFIC, truth))
+    assert (np.abs(agents.accelerations_mps2) <= np.abs(truth) + 1e-9).all()
+    np.testing.assert_allclose(agents.accelerations_mps2, truth, rtol=0.35, atol=1e-9)
+    np.testing.assert_allclose(agents.yaw_rates_rps, 0.0, atol=1e-9)
 
 
 def test_tracks_whose_speeds_are_noise_give_none():
     noise = 0.3 * np.random.default_rng(5).standard_normal((len(TRAFFIC), AgentHistory.STEPS))
-    found = with_motion(TRAFFIC, tracks(TRAFFIC, np.zeros(len(TRAFFIC)), noise))
+    agents = with_motion(TRAFFIC, tracks(TRAFFIC, np.zeros(len(TRAFFIC)), noise))
     alone = np.polyfit(BACK_S[-4:], noise[:, -4:].T, 1)[0]  # what the same slopes are by themselves
-    assert np.abs(found.accelerations_mps2).mean() < 0.2 * np.abs(alone).mean()
+    assert np.abs(agents.accelerations_mps2).mean() < 0.2 * np.abs(alone).mean()
 
 
 def test_a_single_lead_that_begins_to_brake_is_believed():
@@ -166,8 +172,8 @@ def test_a_single_lead_that_begins_to_brake_is_believed():
     history = tracks(lead, np.zeros(1))
     velocities = history.velocities_mps.copy()
     velocities[0, :, 0] = 8.0 - 4.0 * np.maximum(BACK_S + 0.4, 0.0)
-    found = with_motion(lead, replace(history, velocities_mps=velocities))
-    assert found.accelerations_mps2[0] < -1.0
+    agents = with_motion(lead, replace(history, velocities_mps=velocities))
+    assert agents.accelerations_mps2[0] < -1.0
 
 
 def test_too_few_sightings_and_pedestrians_give_no_acceleration():
@@ -177,14 +183,14 @@ def test_too_few_sightings_and_pedestrians_give_no_acceleration():
     valid[0, :-2] = False
     kinds = TRAFFIC.kinds.copy()
     kinds[1] = AgentKind.PEDESTRIAN
-    found = with_motion(replace(TRAFFIC, kinds=kinds), replace(history, valid=valid)).accelerations_mps2
-    np.testing.assert_array_equal(found[:2], 0.0)
-    assert (found[2:] < -1.0).all()
+    accelerations = with_motion(replace(TRAFFIC, kinds=kinds), replace(history, valid=valid)).accelerations_mps2
+    np.testing.assert_array_equal(accelerations[:2], 0.0)
+    assert (accelerations[2:] < -1.0).all()
 
 
 def test_impossible_accelerations_are_limited():
-    found = with_motion(TRAFFIC, tracks(TRAFFIC, np.full(len(TRAFFIC), 30.0))).accelerations_mps2
-    np.testing.assert_allclose(found, ACCELERATION_RANGE_MPS2[1])
+    accelerations = with_motion(TRAFFIC, tracks(TRAFFIC, np.full(len(TRAFFIC), 30.0))).accelerations_mps2
+    np.testing.assert_allclose(accelerations, ACCELERATION_RANGE_MPS2[1])
 
 
 # --- where planners get them ------------------------------------------------------------------------------------------
@@ -194,16 +200,16 @@ def test_all_planners_that_may_see_objects_are_told_accelerations():
     scene = next(shards.read(SCENES, images=False, limit=1, on_damage=print))
     assert observe(scene, "route", with_drivable=False).agents is None
     for privilege in ("objects", "logged"):
-        seen = observe(scene, privilege, with_drivable=False)
-        assert seen.history is None
-        told = seen.agents.accelerations_mps2 is not None
-        assert told is (privilege == "objects")  # logged futures take precedence
+        observed = observe(scene, privilege, with_drivable=False)
+        assert observed.history is None
+        has_accelerations = observed.agents.accelerations_mps2 is not None
+        assert has_accelerations is (privilege == "objects")  # logged futures take precedence
     assert scene.agents.accelerations_mps2 is None  # the score and the reference plan use velocities
 
 
 def test_the_node_derives_accelerations_of_tracked_objects_from_their_tracks():
-    made = config(inputs__objects_type="tracked", planner="constant_velocity", cameras__required=False)
-    inputs, speed_mps, x_m = Inputs(made), 10.0, 40.0
+    node_config = config(inputs__objects_type="tracked", planner="constant_velocity", cameras__required=False)
+    inputs, speed_mps, x_m = Inputs(node_config), 10.0, 40.0
     inputs.store.put("route", route(), 0)
     for k in range(26):
         seconds = 1.0 + 0.1 * k

@@ -1,4 +1,5 @@
-"""Plans are read against the road they follow: its bends are none of the driver's, and noise is told from both."""
+"""Plans are read against the road they follow: its bends are not those of the plan, and noise is separated from
+both."""
 
 import numpy as np
 import pytest
@@ -28,12 +29,12 @@ def turn(radius=10.0, before=8.0):
     return np.concatenate([comes, geometry.compose(np.array([before, 0.0, 0.0]), np.concatenate([line, onward]))])
 
 
-def along(route, metres, beside=0.0):
-    """Poses on a route, so many metres from the car and beside it."""
+def along(route, metres, lateral_m=0.0):
+    """Poses on a route, so many metres along and lateral to it."""
     here, _ = geometry.ego_on_route(route)
     poses = geometry.sample(route, here + np.asarray(metres, float))
     left = np.stack([-np.sin(poses[:, 2]), np.cos(poses[:, 2])], 1)
-    return np.concatenate([poses[:, :2] + beside * left, poses[:, 2:]], 1)
+    return np.concatenate([poses[:, :2] + lateral_m * left, poses[:, 2:]], 1)
 
 
 def ego(speed):
@@ -48,33 +49,33 @@ def error(poses, truth):
     return np.abs(geometry.wrap(poses[..., 2] - truth[..., 2])).mean()
 
 
-@pytest.mark.parametrize("beside", [-2.0, 0.0, 2.0])
-def test_points_come_back_from_the_straight_road(beside):
+@pytest.mark.parametrize("lateral_m", [-2.0, 0.0, 2.0])
+def test_points_come_back_from_the_straight_road(lateral_m):
     route = roundabout()
     road = FrenetFrame.of(route)
     metres = 5.0 * np.arange(1, 9)
-    points = along(route, metres, beside)[:, :2]
+    points = along(route, metres, lateral_m)[:, :2]
     straight, heading = road.to_frenet(points)
-    np.testing.assert_allclose(straight, np.stack([metres, np.full(8, beside)], 1), atol=0.15)
+    np.testing.assert_allclose(straight, np.stack([metres, np.full(8, lateral_m)], 1), atol=0.15)
     np.testing.assert_allclose(geometry.wrap(heading - along(route, metres)[:, 2]), 0.0, atol=0.05)
     np.testing.assert_allclose(road.to_cartesian(straight), points, atol=0.1)
 
 
-def test_headings_at_a_turn_are_known_better_from_the_road_than_from_rounded_points():
+def test_headings_at_a_turn_are_more_accurate_from_the_road_than_from_rounded_points():
     route = turn()
     road, rng = FrenetFrame.of(route), np.random.default_rng(0)
     plain, against = [], []
     for _ in range(40):
         metres = rng.uniform(1.5, 4.0)
         truth = along(route, metres * np.arange(1, 9))
-        for way, found in ((None, plain), (road, against)):
-            found.append(
-                error(poses_on_road(smooth_points(rounded(truth), ego(2 * metres), 0.5, 0.3, way), way), truth)
+        for frame, errors in ((None, plain), (road, against)):
+            errors.append(
+                error(poses_on_road(smooth_points(rounded(truth), ego(2 * metres), 0.5, 0.3, frame), frame), truth)
             )
     assert np.mean(against) < 0.8 * np.mean(plain)
 
 
-def test_rounding_is_taken_out_better_along_the_road_and_no_point_leaves_its_bin():
+def test_rounding_is_removed_better_along_the_road_and_no_point_leaves_its_bin():
     route = roundabout()
     road, rng = FrenetFrame.of(route), np.random.default_rng(1)
     plain, against = [], []
@@ -82,22 +83,22 @@ def test_rounding_is_taken_out_better_along_the_road_and_no_point_leaves_its_bin
         speed = rng.uniform(4.0, 8.0)
         truth = along(route, 0.5 * speed * np.arange(1, 9))
         points = rounded(truth)
-        for way, found in ((None, plain), (road, against)):
-            moved = smooth_points(points, ego(speed), 0.5, 0.3, way)
+        for frame, errors in ((None, plain), (road, against)):
+            moved = smooth_points(points, ego(speed), 0.5, 0.3, frame)
             assert np.abs(moved - points).max() <= 0.15 + 1e-12
-            found.append(np.hypot(*(moved - truth[:, :2]).T).mean())
+            errors.append(np.hypot(*(moved - truth[:, :2]).T).mean())
     assert np.mean(against) < 0.9 * np.mean(plain)
 
 
 def test_a_plan_that_leaves_the_road_is_read_without_it():
     road = FrenetFrame.of(np.array([[-10.0, 0.0], [200.0, 0.0]]))
-    aside = kinematics.arc(1.0 / 15.0, 3.0 * np.arange(1, 9))  # a turn off a road that goes straight on
+    turn_off = kinematics.arc(1.0 / 15.0, 3.0 * np.arange(1, 9))  # a turn off a road that goes straight on
     back = np.stack([-1.6 * np.arange(1, 9), np.zeros(8)], 1)  # reversing
-    for points in (aside[:, :2], back):
+    for points in (turn_off[:, :2], back):
         np.testing.assert_array_equal(poses_on_road(points, road), poses_on_road(points, None))
         still = smooth_points(points, ego(6.0), 0.5, 0.3)
         np.testing.assert_array_equal(smooth_points(points, ego(6.0), 0.5, 0.3, road), still)
-    both = np.stack([aside[:, :2], np.stack([3.0 * np.arange(1, 9), np.zeros(8)], 1)])
+    both = np.stack([turn_off[:, :2], np.stack([3.0 * np.arange(1, 9), np.zeros(8)], 1)])
     np.testing.assert_array_equal(poses_on_road(both, road)[0], poses_on_road(both, None)[0])
 
 
@@ -107,16 +108,16 @@ def test_a_change_of_lane_stays_one():
     x = 5.0 * np.arange(1, 9)
     y = 3.5 / (1.0 + np.exp(-(x - 20.0) / 5.0)) - 3.5 / (1.0 + np.exp(4.0))
     truth = np.stack([x, y, np.arctan(np.gradient(y, x))], 1)
-    found = poses_on_road(smooth_points(rounded(truth), ego(10.0), 0.5, 0.3, road), road)
-    np.testing.assert_allclose(found[:, 1], y, atol=0.2)
-    assert found[3, 2] > 0.1
-    assert error(found, truth) < 0.04
+    poses = poses_on_road(smooth_points(rounded(truth), ego(10.0), 0.5, 0.3, road), road)
+    np.testing.assert_allclose(poses[:, 1], y, atol=0.2)
+    assert poses[3, 2] > 0.1
+    assert error(poses, truth) < 0.04
 
 
 def test_a_route_that_meets_itself_again_does_not_catch_a_plan_that_is_not_there_yet():
-    route = roundabout()  # nearly closed: its end lies beside where the circle begins
+    route = roundabout()  # nearly closed: its end lies next to the start of the circle
     road = FrenetFrame.of(route)
-    points = along(route, np.linspace(2.0, 16.0, 8), beside=-1.5)[:, :2]
+    points = along(route, np.linspace(2.0, 16.0, 8), lateral_m=-1.5)[:, :2]
     straight, _ = road.to_frenet(points)
     np.testing.assert_allclose(straight[:, 0], np.linspace(2.0, 16.0, 8), atol=0.4)
     behind_the_end = np.array([[300.0, 0.0], [330.0, 0.0]])

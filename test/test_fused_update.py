@@ -37,11 +37,11 @@ def fused(ids, logits, dtype, layout, moves):
     from reflectdrive_ros.model.token import fused_update
 
     ids, logits = torch.from_numpy(ids), torch.from_numpy(logits).to(dtype)
-    made = []
+    outputs = []
     for limit, edit, rules in moves:
         done = fused_update.update(ids, logits, layout, torch.tensor(limit), torch.tensor(edit), rules)
-        made.append(tuple(part.numpy() for part in done))
-    return made
+        outputs.append(tuple(part.numpy() for part in done))
+    return outputs
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,13 @@ def agrees(interpreter):
     def agree(ids, logits, moves=(*DRAFT, *EDIT), **changes):
         layout = whole_layout(logits.shape[-1], **changes)
         theirs = interpreter.submit(fused, ids.numpy(), logits.float().numpy(), logits.dtype, layout, moves).result()
-        found = []
+        results = []
         for (limit, edit, rules), (written, confidence) in zip(moves, theirs, strict=True):
-            expected, told = ops.update(ids, logits, layout, limit, edit, rules)
+            expected, expected_confidence = ops.update(ids, logits, layout, limit, edit, rules)
             assert torch.from_numpy(written).equal(expected), (limit, edit, rules)
-            torch.testing.assert_close(torch.from_numpy(confidence), told, atol=1e-6, rtol=0)
-            found.append(expected)
-        return found
+            torch.testing.assert_close(torch.from_numpy(confidence), expected_confidence, atol=1e-6, rtol=0)
+            results.append(expected)
+        return results
 
     return agree
 
@@ -96,7 +96,7 @@ def test_blocks_that_are_all_mask_or_hold_none(masked, agrees):
 
 
 def test_ties_go_to_the_lower_position_and_the_lower_id(agrees):
-    """All equal; the same row in every place; the largest in two ids of one tile and of two."""
+    """All equal; the same row in every position; the largest in two ids of one tile and of two."""
     ids, logits = some(301, 4, 0.5)
     logits[:, 0] = 0.0
     logits[:, 1] = logits[:, 1, :1]
@@ -164,6 +164,6 @@ def test_on_a_gpu_it_writes_what_token_ops_write(dtype):
         for limit, edit, rules in (*DRAFT, *EDIT):
             flags = torch.tensor(limit).cuda(), torch.tensor(edit).cuda()
             written, confidence = fused_update.update(ids, logits, TokenLayout(), *flags, rules)
-            expected, told = ops.update(ids, logits, TokenLayout(), limit, edit, rules)
+            expected, expected_confidence = ops.update(ids, logits, TokenLayout(), limit, edit, rules)
             assert written.equal(expected), (limit, edit, rules)
-            torch.testing.assert_close(confidence, told, atol=1e-6, rtol=0)
+            torch.testing.assert_close(confidence, expected_confidence, atol=1e-6, rtol=0)

@@ -109,7 +109,7 @@ def test_names_that_no_readable_file_has_are_one_sentence(reader, name):
 
 # --- cards and weights -----------------------------------------------------------------------------------------------
 
-GRAPH = b"\x08\x0a"  # an ONNX graph of which only the version of the format is told
+GRAPH = b"\x08\x0a"  # an ONNX graph that has only the version of the format
 GRAPHS_CARD = json.loads((MODEL / "onnx/card.json").read_text()) | {"gate": {"pdms": 84.8, "pdms_fp32": 84.9}}
 for _row in GRAPHS_CARD["graphs"].values():
     _row.update(sha256=hashlib.sha256(GRAPH).hexdigest(), bytes=len(GRAPH))
@@ -152,7 +152,7 @@ def test_cards_of_weights(tmp_path_factory, content):
 @fuzzed(2)
 @given(documents(WEIGHTS_CARD["config"]))
 def test_configurations_that_weights_carry(content):
-    """A configuration that is taken makes a network, of which the shapes are known without memory for it."""
+    """An accepted configuration makes a network, of which the shapes are known without memory for it."""
     torch = pytest.importorskip("torch")
     from reflectdrive_ros.model import checkpoint
     from reflectdrive_ros.model.token.net import TokenNet
@@ -215,7 +215,7 @@ def test_graphs(content):
 
 
 class Parsed(Exception):
-    """Carries the parser of a command in place of what it would do."""
+    """Carries the parser of a command instead of running it."""
 
 
 @cache

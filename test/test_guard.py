@@ -50,39 +50,39 @@ def test_cars_that_are_not_hit_do_not_stop_us(row, why):
     assert verdict(straight_plan(), observation(agents=cars(row))).verdict is Verdict.OK, why
 
 
-def beside(gap_m, ahead_m=12.0, heading=0.0):
-    """A scene with a parked car so far to the left of the ego's way, and its width apart."""
+def parked_beside(gap_m, ahead_m=12.0, heading=0.0):
+    """A scene with a parked car to the left of the ego's path, `gap_m` between their sides."""
     (width,) = cars((0.0, 0.0, 0.0, 0.0)).sizes[:, 1]
-    aside = 0.5 * (config().vehicle.width_m + width) + gap_m
-    return observation(agents=cars((ahead_m, aside, heading, 0.0)))
+    lateral_m = 0.5 * (config().vehicle.width_m + width) + gap_m
+    return observation(agents=cars((ahead_m, lateral_m, heading, 0.0)))
 
 
 @pytest.mark.parametrize(("gap_m", "expected"), [(0.2, Verdict.UNSAFE), (0.5, Verdict.OK)])
-def test_a_gap_to_others_is_kept(gap_m, expected):
-    assert verdict(straight_plan(), beside(gap_m), guard__clearance_m=0.0).verdict is Verdict.OK
-    assert verdict(straight_plan(), beside(gap_m), guard__clearance_m=0.4).verdict is expected
+def test_a_plan_without_a_gap_to_agents_is_unsafe(gap_m, expected):
+    assert verdict(straight_plan(), parked_beside(gap_m), guard__clearance_m=0.0).verdict is Verdict.OK
+    assert verdict(straight_plan(), parked_beside(gap_m), guard__clearance_m=0.4).verdict is expected
 
 
-def test_who_is_closer_than_that_already_may_go_on_but_no_closer():
-    close = beside(0.15, ahead_m=1.0)
+def test_a_car_that_is_closer_than_the_gap_may_go_on_but_no_closer():
+    close = parked_beside(0.15, ahead_m=1.0)
     times = 0.1 * np.arange(1, 81)
     nearer = Plan(SECOND_NS, np.zeros(3), Trajectory(np.stack([8.0 * times, 0.3 * times, 0.0 * times], axis=1), 0.1))
     assert verdict(straight_plan(), close, guard__clearance_m=0.4).verdict is Verdict.OK
     assert verdict(nearer, close, guard__clearance_m=0.4).verdict is Verdict.UNSAFE
-    assert verdict(straight_plan(), beside(-0.1), guard__clearance_m=0.4).verdict is Verdict.UNSAFE
+    assert verdict(straight_plan(), parked_beside(-0.1), guard__clearance_m=0.4).verdict is Verdict.UNSAFE
 
 
 @given(
     st.floats(-8.0, 10.0), st.floats(-5.0, 5.0), st.floats(-np.pi, np.pi), st.floats(0.0, 2.0)
 )  # fmt: skip
-def test_the_gap_to_be_kept_is_no_more_than_there_is(x, y, heading, clearance_m):
+def test_the_required_gap_is_no_more_than_the_present_one(x, y, heading, clearance_m):
     vehicle, size = config().vehicle, np.array([[4.5, 1.8]])
     here, ego_size = kinematics.box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
     other = np.array([[x, y, heading]])
-    kept = safety.inflate_boxes(other, size, vehicle, clearance_m)
-    assert ((size <= kept) & (kept <= size + 2 * clearance_m + 1e-9)).all()
+    inflated = safety.inflate_boxes(other, size, vehicle, clearance_m)
+    assert ((size <= inflated) & (inflated <= size + 2 * clearance_m + 1e-9)).all()
     touching = geometry.boxes_overlap(here, ego_size, other, size)
-    assert (geometry.boxes_overlap(here, ego_size, other, kept) == touching).all()
+    assert (geometry.boxes_overlap(here, ego_size, other, inflated) == touching).all()
 
 
 def creeping_plans():
@@ -110,25 +110,25 @@ FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length
         (FRONT_M + 2.25 + 0.6, 0.0, 0.0, 0.0),  # ahead
         (FRONT_M + 2.25 + 0.28, 0.0, 0.0, 0.0),  # ahead, nearer than the clearance already
         (FRONT_M + 2.25 + 0.9, 0.5, 0.6, 0.0),  # ahead, turned: corner before corner
-        (2.0, 2.3, 0.0, 0.0),  # beside
-        (3.0, 3.1, -0.3, 0.0),  # beside, turned
+        (2.0, 2.3, 0.0, 0.0),  # alongside
+        (3.0, 3.1, -0.3, 0.0),  # alongside, turned
     ],
 )
 def test_plan_after_plan_the_worst_that_the_guard_lets_through_leaves_a_gap(row):
     """Ten plans a second, each the one that gets nearest to the box of all that the guard accepts."""
     box, at, gaps = cars(row), np.zeros(3), []
     for _ in range(120):
-        seen = cars((*geometry.compose(geometry.invert(at), box.poses[0]), 0.0))
-        known = SafetyContext(observation(speed=0.0, agents=seen), config())
+        agents = cars((*geometry.compose(geometry.invert(at), box.poses[0]), 0.0))
+        safety_context = SafetyContext(observation(speed=0.0, agents=agents), config())
         accepted = [
             poses
             for poses in creeping_plans()
-            if not safety.unsafe_reason(Trajectory(poses, 0.1), known)
-            and gap_to(poses[0], seen) < gap_to(np.zeros(3), seen)
+            if not safety.unsafe_reason(Trajectory(poses, 0.1), safety_context)
+            and gap_to(poses[0], agents) < gap_to(np.zeros(3), agents)
         ]
         if not accepted:
             break
-        at = geometry.compose(at, min((poses[0] for poses in accepted), key=lambda pose: gap_to(pose, seen)))
+        at = geometry.compose(at, min((poses[0] for poses in accepted), key=lambda pose: gap_to(pose, agents)))
         gaps.append(gap_to(at, box))
     else:
         pytest.fail("the car never came to rest")
@@ -136,17 +136,17 @@ def test_plan_after_plan_the_worst_that_the_guard_lets_through_leaves_a_gap(row)
 
 
 @pytest.mark.parametrize(
-    ("row", "way"),
+    ("row", "poses"),
     [
         ((0.5, 2.2, 0.0, 0.0), kinematics.arc(0.0, 0.1 * np.arange(1, 41))),  # along a wall
         ((3.5, 2.2, 0.0, 0.0), kinematics.arc(-0.1, 0.05 * np.arange(1, 41) ** 1.2)),  # away from it
         ((-3.5, 0.0, 0.0, 0.0), kinematics.arc(0.0, 0.2 * np.arange(1, 41))),  # away from a car behind
     ],
 )
-def test_a_standing_car_gets_away_from_what_is_very_near(row, way):
+def test_a_standing_car_gets_away_from_what_is_very_near(row, poses):
     scene = observation(speed=0.0, agents=cars(row))
     assert 0.0 < gap_to(np.zeros(3), scene.agents) < 0.15
-    assert safety.unsafe_reason(Trajectory(way, 0.1), SafetyContext(scene, config())) == ""
+    assert safety.unsafe_reason(Trajectory(poses, 0.1), SafetyContext(scene, config())) == ""
 
 
 def test_contact_while_standing_is_not_the_plans_doing():
@@ -172,20 +172,20 @@ def test_what_the_car_cannot_do_is_infeasible(plan, word, monkeypatch):
     assert word in judged.reason
 
 
-@pytest.mark.parametrize(("aside_m", "refused"), [(1.9, False), (2.1, True)])
-def test_a_plan_that_starts_more_than_two_metres_from_the_car_is_infeasible(aside_m, refused):
-    poses = straight_plan().trajectory.poses + np.array([0.0, aside_m, 0.0])
+@pytest.mark.parametrize(("lateral_m", "refused"), [(1.9, False), (2.1, True)])
+def test_a_plan_that_starts_more_than_two_metres_from_the_car_is_infeasible(lateral_m, refused):
+    poses = straight_plan().trajectory.poses + np.array([0.0, lateral_m, 0.0])
     judged = verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1)), observation())
     assert ("starts 2.1 m from where the car will be" in judged.reason) == refused
 
 
 def test_braking_harder_than_tyres_grip_is_infeasible_but_an_emergency_stop_is_not():
     scene = observation(speed=15.0)
-    for rate, wanted in ((8.0, Verdict.OK), (14.0, Verdict.INFEASIBLE)):
+    for rate, expected in ((8.0, Verdict.OK), (14.0, Verdict.INFEASIBLE)):
         times = 0.1 * np.arange(1, 81)
         poses = np.zeros((80, 3))
         poses[:, 0] = kinematics.braking_distances(15.0, rate, times)
-        assert verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1)), scene).verdict is wanted
+        assert verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1)), scene).verdict is expected
 
 
 def test_driving_backwards_for_an_instant_is_infeasible_too():
@@ -206,14 +206,14 @@ def test_a_plan_that_starts_elsewhere_is_infeasible():
 @pytest.mark.parametrize("dt", [0.1, 0.5])
 def test_a_curve_is_judged_by_its_lateral_acceleration(dt):
     times = dt * np.arange(1, round(4.0 / dt) + 1)
-    for radius, wanted in ((30.0, Verdict.OK), (8.0, Verdict.INFEASIBLE)):
+    for radius, expected in ((30.0, Verdict.OK), (8.0, Verdict.INFEASIBLE)):
         plan = Plan(SECOND_NS, np.zeros(3), Trajectory(kinematics.arc(1.0 / radius, 8.0 * times), dt))
-        assert verdict(plan, observation()).verdict is wanted
+        assert verdict(plan, observation()).verdict is expected
 
 
 @pytest.mark.parametrize("push_mps2", [2.0, 12.0])
 def test_a_path_that_bends_is_judged_though_its_headings_tell_of_none(push_mps2):
-    """A car that goes where the points lie is pushed aside by their bend, whatever the headings beside them say."""
+    """A car that goes where the points lie is moved sideways by their bend, whatever their headings are."""
     times = 0.1 * np.arange(1, 41)
     swings_per_s = 0.5
     poses = kinematics.arc(0.0, 8.0 * times)
@@ -224,7 +224,7 @@ def test_a_path_that_bends_is_judged_though_its_headings_tell_of_none(push_mps2)
 
 
 def test_predicted_paths_are_believed_over_constant_velocity():
-    """A car beside us that, as predicted, turns into our lane: constant velocity would not see it coming."""
+    """A car alongside that, as predicted, turns into our lane: constant velocity does not predict it."""
     scene = observation(agents=cars((14.0, 3.5, 0.0, 4.0)))
     assert verdict(straight_plan(), scene).verdict is Verdict.OK
     times = 0.5 * np.arange(1, 11)
@@ -279,9 +279,9 @@ def test_the_stop_follows_the_path_that_was_good():
 def road(half_width, length=60.0, resolution=0.2):
     """A straight drivable strip around the x axis as a signed-distance grid."""
     x, y = np.arange(-20.0, length, resolution), np.arange(-12.0, 12.0, resolution)
-    beside = half_width - np.abs(y)[None, :]
+    to_edge_m = half_width - np.abs(y)[None, :]
     ends = np.minimum(x - x[0], x[-1] - x)[:, None]
-    return DrivableGrid(np.minimum(beside, ends).astype(np.float32), resolution, np.array([x[0], y[0], 0.0]))
+    return DrivableGrid(np.minimum(to_edge_m, ends).astype(np.float32), resolution, np.array([x[0], y[0], 0.0]))
 
 
 def test_leaving_the_drivable_space_is_unsafe():

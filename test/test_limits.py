@@ -28,16 +28,16 @@ def with_light(scene, state, line_m=60.0, left_m=0.0, against=False):
 
 
 def drive(scene, seconds, planner="constant_velocity", after=None, **settings):
-    """Places (T,), speeds (T,) and reports of a car that follows its plans exactly, planned anew every 0.1 s. `after`
-    changes the scene by its time."""
+    """Positions (T,), speeds (T,) and reports of a car that follows its plans exactly, planned again every 0.1 s.
+    `after` changes the scene by its time."""
     engine = Engine(config(planner=planner, **settings), Clock())
-    places, speeds, reports = [0.0], [scene.ego.speed_mps], []
+    positions_m, speeds, reports = [0.0], [scene.ego.speed_mps], []
     for step in range(round(seconds / 0.1)):
         now = scene if after is None else after(scene, 0.1 * step)
         report = engine.step(now)
         forward = float(report.plan.trajectory.poses[0, 0])
         reports.append(report)
-        places.append(places[-1] + forward)
+        positions_m.append(positions_m[-1] + forward)
         speed = float(report.plan.trajectory.poses[1, 0]) / 0.2
         speeds.append(speed)
         lines = scene.stop_lines
@@ -52,13 +52,13 @@ def drive(scene, seconds, planner="constant_velocity", after=None, **settings):
             route=moved.route[near],
             route_limits_mps=None if limits is None else limits[near],
         )
-    return np.array(places), np.array(speeds), reports
+    return np.array(positions_m), np.array(speeds), reports
 
 
 @pytest.mark.parametrize("speed_mps", [3.0, 8.0, 13.0])
 def test_the_car_stops_before_a_red_light_and_waits(speed_mps):
-    places, speeds, reports = drive(with_light(observation(speed=speed_mps), LightState.RED), 25.0)
-    gap_m = 60.0 - FRONT_M - places[-1]
+    positions_m, speeds, reports = drive(with_light(observation(speed=speed_mps), LightState.RED), 25.0)
+    gap_m = 60.0 - FRONT_M - positions_m[-1]
     assert 0.1 < gap_m < 1.6
     assert speeds[-1] < 0.02
     assert np.diff(speeds).min() / 0.1 > -3.0
@@ -71,7 +71,7 @@ def drive_with_lag(scene, seconds, planner="constant_velocity"):
     """Places (T,) and speeds (T,) of a car under NAVSIM's controller, which brakes later than planned and rolls on
     slowly."""
     engine, car = Engine(config(planner=planner), Clock()), Ego(np.zeros(3), np.eye(8)[0] * scene.ego.speed_mps)
-    places, speeds = [], []
+    positions_m, speeds = [], []
     for step in range(round(seconds / 0.1)):
         forward = car.map_from_ego[0]
         lines = scene.stop_lines
@@ -81,30 +81,32 @@ def drive_with_lag(scene, seconds, planner="constant_velocity"):
         route = scene.route - [forward, 0.0, 0.0]
         now = replace(scene, stamp_ns=state.stamp_ns, ego=state, route=route[route[:, 0] > -25.0], stop_lines=lines)
         car = step_ego(car, engine.step(now).plan, now.stamp_ns, config().vehicle)
-        places.append(car.map_from_ego[0])
+        positions_m.append(car.map_from_ego[0])
         speeds.append(car.speed_mps)
-    return np.array(places), np.array(speeds)
+    return np.array(positions_m), np.array(speeds)
 
 
 @pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
 @pytest.mark.parametrize(("speed_mps", "line_m"), [(3.0, 30.0), (8.0, 30.0), (8.0, 60.0), (13.0, 60.0)])
 def test_a_car_that_lags_behind_its_plans_stops_before_the_line(planner, speed_mps, line_m):
-    places, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.RED, line_m), 25.0, planner)
+    positions_m, speeds = drive_with_lag(
+        with_light(observation(speed=speed_mps), LightState.RED, line_m), 25.0, planner
+    )
     assert speeds[-1] < 0.02
-    assert 0.3 < line_m - FRONT_M - places[-1] < 1.6
+    assert 0.3 < line_m - FRONT_M - positions_m[-1] < 1.6
 
 
 @pytest.mark.parametrize(("speed_mps", "line_m"), [(5.0, 10.0), (8.0, 14.0), (8.0, 18.0), (13.0, 22.0), (13.0, 30.0)])
 def test_a_car_that_lags_stops_before_a_red_light_that_comes_late(speed_mps, line_m):
-    places, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.RED, line_m), 10.0)
+    positions_m, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.RED, line_m), 10.0)
     assert speeds[-1] < 0.02
-    assert 0.0 < line_m - FRONT_M - places[-1] < 1.6
+    assert 0.0 < line_m - FRONT_M - positions_m[-1] < 1.6
 
 
 def test_a_car_that_cannot_stop_before_a_red_light_may_stop_a_little_over_its_line():
-    places, speeds = drive_with_lag(with_light(observation(speed=8.0), LightState.RED, 12.0), 10.0)
+    positions_m, speeds = drive_with_lag(with_light(observation(speed=8.0), LightState.RED, 12.0), 10.0)
     assert speeds[-1] < 0.02
-    assert -OVER_LINE_MAX_M < 12.0 - FRONT_M - places[-1] < -0.5
+    assert -OVER_LINE_MAX_M < 12.0 - FRONT_M - positions_m[-1] < -0.5
 
 
 @pytest.mark.parametrize(
@@ -113,35 +115,35 @@ def test_a_car_that_cannot_stop_before_a_red_light_may_stop_a_little_over_its_li
 )
 def test_a_car_that_lags_stops_at_an_amber_light_or_passes_it_at_its_speed(speed_mps, line_m, stops):
     """It does not brake first and run the light then."""
-    places, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.AMBER, line_m), 10.0)
+    positions_m, speeds = drive_with_lag(with_light(observation(speed=speed_mps), LightState.AMBER, line_m), 10.0)
     if stops:
-        assert 0.3 < line_m - FRONT_M - places[-1] < 1.6
+        assert 0.3 < line_m - FRONT_M - positions_m[-1] < 1.6
     else:
         assert speeds.min() > speed_mps - 0.5
 
 
 def test_the_car_goes_on_when_the_light_turns_green():
     def turned(scene, time_s):
-        shown = LightState.RED if time_s < 12.0 else LightState.GREEN
-        return replace(scene, traffic_lights=replace(scene.traffic_lights, states=np.array([int(shown)])))
+        state = LightState.RED if time_s < 12.0 else LightState.GREEN
+        return replace(scene, traffic_lights=replace(scene.traffic_lights, states=np.array([int(state)])))
 
     scene = with_light(observation(speed=8.0), LightState.RED)
-    places, speeds, _ = drive(scene, 20.0, "route_follower", turned)
+    positions_m, speeds, _ = drive(scene, 20.0, "route_follower", turned)
     assert speeds[115] < 0.1
-    assert places[-1] > 60.0
+    assert positions_m[-1] > 60.0
 
 
 @pytest.mark.parametrize(("line_m", "stops"), [(25.0, False), (60.0, True)])
 def test_an_amber_light_is_passed_where_the_car_cannot_stop_comfortably(line_m, stops):
-    places, speeds, _ = drive(with_light(observation(speed=13.0), LightState.AMBER, line_m), 15.0)
-    assert (places[-1] + FRONT_M < line_m) == stops
+    positions_m, speeds, _ = drive(with_light(observation(speed=13.0), LightState.AMBER, line_m), 15.0)
+    assert (positions_m[-1] + FRONT_M < line_m) == stops
     assert stops or speeds.min() > 12.9
 
 
 def test_amber_that_turns_red_while_the_car_crosses_does_not_stop_it_in_the_junction():
     def turned(scene, time_s):
-        shown = LightState.AMBER if time_s < 1.2 else LightState.RED
-        return replace(scene, traffic_lights=replace(scene.traffic_lights, states=np.array([int(shown)])))
+        state = LightState.AMBER if time_s < 1.2 else LightState.RED
+        return replace(scene, traffic_lights=replace(scene.traffic_lights, states=np.array([int(state)])))
 
     _, speeds, reports = drive(with_light(observation(speed=13.0), LightState.AMBER, 25.0), 5.0, after=turned)
     assert speeds.min() > 12.9
@@ -150,8 +152,8 @@ def test_amber_that_turns_red_while_the_car_crosses_does_not_stop_it_in_the_junc
 
 def test_a_standing_car_whose_front_is_over_the_line_waits():
     scene = with_light(observation(speed=0.0), LightState.RED, FRONT_M - 0.8)
-    places, _, _ = drive(scene, 5.0, "route_follower")
-    assert places[-1] < 0.35
+    positions_m, _, _ = drive(scene, 5.0, "route_follower")
+    assert positions_m[-1] < 0.35
 
 
 @pytest.mark.parametrize(
@@ -163,24 +165,24 @@ def test_a_standing_car_whose_front_is_over_the_line_waits():
     ],
 )
 def test_an_unknown_light_counts_as_configured(settings, crossing_mps, stops):
-    places, speeds, _ = drive(with_light(observation(speed=10.0), LightState.UNKNOWN), 20.0, **settings)
-    assert (places[-1] + FRONT_M < 60.0) == stops
+    positions_m, speeds, _ = drive(with_light(observation(speed=10.0), LightState.UNKNOWN), 20.0, **settings)
+    assert (positions_m[-1] + FRONT_M < 60.0) == stops
     if not stops:
-        at_line = np.interp(60.0, places, speeds)
+        at_line = np.interp(60.0, positions_m, speeds)
         assert at_line == pytest.approx(crossing_mps, abs=0.4)
 
 
-def test_a_line_beside_the_way_or_against_it_does_not_stop_the_car():
+def test_a_line_off_the_route_or_against_it_does_not_stop_the_car():
     for scene in (
         with_light(observation(speed=8.0), LightState.RED, left_m=3.5),
         with_light(observation(speed=8.0), LightState.RED, against=True),
     ):
-        places, _, reports = drive(scene, 10.0)
-        assert places[-1] == pytest.approx(80.0, abs=0.5)
+        positions_m, _, reports = drive(scene, 10.0)
+        assert positions_m[-1] == pytest.approx(80.0, abs=0.5)
         assert not any(report.factors for report in reports)
 
 
-def test_a_green_light_and_a_line_whose_light_is_not_told_limit_nothing():
+def test_a_green_light_and_a_line_whose_light_is_not_reported_limit_nothing():
     green = with_light(observation(speed=8.0), LightState.GREEN)
     untold = replace(green, traffic_lights=TrafficLights(np.array([8]), np.array([int(LightState.RED)])))
     for scene in (green, untold):
@@ -189,7 +191,7 @@ def test_a_green_light_and_a_line_whose_light_is_not_told_limit_nothing():
         assert len(limits.closed_lines) == 0
 
 
-def test_a_stop_line_behind_a_bend_is_found_along_the_route():
+def test_a_stop_line_behind_a_bend_is_located_along_the_route():
     route = turning_route(radius=12.0, before=30.0)
     scene = observation(speed=8.0, route=route)
     ends = np.array([[[42.0 - 1.75, 30.0], [42.0 + 1.75, 30.0]]])  # the car drives north there
@@ -223,12 +225,12 @@ def test_the_score_prefers_a_plan_that_stops_before_the_line():
 
 def test_postprocessing_and_repair_stop_before_the_line():
     scene = with_light(observation(speed=8.0), LightState.RED, 25.0)
-    known = SafetyContext(scene, config())
+    safety_context = SafetyContext(scene, config())
     through = np.stack([4.0 * np.arange(1, 9), np.zeros(8)], axis=1)
-    repaired = repair_points(through, known)
+    repaired = repair_points(through, safety_context)
     assert repaired.safe
     assert repaired.points[-1, 0] + FRONT_M < 25.0
-    slowed = postprocess(through[None], scene.ego, 0.3, known.road, known.limits)[0]
+    slowed = postprocess(through[None], scene.ego, 0.3, safety_context.road, safety_context.limits)[0]
     assert 24.0 - FRONT_M - STOP_GAP_M < slowed[-1, 0] < 25.0 - FRONT_M
 
 
@@ -241,8 +243,8 @@ def limited(scene, *stretches):
 
 
 def test_the_car_is_at_a_lower_limit_where_it_begins_and_brakes_comfortably():
-    places, speeds, reports = drive(limited(observation(speed=13.0), (-50.0, 14.0), (130.0, 8.0)), 14.0)
-    assert np.interp(130.0, places, speeds) < 8.3
+    positions_m, speeds, reports = drive(limited(observation(speed=13.0), (-50.0, 14.0), (130.0, 8.0)), 14.0)
+    assert np.interp(130.0, positions_m, speeds) < 8.3
     assert np.diff(speeds).min() / 0.1 > -2.0
     assert [(factor.kind, round(factor.distance_m)) for factor in reports[0].factors] == [(FactorKind.SPEED_LIMIT, 130)]
 
@@ -254,9 +256,9 @@ def test_a_limit_that_comes_late_is_reached_comfortably():
 
 
 def test_a_limit_of_0_stops_the_car():
-    places, speeds, _ = drive(limited(observation(speed=10.0), (-50.0, 14.0), (50.0, 0.0)), 15.0)
+    positions_m, speeds, _ = drive(limited(observation(speed=10.0), (-50.0, 14.0), (50.0, 0.0)), 15.0)
     assert speeds[-1] < 0.02
-    assert 48.0 < places[-1] <= 50.01
+    assert 48.0 < positions_m[-1] <= 50.01
 
 
 def test_limits_above_the_speed_of_a_plan_change_nothing():
@@ -270,8 +272,8 @@ def test_limits_above_the_speed_of_a_plan_change_nothing():
 
 def test_the_car_stops_at_the_end_of_its_route():
     scene = replace(observation(speed=10.0, route=straight_route(length=61.0)), route_ends=True)
-    places, speeds, reports = drive(scene, 20.0)
-    assert 59.0 < places[-1] <= 60.01
+    positions_m, speeds, reports = drive(scene, 20.0)
+    assert 59.0 < positions_m[-1] <= 60.01
     assert speeds[-1] < 0.02
     assert reports[-1].factors[0].kind is FactorKind.ROUTE_END
 
@@ -282,14 +284,14 @@ def test_a_car_that_lags_stops_at_the_end_of_its_route(planner, speed_mps, end_m
     """Within half of the metre in which Autoware's mission planner takes the goal as reached."""
     scene = observation(speed=speed_mps)
     route = np.column_stack([np.arange(-25.0, end_m + 0.5), np.zeros((2, round(end_m) + 26)).T])
-    places, speeds = drive_with_lag(replace(scene, route=route, route_ends=True), 18.0, planner)
+    positions_m, speeds = drive_with_lag(replace(scene, route=route, route_ends=True), 18.0, planner)
     assert speeds[-1] < 0.02
-    assert abs(places[-1] - end_m) < 0.5
+    assert abs(positions_m[-1] - end_m) < 0.5
 
 
-def test_a_route_that_is_cut_off_is_no_place_to_stop():
-    places, _, _ = drive(observation(speed=10.0, route=straight_route(length=61.0)), 5.0)
-    assert places[-1] == pytest.approx(50.0, abs=0.2)
+def test_the_car_does_not_stop_at_the_end_of_a_cut_route():
+    positions_m, _, _ = drive(observation(speed=10.0, route=straight_route(length=61.0)), 5.0)
+    assert positions_m[-1] == pytest.approx(50.0, abs=0.2)
 
 
 def test_mirrored_scenes_have_mirrored_limits():
@@ -298,7 +300,7 @@ def test_mirrored_scenes_have_mirrored_limits():
     ends = np.array([[[45.0 - 1.75, 40.0], [45.0 + 1.75, 40.0]]])
     mirrored = ends[:, ::-1] * [1.0, -1.0]
     lights = TrafficLights(np.array([1]), np.array([int(LightState.RED)]))
-    found = [
+    limits = [
         SafetyContext(
             replace(
                 observation(speed=8.0, route=route), stop_lines=StopLines(lines, np.array([1])), traffic_lights=lights
@@ -307,8 +309,8 @@ def test_mirrored_scenes_have_mirrored_limits():
         ).limits
         for route, lines in ((left, ends), (right, mirrored))
     ]
-    np.testing.assert_allclose(found[0].at_m, found[1].at_m, atol=1e-6)
-    np.testing.assert_allclose(found[0].poses * [1.0, -1.0, -1.0], found[1].poses, atol=1e-6)
+    np.testing.assert_allclose(limits[0].at_m, limits[1].at_m, atol=1e-6)
+    np.testing.assert_allclose(limits[0].poses * [1.0, -1.0, -1.0], limits[1].poses, atol=1e-6)
 
 
 def test_the_stop_plan_brakes_harder_to_keep_a_red_light():

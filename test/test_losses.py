@@ -36,14 +36,14 @@ def logits_of(sharpness, size=(3, 8, 21), seed=0):
 @pytest.mark.parametrize("sharpness", [0.0, 0.5, 2.0, 5.0, 10.0])
 def test_the_series_is_the_sum_over_all_cells_and_so_is_its_gradient(sharpness):
     cost = 5 * torch.rand(3, 21, 21, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
-    found, wanted = [], []
-    for loss, kept in ((field_loss, found), (brute_force, wanted)):
+    series, brute = [], []
+    for loss, results in ((field_loss, series), (brute_force, brute)):
         x, y = (logits_of(sharpness, seed=seed).requires_grad_() for seed in (1, 2))
         value = loss(x, y, cost)
         value.backward()
-        kept += [value.detach(), x.grad, y.grad]
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
-    for ours, theirs in zip(found[1:], wanted[1:], strict=True):
+        results += [value.detach(), x.grad, y.grad]
+    np.testing.assert_allclose(series[0], brute[0], rtol=1e-6)
+    for ours, theirs in zip(series[1:], brute[1:], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1.0, float(theirs.abs().max())))
 
 
@@ -132,81 +132,83 @@ def cell_of(x_m, y_m):
     )
 
 
-def test_the_grid_holds_who_is_there_now_and_later():
-    shown = scene(images=False, agents=6)
-    found = occupancy.occupancy(shown)
+def test_the_grid_holds_agents_now_and_later():
+    stored = scene(images=False, agents=6)
+    grids = occupancy.occupancy(stored)
     x_m, y_m = occupancy.cell_centres_m()
-    for taken, step in zip(found, (20, 30, 40, 60), strict=True):
-        there = shown.tracks.present[:, step]
-        for x, y in shown.tracks.poses[there, step, :2]:
+    for occupied, step in zip(grids, (20, 30, 40, 60), strict=True):
+        there = stored.tracks.present[:, step]
+        for x, y in stored.tracks.poses[there, step, :2]:
             if x_m[0] <= x <= x_m[-1] and y_m[0] <= y <= y_m[-1]:
-                assert taken[cell_of(x, y)]
+                assert occupied[cell_of(x, y)]
         boxes = there.sum()
-        assert taken.sum() <= 24 * boxes  # a car of 4.5 m by 2 m covers no more cells of a metre than that
-    for before, after in itertools.pairwise(found):
+        assert occupied.sum() <= 24 * boxes  # a car of 4.5 m by 2 m covers no more cells of a metre than that
+    for before, after in itertools.pairwise(grids):
         assert (before != after).any()
     alone = scene(images=False, agents=0)
     assert not occupancy.occupancy(alone).any()
 
 
 @pytest.mark.parametrize("at", [(10.0, 2.0), (10.5, 2.5), (10.25, 2.0)])
-def test_somebody_on_foot_is_on_the_grid_wherever_he_stands_in_its_cells(at):
-    shown = scene(images=False, agents=1)
-    poses = np.broadcast_to([*at, 0.3], shown.tracks.poses.shape)
-    tracks = replace(shown.tracks, poses=poses, sizes=np.array([[0.5, 0.5]]), present=shown.tracks.present | True)
-    found = occupancy.occupancy(replace(shown, tracks=tracks))
-    assert all(taken.any() for taken in found)
-    assert (found.sum((1, 2)) <= 4).all()
+def test_a_pedestrian_is_on_the_grid_at_any_position_within_a_cell(at):
+    stored = scene(images=False, agents=1)
+    poses = np.broadcast_to([*at, 0.3], stored.tracks.poses.shape)
+    tracks = replace(stored.tracks, poses=poses, sizes=np.array([[0.5, 0.5]]), present=stored.tracks.present | True)
+    grids = occupancy.occupancy(replace(stored, tracks=tracks))
+    assert all(occupied.any() for occupied in grids)
+    assert (grids.sum((1, 2)) <= 4).all()
 
 
 def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
-    shown = scene(images=False, agents=6)
-    tracks = replace(shown.tracks, poses=shown.tracks.poses * [1.0, -1.0, -1.0])
-    other = occupancy.occupancy(replace(shown, tracks=tracks))
-    assert (occupancy.mirror(occupancy.occupancy(shown)) == other).mean() > 0.99  # pixels' edges are rounded one way
+    stored = scene(images=False, agents=6)
+    tracks = replace(stored.tracks, poses=stored.tracks.poses * [1.0, -1.0, -1.0])
+    other = occupancy.occupancy(replace(stored, tracks=tracks))
+    assert (occupancy.mirror(occupancy.occupancy(stored)) == other).mean() > 0.99  # pixels' edges are rounded one way
 
 
-def test_the_reader_is_asked_for_the_road_where_the_map_has_it():
-    shown = scene(images=False)
+def test_the_road_target_is_the_road_of_the_map():
+    stored = scene(images=False)
     reader = bev_head.BevHead(32, torch.Generator().manual_seed(0))
-    distances = torch.from_numpy(distance_map.distance_map(shown.areas))[None]
+    distances = torch.from_numpy(distance_map.distance_map(stored.areas))[None]
     road = (distances[:, reader.rows][:, :, reader.columns] <= 0)[0].numpy()
     x_m, y_m = occupancy.cell_centres_m()
     centres = np.stack(np.meshgrid(x_m, y_m, indexing="ij"), -1).reshape(-1, 2)
-    told = fields_at(shown, centres).reshape(road.shape)
-    clear = np.abs(told) > 0.3  # a bin beside the edge may go either way
-    np.testing.assert_array_equal(road[clear], told[clear] < 0)
+    distances_m = fields_at(stored, centres).reshape(road.shape)
+    clear = np.abs(distances_m) > 0.3  # a bin at the edge may be either
+    np.testing.assert_array_equal(road[clear], distances_m[clear] < 0)
     assert 0.02 < road.mean() < 0.98
 
 
-def fields_at(shown, points):
+def fields_at(stored, points):
     """Signed distance to the drivable space, outside positive, from the polygons themselves."""
-    area = shapely.union_all([shapely.Polygon(ring) for ring in (*shown.areas.roadblocks, *shown.areas.intersections)])
-    places = shapely.points(points)
-    edge = shapely.distance(places, area.boundary)
-    return np.where(shapely.contains(area, places), -edge, edge)
+    area = shapely.union_all(
+        [shapely.Polygon(ring) for ring in (*stored.areas.roadblocks, *stored.areas.intersections)]
+    )
+    positions = shapely.points(points)
+    edge = shapely.distance(positions, area.boundary)
+    return np.where(shapely.contains(area, positions), -edge, edge)
 
 
 # --- the ground behind an image -------------------------------------------------------------------------------------
 
 
-def test_a_place_behind_a_image_is_drawn_where_it_was_seen():
+def test_a_ground_point_projects_back_to_its_pixel():
     for camera in rig(192, 96):
-        places = ground_head.ground_points_m(camera, 24, 24)
-        below = np.isfinite(places).all(-1)
+        points_m = ground_head.ground_points_m(camera, 24, 24)
+        below = np.isfinite(points_m).all(-1)
         assert not below[:8].any()
         assert below[16:].all()
-        points = np.column_stack([places[below], np.zeros(below.sum()), np.ones(below.sum())])
-        seen = points @ camera.camera_from_ego.T
-        assert (seen[:, 2] > 0).all()  # in front of the camera
-        pixels = seen[:, :3] @ camera.pixels_from_camera.T
+        points = np.column_stack([points_m[below], np.zeros(below.sum()), np.ones(below.sum())])
+        in_camera = points @ camera.camera_from_ego.T
+        assert (in_camera[:, 2] > 0).all()  # in front of the camera
+        pixels = in_camera[:, :3] @ camera.pixels_from_camera.T
         v, u = np.nonzero(below)
         expected = np.stack([(u + 0.5) * 8, (v + 0.5) * 4], axis=1)
         np.testing.assert_allclose(pixels[:, :2] / pixels[:, 2:], expected, atol=1e-6)
 
 
 def eyes():
-    """What reads the ground, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of places in a token."""
+    """The ground head, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of points in a token."""
     return ground_head.GroundHead(tiny_net().config, torch.Generator().manual_seed(0))
 
 
@@ -214,54 +216,54 @@ def nobody():
     return np.zeros((len(occupancy.FUTURE_STEPS), occupancy.CELLS, occupancy.CELLS), bool)
 
 
-def asked(reader, areas=None, taken=None):
+def targets_of(reader, areas=None, occupied=None):
     areas = areas or MapAreas(roadblocks=(np.array([[-9.0, 0.0], [79.0, 0.0], [79.0, 30.0], [-9.0, 30.0]]),))
     distances = torch.from_numpy(distance_map.distance_map(areas))[None]
-    if taken is None:
-        taken = nobody()
-    wanted = reader.targets(distances, torch.from_numpy(taken)[None])[0]
-    return wanted.bool(), reader.weights > 0
+    if occupied is None:
+        occupied = nobody()
+    targets = reader.targets(distances, torch.from_numpy(occupied)[None])[0]
+    return targets.bool(), reader.weights > 0
 
 
-def test_road_to_the_left_is_asked_of_the_tokens_that_look_to_the_left():
+def test_road_to_the_left_is_a_target_of_the_left_tokens():
     reader = eyes()
-    wanted, known = asked(reader)
-    road, known = wanted[:, 0], known[:, 0]
-    left, right = road[:2][known[:2]], road[-2:][known[-2:]]
+    targets, has_target = targets_of(reader)
+    road, has_target = targets[:, 0], has_target[:, 0]
+    left, right = road[:2][has_target[:2]], road[-2:][has_target[-2:]]
     assert left.float().mean() > 0.95
     assert right.float().mean() < 0.05
-    assert road[2][known[2]].float().mean() > 0.8  # left half of the front image
-    assert road[3][known[3]].float().mean() < 0.2
-    assert not known[:, :8].any()  # the sky's rows
+    assert road[2][has_target[2]].float().mean() > 0.8  # left half of the front image
+    assert road[3][has_target[3]].float().mean() < 0.2
+    assert not has_target[:, :8].any()  # the sky's rows
 
 
-def test_who_stands_ahead_is_asked_of_the_front_image_now_and_later():
+def test_an_agent_ahead_is_a_target_of_the_front_image_now_and_later():
     reader = eyes()
-    taken = nobody()
+    occupied = nobody()
     at = cell_of(13.0, 1.0)
-    taken[1, at[0] - 2 : at[0] + 4, at[1] - 1 : at[1] + 2] = True
-    wanted, known = asked(reader, taken=taken)
-    assert not (wanted[:, 1] & known[:, 1]).any()
-    later = (wanted[:, 2] & known[:, 2]).any(1)
+    occupied[1, at[0] - 2 : at[0] + 4, at[1] - 1 : at[1] + 2] = True
+    targets, has_target = targets_of(reader, occupied=occupied)
+    assert not (targets[:, 1] & has_target[:, 1]).any()
+    later = (targets[:, 2] & has_target[:, 2]).any(1)
     assert later[2]
     assert not later[[0, 1, 3, 4, 5]].any()
 
 
-def test_the_right_answers_cost_nothing_and_what_is_not_known_is_not_asked():
+def test_correct_predictions_have_no_loss_and_unknown_targets_do_not_count():
     reader = eyes()
-    wanted, known = asked(reader)
+    targets, has_target = targets_of(reader)
     far_away = np.array([[900.0, 900.0], [910.0, 900.0], [910.0, 910.0], [900.0, 910.0]])
     distances = torch.from_numpy(distance_map.distance_map(MapAreas(roadblocks=(far_away,))))[None]
-    taken = torch.from_numpy(nobody())[None]
+    occupied = torch.from_numpy(nobody())[None]
     with torch.no_grad():
         reader.linear.weight.zero_()
         reader.linear.bias.fill_(-30.0)  # nothing anywhere
     tokens = torch.zeros(1, len(reader.weights), tiny_net().config.transformer.width)
-    known_all = torch.ones(1, 2, dtype=torch.bool)
-    assert reader.loss(tokens, distances, taken, known_all) < 1e-6
+    all_labelled = torch.ones(1, 2, dtype=torch.bool)
+    assert reader.loss(tokens, distances, occupied, all_labelled) < 1e-6
     everywhere = torch.full_like(distances, -10)
-    assert reader.loss(tokens, everywhere, taken, known_all) > 5.0
-    assert wanted.shape == known.shape == reader.weights.shape
+    assert reader.loss(tokens, everywhere, occupied, all_labelled) > 5.0
+    assert targets.shape == has_target.shape == reader.weights.shape
 
 
 def test_a_scene_without_a_map_has_no_loss_of_the_road_and_one_without_objects_none_of_occupancy():
@@ -272,8 +274,8 @@ def test_a_scene_without_a_map_has_no_loss_of_the_road_and_one_without_objects_n
         some = tokens if isinstance(head, bev_head.BevHead) else tokens[:, : len(head.weights)]
 
         def loss(road, users, head=head, some=some):
-            known = torch.tensor([[road, users]]).expand(2, 2)
-            return head.loss(some, batch.distances, batch.occupancy, known).item()
+            has_labels = torch.tensor([[road, users]]).expand(2, 2)
+            return head.loss(some, batch.distances, batch.occupancy, has_labels).item()
 
         assert loss(False, False) == 0.0
         assert loss(True, True) == pytest.approx(loss(True, False) + loss(False, True), rel=1e-5)
@@ -296,39 +298,39 @@ def losses_of(net, **weights):
     return Losses(net, LossConfig(**weights), torch.Generator().manual_seed(0))
 
 
-def test_every_loss_falls_when_it_is_learnt():
+def test_every_loss_falls_in_training():
     net = tiny_net()
     loss, batch = losses_of(net, field=0.02, goal_score=1.0, goal_value=1.0, goal=0.05), a_batch(net)
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
-    begun = {name: float(value.detach()) for name, value in loss(batch).items()}
+    initial = {name: float(value.detach()) for name, value in loss(batch).items()}
     for _ in range(40):
         optimizer.zero_grad()
         loss(batch)["loss"].backward()
         optimizer.step()
     for name, value in loss(batch).items():
-        assert float(value.detach()) < 0.7 * begun[name], name
+        assert float(value.detach()) < 0.7 * initial[name], name
 
 
 def test_a_weight_of_zero_leaves_a_loss_out():
     net = tiny_net()
     batch = a_batch(net)
-    found = losses_of(net, goal=0.0, sap=0.0, field=0.0, aux_perception=0.0)(batch)
-    torch.testing.assert_close(found["loss"], found["dlm"])
-    assert found["field"] == 0
-    assert found["aux_perception"] == 0
+    losses = losses_of(net, goal=0.0, sap=0.0, field=0.0, aux_perception=0.0)(batch)
+    torch.testing.assert_close(losses["loss"], losses["dlm"])
+    assert losses["field"] == 0
+    assert losses["aux_perception"] == 0
     assert losses_of(net)(a_batch(net, wrong=0))["sap"] == 0
 
 
-def test_the_goal_is_learnt_from_the_block_that_is_all_mask():
+def test_the_goal_is_learned_from_the_sequence_that_is_all_mask():
     net = tiny_net()
     batch = a_batch(net)
     assert (batch.actions[:, 0] == net.config.layout.mask_id).all()
     x_logits, y_logits = goal_logits(net, *batch.inputs, batch.clean[:, GOAL_X, None])
-    wanted = torch.nn.functional.cross_entropy(x_logits, batch.clean[:, GOAL_X])
-    wanted = wanted + torch.nn.functional.cross_entropy(
+    expected = torch.nn.functional.cross_entropy(x_logits, batch.clean[:, GOAL_X])
+    expected = expected + torch.nn.functional.cross_entropy(
         y_logits[:, 0], batch.clean[:, GOAL_Y] - net.config.layout.id_ranges[1][0]
     )
-    torch.testing.assert_close(losses_of(net)(batch)["goal"], wanted.detach())
+    torch.testing.assert_close(losses_of(net)(batch)["goal"], expected.detach())
 
 
 def test_what_is_lost_is_what_is_expected_of_the_networks_own_choice_among_the_goals():
@@ -340,8 +342,8 @@ def test_what_is_lost_is_what_is_expected_of_the_networks_own_choice_among_the_g
     low, expected = net.config.layout.id_ranges[1][0], []
     for row, worth in enumerate(batch.goal_score.numpy()):
         goals = enumerate(batch.goals[row].tolist())
-        found = np.array([of_x[row, x] * of_y[row, k, y - low] for k, (x, y) in goals])
-        expected.append(1.0 - found @ worth / found.sum())
+        probabilities = np.array([of_x[row, x] * of_y[row, k, y - low] for k, (x, y) in goals])
+        expected.append(1.0 - probabilities @ worth / probabilities.sum())
     np.testing.assert_allclose(float(losses_of(net, goal_score=2.0)(batch)["goal_score"]), np.mean(expected), rtol=1e-5)
     none = replace(
         batch, goals=batch.goals[:, :0], goal_score=batch.goal_score[:, :0], sub_scores=batch.sub_scores[:, :0]
@@ -376,20 +378,22 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
     assert actions[..., GOAL_X:].equal(torch.stack([batch.goals[row][batch.rescored[row]] for row in range(2)]))
     worth = batch.goal_score.gather(1, batch.rescored)
     with torch.no_grad():
-        known = loss.goal_log_probs(net.forward_packed(*batch.inputs, batch.actions), batch.goals).gather(
+        log_probs = loss.goal_log_probs(net.forward_packed(*batch.inputs, batch.actions), batch.goals).gather(
             1, batch.rescored
         )
-    wanted = float(1.0 - (known.softmax(-1) * worth).sum(-1).mean() + 2 * np.log(2.0))  # nothing is known to begin
-    np.testing.assert_allclose(float(loss(batch)["goal_value"]), wanted, rtol=1e-5)
+    expected = float(
+        1.0 - (log_probs.softmax(-1) * worth).sum(-1).mean() + 2 * np.log(2.0)
+    )  # nothing is known to begin
+    np.testing.assert_allclose(float(loss(batch)["goal_value"]), expected, rtol=1e-5)
     for _ in range(60):
         optimizer.zero_grad()
         loss(batch)["loss"].backward()
         optimizer.step()
     odds = net.goal_value(net.forward_packed(*batch.inputs, actions).hidden)
     torch.testing.assert_close(odds.sigmoid(), worth, atol=0.15, rtol=0.0)
-    told = loss.sub_score_head(net.pool_goal_features(net.forward_packed(*batch.inputs, actions).hidden)).sigmoid()
+    predicted = loss.sub_score_head(net.pool_goal_features(net.forward_packed(*batch.inputs, actions).hidden)).sigmoid()
     parts = batch.sub_scores.gather(1, batch.rescored[..., None].expand(-1, -1, batch.sub_scores.shape[-1]))
-    torch.testing.assert_close(told, parts, atol=0.2, rtol=0.0)
+    torch.testing.assert_close(predicted, parts, atol=0.2, rtol=0.0)
 
 
 def test_cross_entropy_is_over_all_positions_of_all_blocks():

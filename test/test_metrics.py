@@ -102,13 +102,13 @@ def test_being_hit_while_standing_is_no_fault():
 
 
 def test_a_lateral_hit_is_a_fault_between_lanes_and_not_in_ones_own():
-    beside = tracks(agent(1.4, 6.0, speed=8.0, heading=-0.2))  # drifts into the ego's side
-    assert both(nc, driving(8.0), beside, two_lanes()) == (1.0, 1.0)
-    assert both(nc, driving(8.0, y=1.2), beside, two_lanes()) == (0.0, 0.0)
+    drifting = tracks(agent(1.4, 6.0, speed=8.0, heading=-0.2))  # drifts into the ego's side
+    assert both(nc, driving(8.0), drifting, two_lanes()) == (1.0, 1.0)
+    assert both(nc, driving(8.0, y=1.2), drifting, two_lanes()) == (0.0, 0.0)
 
 
 def test_a_parked_car_that_starts_and_rear_ends_the_ego_is_our_fault_only_officially():
-    """Quirk Q1: the official code remembers the speed an agent was first seen with."""
+    """Quirk Q1: the official code remembers the speed an agent was first observed with."""
     starter = tracks(agent(-12.0, speed=12.0, starts_s=0.5))
     assert both(nc, driving(4.0), starter) == (0.0, 1.0)
 
@@ -129,7 +129,7 @@ def test_a_contact_that_is_there_already_is_charged_only_officially():
     assert nc(driving(10.0), leaves_and_returns) == 0.0
 
 
-def test_an_absent_agent_touches_nobody():
+def test_an_absent_agent_has_no_collision():
     there = tracks(agent(30.0))
     absent = AgentTracks(there.poses, np.zeros((1, SAMPLES), bool), there.speeds_mps, there.sizes, there.kinds)
     assert nc(driving(10.0), absent) == 1.0
@@ -146,7 +146,7 @@ def test_ttc_looks_nine_tenths_of_a_second_ahead():
     assert ttc(driving(10.0), tracks(agent(reach - 5.0)), last_step=31) == 1.0
 
 
-def test_nobody_ahead_and_no_speed_have_no_ttc():
+def test_a_free_road_and_no_speed_have_no_ttc():
     assert both(ttc, driving(0.0), tracks(agent(FRONT + 2.5))) == (1.0, 1.0)
 
 
@@ -156,7 +156,7 @@ def test_a_tailgater_is_ahead_only_officially():
     assert both(ttc, driving(10.0), tailgater) == (0.0, 1.0)
 
 
-def test_beside_counts_only_astray_or_in_an_intersection():
+def test_an_agent_alongside_counts_only_off_the_lane_or_in_an_intersection():
     into_our_side = tracks(agent(3.0, 8.0, speed=3.0, heading=-np.pi / 2))
     assert both(ttc, driving(1.0), into_our_side, two_lanes()) == (1.0, 1.0)
     assert both(ttc, driving(1.0, y=1.2), into_our_side, two_lanes()) == (0.0, 0.0)
@@ -191,7 +191,7 @@ def test_between_lanes_means_over_two_and_within_neither():
         assert flags.multiple_lanes.any() == between
 
 
-def test_more_than_64_polygons_are_told_apart():
+def test_more_than_64_polygons_are_distinguished():
     tiles = tuple(rectangle(x, -2, x + 1.0, 2) for x in range(150))
     center = np.zeros((1, 3, 3))
     center[0, :, 0] = [10.5, 70.5, 140.5]
@@ -209,7 +209,7 @@ def test_more_than_64_polygons_are_told_apart():
     assert flags.off_route.tolist() == [[True, True, False]]
 
 
-def test_unknown_maps_blame_nobody():
+def test_unknown_maps_give_no_fault():
     flags = metrics.ego_areas(centers(driving(5.0), CAR), SIZE, None, None)
     assert not (flags.off_road | flags.off_route | flags.multiple_lanes | flags.in_intersection).any()
 
@@ -314,7 +314,7 @@ def test_v1_hides_a_short_hard_brake_under_its_parabola():
     assert not flags(short, metrics.COMFORT_SANE)[0]
 
 
-def test_only_the_sane_rule_feels_a_corner_taken_too_fast():
+def test_only_the_sane_rule_penalises_a_corner_driven_too_fast():
     """15 m/s with 0.4 rad/s is 6 m/s^2 sideways; simulated states carry none in ay."""
     cornering = driving(15.0)
     cornering[0, :, HEADING] = 0.4 * TIMES
@@ -332,7 +332,7 @@ def test_yaw_is_read_across_the_half_turn():
 
 @pytest.mark.parametrize(("window", "order", "derivative"), [(7, 2, 0), (15, 2, 1), (41, 2, 1), (5, 3, 2)])
 def test_filters_are_scipys(window, order, derivative):
-    """Odd windows; the even one is scipy's of today and held by the golden scores."""
+    """Odd windows; the even one is scipy's and part of the golden scores."""
     values = np.random.default_rng(7).normal(size=(5, 55))
     ours = (metrics._filter_matrix(55, window, order, derivative) @ values.T).T
     expected = savgol_filter(values, window, order, deriv=derivative, delta=DT_S)
@@ -365,8 +365,8 @@ def stars(draw):
     count = draw(st.integers(3, 12))
     radius = np.array(draw(st.lists(st.floats(0.5, 20.0), min_size=count, max_size=count)))
     angle = draw(st.floats(0, 6)) + np.linspace(0, 2 * np.pi, count, endpoint=False)
-    place = np.array([draw(st.floats(-25, 25)), draw(st.floats(-25, 25))])
-    return place + radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    centre = np.array([draw(st.floats(-25, 25)), draw(st.floats(-25, 25))])
+    return centre + radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
 
 
 @given(st.lists(stars(), min_size=1, max_size=6), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 60.0]))
@@ -395,12 +395,12 @@ def test_a_polyline_is_searched_as_a_whole_though_most_of_it_is_skipped(seed):
     line = np.cumsum(random.normal(0, 3, (30, 2)), axis=0) * random.choice([1.0, 12.0])
     line[7] = line[8]  # a repeated point, as at lane joints
     points = random.uniform(line.min() - 5, line.max() + 5, (400, 2))
-    whole, places = shapely.LineString(line), shapely.points(points)
-    distance_m = shapely.distance(whole, places)
+    whole, positions = shapely.LineString(line), shapely.points(points)
+    distance_m = shapely.distance(whole, positions)
     along_m, offset_m = geometry.project(line, points)
     np.testing.assert_allclose(np.abs(offset_m), distance_m, atol=1e-9)
-    found = shapely.line_interpolate_point(whole, along_m)
-    np.testing.assert_allclose(shapely.distance(found, places), distance_m, atol=1e-6)
+    nearest = shapely.line_interpolate_point(whole, along_m)
+    np.testing.assert_allclose(shapely.distance(nearest, positions), distance_m, atol=1e-6)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -421,5 +421,5 @@ def test_lane_keeping_looks_at_every_run_of_two_seconds(seed):
             running = running + 1 if is_off else 0
             if running >= 20:
                 expected[plan] = 0.0
-    found = metrics.lane_keeping(center, line, metrics.EgoAreas(nothing, nothing, nothing, spared, nothing))
-    np.testing.assert_array_equal(found, expected)
+    scores = metrics.lane_keeping(center, line, metrics.EgoAreas(nothing, nothing, nothing, spared, nothing))
+    np.testing.assert_array_equal(scores, expected)

@@ -39,7 +39,7 @@ def angle_to(pose, target):
     return abs(np.arctan2(y, x))
 
 
-def plain_no_collision(states, center, crowd, beside_counts, official):
+def plain_no_collision(states, center, crowd, lateral_counts, official):
     """Section 4, one pair and instant after the other."""
     score = np.ones(states.shape[:2])
     for n, a in np.ndindex(len(states), len(crowd)):
@@ -55,14 +55,14 @@ def plain_no_collision(states, center, crowd, beside_counts, official):
                 frontal = geometry.boxes_overlap(bumper, np.array([0.0, CAR.width_m]), other, size)
                 behind = angle_to(states[n, t, :3], other) > np.deg2rad(150.0)
                 stands = crowd.are_static[a] or speed <= 0.05
-                fault = states[n, t, VX] > 0.05 and (stands or (not behind and (frontal or beside_counts[n, t])))
+                fault = states[n, t, VX] > 0.05 and (stands or (not behind and (frontal or lateral_counts[n, t])))
                 fault = fault and (official or t > 0)
             if fault:
                 score[n, t] = min(score[n, t], 0.5 if crowd.are_static[a] else 0.0)
     return score
 
 
-def plain_time_to_collision(states, center, crowd, beside_counts, last, official):
+def plain_time_to_collision(states, center, crowd, lateral_counts, last, official):
     """Section 9, likewise."""
     score = np.ones(len(states))
     for n, a in np.ndindex(len(states), len(crowd)):
@@ -79,7 +79,7 @@ def plain_time_to_collision(states, center, crowd, beside_counts, last, official
             if first:
                 rear = states[n, t, :3] if official else geometry.compose(states[n, t, :3], further)
                 angle = angle_to(rear, other)
-                if angle < np.deg2rad(30.0) or (beside_counts[n, t] and angle <= np.deg2rad(150.0)):
+                if angle < np.deg2rad(30.0) or (lateral_counts[n, t] and angle <= np.deg2rad(150.0)):
                     score[n] = 0.0
     return score
 
@@ -96,8 +96,8 @@ def test_collisions_and_times_to_them_are_those_of_the_plain_rules(seed, officia
         metrics.no_collision(states, center, CAR, crowd, flags, official),
         plain_no_collision(states, center, crowd, some, official),
     )
-    found = metrics.time_to_collision(states, center, CAR, crowd, flags, 31, official)
-    np.testing.assert_array_equal(found, plain_time_to_collision(states, center, crowd, some, 31, official))
+    scores = metrics.time_to_collision(states, center, CAR, crowd, flags, 31, official)
+    np.testing.assert_array_equal(scores, plain_time_to_collision(states, center, crowd, some, 31, official))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 12), st.floats(2.0, 40.0))

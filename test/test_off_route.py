@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenes import Clock, config, later, observation, straight_route, turning_route
-from scripted_network import seen
+from scripted_network import camera_observation
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.config import DENOISER_PLANNERS, SHIPPED_MODELS, ConfigError, RouteConfig
@@ -28,11 +28,11 @@ DRIVERS = [
 
 @lru_cache
 def network(planner, backend):
-    """The shipped network of a planner: its graphs, or the weights that they were made from."""
+    """The shipped network of a planner: its graphs, or the weights that they were exported from."""
     if backend == "torch":
         pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
-    asked = config(planner=planner, **model_settings(planner, backend))
-    return load_network(asked.model, decoding_config(asked))
+    engine_config = config(planner=planner, **model_settings(planner, backend))
+    return load_network(engine_config.model, decoding_config(engine_config))
 
 
 def model_settings(planner, backend):
@@ -45,13 +45,13 @@ def model_settings(planner, backend):
 def engine(planner="route_follower", backend="", **changes):
     if not backend:
         return Engine(config(planner=planner, **changes), Clock())
-    asked = config(planner=planner, **model_settings(planner, backend), **changes)
-    return Engine(asked, Clock(), network=network(planner, backend))
+    engine_config = config(planner=planner, **model_settings(planner, backend), **changes)
+    return Engine(engine_config, Clock(), network=network(planner, backend))
 
 
 def scene(planner="route_follower", left_m=0.0, **more):
     """8 m/s on a straight road, with images for planners that read them; the route is `left_m` to the left."""
-    make = seen if planner in LEARNED and planner not in DENOISER_PLANNERS else observation
+    make = camera_observation if planner in LEARNED and planner not in DENOISER_PLANNERS else observation
     return make(**{"speed": 8.0, "route": straight_route(left=left_m), **more})
 
 
@@ -89,8 +89,8 @@ def test_no_planner_follows_a_route_against_its_direction(planner, backend):
     assert report.reason.startswith("route: the car faces against its route, 180 degrees from its direction")
 
 
-def test_the_last_good_plan_is_not_carried_on_and_not_returned_to_from_beside():
-    """After a jump of 30 m the last path is beside the car: the stop is straight ahead, not a swerve towards it."""
+def test_the_last_good_plan_is_neither_carried_nor_resumed_off_the_route():
+    """After a jump of 30 m the last path is 30 m from the car: the stop is straight ahead, not a swerve towards it."""
     driven, on_route = engine(), scene()
     driven.step(on_route)
     moved = replace(on_route.ego, stamp_ns=on_route.stamp_ns + 100_000_000, map_from_ego=np.array([0.8, -30.0, 0.0]))
@@ -111,7 +111,7 @@ def test_a_car_that_drifts_off_its_route_brakes_along_its_own_path():
 
 
 @pytest.mark.parametrize(("left_m", "driving"), [(3.5, True), (-4.9, True), (5.1, False), (-5.1, False)])
-def test_a_lane_beside_the_route_is_on_it_and_a_second_one_is_not(left_m, driving):
+def test_the_lane_next_to_the_route_is_on_it_and_the_second_one_is_not(left_m, driving):
     assert (engine().step(scene(left_m=left_m)).source is PlanSource.PLANNER) is driving
 
 
@@ -153,16 +153,16 @@ def test_no_route_is_not_a_distance_from_one():
 # --- the direction ---------------------------------------------------------------------------------------------------
 
 
-def hairpin(apart_m):
+def hairpin(spacing_m):
     """Ahead for 40 m, back `apart_m` to the left."""
     along = np.arange(-20.0, 40.0)
-    points = np.column_stack([np.concatenate([along, along[::-1]]), np.repeat([0.0, apart_m], len(along))])
+    points = np.column_stack([np.concatenate([along, along[::-1]]), np.repeat([0.0, spacing_m], len(along))])
     return np.column_stack([points, geometry.headings_along(points)])
 
 
 def test_a_car_in_a_hairpin_is_on_its_route_also_where_the_other_half_is_nearer():
-    for beside_m in (0.0, 1.9, 2.1, 3.9):
-        assert off_route_reason(hairpin(4.0) - [0.0, beside_m, 0.0], LIMITS) == ""
+    for lateral_m in (0.0, 1.9, 2.1, 3.9):
+        assert off_route_reason(hairpin(4.0) - [0.0, lateral_m, 0.0], LIMITS) == ""
 
 
 @pytest.mark.parametrize(("turned_deg", "stops"), [(80, False), (115, False), (-125, True), (180, True)])
@@ -173,8 +173,8 @@ def test_a_car_across_its_route_may_turn_and_one_against_it_stops(turned_deg, st
     assert bool(off_route_reason(route, LIMITS, was_off=True)) is (abs(turned_deg) > 90)
 
 
-def test_a_route_that_comes_back_beside_the_car_is_not_against_it():
-    """Along the car's lane, around a turn 60 m ahead, and back on the lane beside it, which is nearer."""
+def test_a_route_that_comes_back_past_the_car_is_not_against_it():
+    """Along the car's lane, around a turn 60 m ahead, and back on the next lane, which is nearer."""
     along = np.arange(-20.0, 61.0)
     turn = np.linspace(-np.pi / 2, np.pi / 2, 12)[1:-1]
     outward = np.stack([along, np.full(len(along), -1.9)], axis=-1)

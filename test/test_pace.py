@@ -1,4 +1,4 @@
-"""A plan that hurries is held back on its own way; one that does not is left alone."""
+"""A plan with too much acceleration is delayed on its own path; others are unchanged."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def along(points):
     return np.cumsum(np.hypot(*np.diff(points, axis=0, prepend=np.zeros((1, 2))).T))
 
 
-def asked(points, speed_mps):
+def required_accelerations(points, speed_mps):
     return accelerations(np.diff(along(points), prepend=0.0) / DT_S, speed_mps)
 
 
@@ -58,16 +58,16 @@ def test_a_drive_that_a_car_can_do_is_left_as_it_is(speed, acceleration, curvatu
 )
 def test_whatever_is_planned_the_car_can_speed_up_so_and_is_never_ahead(speed, steps):
     points = np.stack([np.cumsum(steps), np.zeros(8)], axis=1)
-    found = limit_acceleration(points, speed, DT_S)
-    assert asked(found, speed).max() <= SPEEDING_UP_MPS2 + 1e-6
-    assert (found[:, 0] <= points[:, 0] + 1e-6).all()
+    limited = limit_acceleration(points, speed, DT_S)
+    assert required_accelerations(limited, speed).max() <= SPEEDING_UP_MPS2 + 1e-6
+    assert (limited[:, 0] <= points[:, 0] + 1e-6).all()
 
 
-def test_the_way_stays_the_same():
+def test_the_path_stays_the_same():
     points = kinematics.arc(0.05, 6.0 * TIMES_S)[:, :2]
-    found = limit_acceleration(points, 0.0, DT_S)
-    assert found[0, 0] < 1.0 < points[0, 0]
-    radius = np.hypot(found[:, 0], found[:, 1] - 20.0)
+    limited = limit_acceleration(points, 0.0, DT_S)
+    assert limited[0, 0] < 1.0 < points[0, 0]
+    radius = np.hypot(limited[:, 0], limited[:, 1] - 20.0)
     np.testing.assert_allclose(radius, 20.0, atol=0.06)
 
 
@@ -81,18 +81,18 @@ def test_a_start_that_no_engine_gives_becomes_one_that_the_guard_lets_pass():
         return guard.check(plan, SafetyContext(scene, config()), 0.0).verdict
 
     assert verdict(Trajectory(poses_from_points(points), DT_S)) is Verdict.INFEASIBLE
-    found = limit_acceleration(points, 0.0, DT_S)
-    assert verdict(Trajectory(poses_from_points(found), DT_S)) is Verdict.OK
-    assert verdict(*trajectories(found[None], 0.0, 0.1)) is Verdict.OK
-    np.testing.assert_allclose(found[-1], points[-1], atol=0.5)  # it has caught up by then
+    limited = limit_acceleration(points, 0.0, DT_S)
+    assert verdict(Trajectory(poses_from_points(limited), DT_S)) is Verdict.OK
+    assert verdict(*trajectories(limited[None], 0.0, 0.1)) is Verdict.OK
+    np.testing.assert_allclose(limited[-1], points[-1], atol=0.5)  # it has caught up by then
 
 
 @pytest.mark.parametrize("stops_after_m", [2.0, 5.0, 9.0])
-def test_who_catches_up_still_stops_where_the_plan_stops(stops_after_m):
+def test_a_car_that_catches_up_still_stops_where_the_plan_stops(stops_after_m):
     points = np.stack([np.minimum(6.0 * TIMES_S, stops_after_m), np.zeros(8)], axis=1)
-    found = limit_acceleration(points, 0.0, DT_S)
-    assert asked(found, 0.0).min() >= -BRAKING_MPS2 - 1e-6
-    assert found[-1, 0] == pytest.approx(stops_after_m, abs=0.05)
+    limited = limit_acceleration(points, 0.0, DT_S)
+    assert required_accelerations(limited, 0.0).min() >= -BRAKING_MPS2 - 1e-6
+    assert limited[-1, 0] == pytest.approx(stops_after_m, abs=0.05)
 
 
 def test_each_of_many_plans_is_paced_by_itself():
@@ -103,17 +103,17 @@ def test_each_of_many_plans_is_paced_by_itself():
     np.testing.assert_array_equal(together[1], limit_acceleration(hasty, 0.0, DT_S))
 
 
-def test_many_ways_are_walked_at_once_as_one_by_one():
+def test_many_paths_are_interpolated_as_single_ones():
     rng = np.random.default_rng(0)
     steps = rng.exponential(2.0, (50, 8)) * (rng.random((50, 8)) > 0.2)  # some stand for a while
     bearings = np.cumsum(rng.normal(0.0, 0.2, (50, 8)), axis=1)
-    ways = np.cumsum(steps[..., None] * np.stack([np.cos(bearings), np.sin(bearings)], -1), axis=1)
-    ways = np.concatenate([np.zeros((50, 1, 2)), ways], axis=1)
+    paths = np.cumsum(steps[..., None] * np.stack([np.cos(bearings), np.sin(bearings)], -1), axis=1)
+    paths = np.concatenate([np.zeros((50, 1, 2)), paths], axis=1)
     along = np.concatenate([np.zeros((50, 1)), np.cumsum(steps, axis=1)], axis=1)
     reached = along[:, 1:] * rng.random((50, 8))
-    found = geometry.interpolate_paths(ways, along, reached)
-    for way, marks, at, there in zip(ways, along, reached, found, strict=True):
-        np.testing.assert_allclose(there, np.stack([np.interp(at, marks, way[:, axis]) for axis in (0, 1)], -1))
+    interpolated = geometry.interpolate_paths(paths, along, reached)
+    for path, marks, at, there in zip(paths, along, reached, interpolated, strict=True):
+        np.testing.assert_allclose(there, np.stack([np.interp(at, marks, path[:, axis]) for axis in (0, 1)], -1))
 
 
 def test_a_slip_to_the_side_means_to_stand():
@@ -121,15 +121,15 @@ def test_a_slip_to_the_side_means_to_stand():
     slips = np.array(
         [(0.9, 0.0), (1.6, 0.0), (1.9, 0.0), (1.91, -0.25), (2.2, -0.33), (2.2, -0.33), (2.1, 0.0), (2.5, 0)]
     )
-    found = drop_reversals(slips)
-    np.testing.assert_array_equal(found[3], found[2])
-    np.testing.assert_array_equal(found[6], found[5])
+    forward = drop_reversals(slips)
+    np.testing.assert_array_equal(forward[3], forward[2])
+    np.testing.assert_array_equal(forward[6], forward[5])
     trembling = np.array(
         [(0.68, 0.0), (1.43, 0.0), (1.429, 0.002), (1.43, 0.0), (1.28, 0.0), (1.28, 0.0), (1.28, 0), (1.2, 0)]
     )
     np.testing.assert_array_equal(drop_reversals(trembling)[1:, 0], 1.43)
-    for way in (found, drop_reversals(trembling)):
-        (plan,) = trajectories(way[None], 1.3, 0.1)
+    for points in (forward, drop_reversals(trembling)):
+        (plan,) = trajectories(points[None], 1.3, 0.1)
         assert kinematics.speeds(plan).min() >= -0.05
         assert np.abs(kinematics.curvatures(plan)).max() < 0.35
 
@@ -137,9 +137,9 @@ def test_a_slip_to_the_side_means_to_stand():
 def test_a_bin_back_means_to_stand():
     """Tokens of a car that has stopped, or nearly: 0.3 m to and fro."""
     x = np.array([0.9, 1.2, 0.9, 1.2, 1.2, 0.9, 1.5, 1.2])
-    found = drop_reversals(np.stack([x, np.zeros(8)], axis=1))
-    np.testing.assert_array_equal(found[:, 0], [0.9, 1.2, 1.2, 1.2, 1.2, 1.2, 1.5, 1.5])
-    assert kinematics.speeds(trajectories(found[None], 0.0, 0.1)[0]).min() >= 0.0
+    forward = drop_reversals(np.stack([x, np.zeros(8)], axis=1))
+    np.testing.assert_array_equal(forward[:, 0], [0.9, 1.2, 1.2, 1.2, 1.2, 1.2, 1.5, 1.5])
+    assert kinematics.speeds(trajectories(forward[None], 0.0, 0.1)[0]).min() >= 0.0
 
 
 def test_a_car_in_a_queue_whose_plans_waver_comes_to_a_stand(monkeypatch):
@@ -162,7 +162,7 @@ def speed_in_queue(speed_mps, seconds):
 
 
 @pytest.mark.parametrize(("end_m", "speed_mps", "stands"), [(0.9, 0.4, True), (1.2, 0.4, False), (0.9, 0.6, False)])
-def test_only_a_slow_car_with_a_short_plan_is_held(end_m, speed_mps, stands):
+def test_only_a_slow_car_with_a_short_plan_stands(end_m, speed_mps, stands):
     points = np.column_stack([np.linspace(0.1, end_m, 8), np.zeros(8)])
     np.testing.assert_array_equal(hold_standstill(points, speed_mps), 0.0 * points if stands else points)
 
@@ -170,17 +170,17 @@ def test_only_a_slow_car_with_a_short_plan_is_held(end_m, speed_mps, stands):
 @given(st.lists(st.tuples(st.floats(-3.0, 9.0), st.floats(-2.0, 2.0)), min_size=8, max_size=8))
 def test_no_plan_shifts_into_reverse(steps):
     points = np.cumsum(steps, axis=0)
-    found = drop_reversals(points)
-    way = np.diff(found, axis=0, prepend=np.zeros((1, 2)))
-    moving = way[np.hypot(*way.T) > 0.0]
+    forward = drop_reversals(points)
+    moves = np.diff(forward, axis=0, prepend=np.zeros((1, 2)))
+    moving = moves[np.hypot(*moves.T) > 0.0]
     headings = np.concatenate([[[1.0, 0.0]], moving])
     assert (np.einsum("ij,ij->i", headings[:-1], headings[1:]) > 0.0).all()
-    kept = np.isin(found, points).all(axis=1) | (found == 0.0).all(axis=1)
-    assert kept.all()  # each is a point of the plan, or the start
+    is_plan_point = np.isin(forward, points).all(axis=1) | (forward == 0.0).all(axis=1)
+    assert is_plan_point.all()  # each is a point of the plan, or the start
 
 
 @given(st.floats(0.0, 20.0), st.floats(-1.0, 1.0))
-def test_a_way_ahead_is_left_as_it_is(speed, share):
+def test_a_path_ahead_is_unchanged(speed, share):
     """Bends as tight as a car can steer and as fast as its tyres hold."""
     points = kinematics.arc(share * min(0.35, 9.0 / max(speed, 0.1) ** 2), speed * TIMES_S)[:, :2]
     np.testing.assert_array_equal(drop_reversals(points), points)

@@ -1,4 +1,5 @@
-"""`reflectdrive bench parity`: equal networks are found equal, others are not, and what cannot be compared is told."""
+"""`reflectdrive bench parity`: equal networks are reported as equal, others are not, and what cannot be compared is one
+sentence."""
 
 import json
 import shutil

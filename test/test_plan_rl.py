@@ -52,7 +52,7 @@ def test_changes_vanish_at_the_present_and_are_smooth():
         assert 0.6 * end_m < values[..., -1].std() < 1.4 * end_m
 
 
-def test_a_plan_is_changed_along_and_beside_its_path():
+def test_a_plan_is_changed_along_and_lateral_to_its_path():
     rng = np.random.default_rng(1)
     along = CHANGES._replace(offset_m=0.0, bulge_m=0.0)
     for offsets in (sample_offsets(1, PAIRS, 8, rng, along), sample_offsets(1, PAIRS, 8, rng, CHANGES)):
@@ -60,11 +60,11 @@ def test_a_plan_is_changed_along_and_beside_its_path():
         beyond = np.hypot(*(moved[:, -1] - LAYOUT.decode(ids_of(BEND))[0, -1]).T)
         np.testing.assert_allclose(beyond, np.hypot(offsets.along_m, offsets.left_m)[0, :, -1], atol=0.5)
         on_path = np.interp(moved[..., 0], np.append(0.0, BEND[:, 0]), np.append(0.0, BEND[:, 1]))
-        aside_m = np.abs(moved[..., 1] - on_path)[moved[..., 0] < 30.0].max()
-        assert (aside_m < 0.35) == (offsets.left_m.max() == 0.0)
+        lateral_m = np.abs(moved[..., 1] - on_path)[moved[..., 0] < 30.0].max()
+        assert (lateral_m < 0.35) == (offsets.left_m.max() == 0.0)
 
 
-def test_nobody_reverses_and_who_stands_does_not_move_sideways():
+def test_no_changed_plan_reverses_and_a_standing_one_does_not_move_sideways():
     offsets = sample_offsets(1, PAIRS, 8, np.random.default_rng(2), CHANGES._replace(pace_m=8.0, offset_m=2.0))
     moved = LAYOUT.decode(change_actions(ids_of(BEND), offsets, LAYOUT))[0]
     assert (np.diff(moved[..., 0], axis=1) >= -0.5).all()
@@ -74,15 +74,17 @@ def test_nobody_reverses_and_who_stands_does_not_move_sideways():
     assert (moved[stays] == 0.0).all()
 
 
-def test_a_kept_goal_stays_and_opposite_plans_surround_the_plan():
-    for kept in (False, True):
-        found = change_plans(ids_of(BEND), LAYOUT if kept else EDIT_GOAL, np.random.default_rng(3), PAIRS, CHANGES)
-        assert found.plans.shape == (1, 64, 16)
-        goals = LAYOUT.decode_goal(found.plans[0])
-        assert (goals == LAYOUT.decode_goal(found.center[0])).all() == kept
-        points = LAYOUT.decode(found.plans)[0]
+def test_a_fixed_goal_stays_and_opposite_plans_surround_the_plan():
+    for keeps_goal in (False, True):
+        changed = change_plans(
+            ids_of(BEND), LAYOUT if keeps_goal else EDIT_GOAL, np.random.default_rng(3), PAIRS, CHANGES
+        )
+        assert changed.plans.shape == (1, 64, 16)
+        goals = LAYOUT.decode_goal(changed.plans[0])
+        assert (goals == LAYOUT.decode_goal(changed.center[0])).all() == keeps_goal
+        points = LAYOUT.decode(changed.plans)[0]
         middle = 0.5 * (points[:32] + points[32:])
-        assert np.abs(middle - LAYOUT.decode(found.center)[0]).max() < 0.7  # rounding, and the bend
+        assert np.abs(middle - LAYOUT.decode(changed.center)[0]).max() < 0.7  # rounding, and the bend
 
 
 # --- the policy gradient ---------------------------------------------------------------------------------------------
@@ -91,13 +93,13 @@ def test_a_kept_goal_stays_and_opposite_plans_surround_the_plan():
 def test_the_gradient_is_that_of_the_expected_reward():
     """A reward that is linear in the values of the tokens: g is its gradient times the covariance of the changes."""
     rng = np.random.default_rng(4)
-    found = change_plans(ids_of(BEND), EDIT_GOAL, rng, 20_000, CHANGES)
-    values = found.plans[0].astype(float)
+    changed = change_plans(ids_of(BEND), EDIT_GOAL, rng, 20_000, CHANGES)
+    values = changed.plans[0].astype(float)
     slope = rng.standard_normal(16)
-    g = reward_gradient(found, torch.as_tensor(values @ slope)[None], LAYOUT)[0].numpy()
+    g = reward_gradient(changed, torch.as_tensor(values @ slope)[None], LAYOUT)[0].numpy()
     half = 0.5 * (values[:20_000] - values[20_000:])
     np.testing.assert_allclose(g, half.T @ half @ slope / 20_000, rtol=1e-3, atol=1e-4)
-    assert not reward_gradient(found, torch.ones(1, 40_000), LAYOUT).any()
+    assert not reward_gradient(changed, torch.ones(1, 40_000), LAYOUT).any()
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, DRIVEFINE], ids=["0.3 m", "0.05 m"])
@@ -110,11 +112,11 @@ def test_a_translation_moves_a_distribution_and_keeps_its_mass_and_shape(layout)
         return translation(bell[None], torch.full((1, layout.length), shift), layout)[0]
 
     for shift in (0.1, -0.3):
-        found = bell + moved(shift)
-        mean = (found * ids).sum(-1, keepdim=True)
-        torch.testing.assert_close(found.sum(-1), torch.ones(layout.length), rtol=0, atol=1e-5)
+        density = bell + moved(shift)
+        mean = (density * ids).sum(-1, keepdim=True)
+        torch.testing.assert_close(density.sum(-1), torch.ones(layout.length), rtol=0, atol=1e-5)
         torch.testing.assert_close((mean - 300.0) / step, torch.full_like(mean, shift), rtol=0, atol=2e-3)
-        width = (found * ((ids - mean) / step) ** 2).sum(-1)
+        width = (density * ((ids - mean) / step) ** 2).sum(-1)
         torch.testing.assert_close(width, torch.full_like(width, 4.0), rtol=0.03, atol=0)
     assert (moved(0.4) + moved(-0.4)).abs().max() < 1e-7
 
@@ -128,11 +130,11 @@ def test_plans_move_to_where_the_reward_is_highest():
     rng, best = np.random.default_rng(5), np.array([27.0, 6.9])
     for _ in range(600):
         center = logits[:, 0].argmax(-1)
-        found = change_plans(center.numpy(), EDIT_GOAL, rng, PAIRS, CHANGES)
-        end = LAYOUT.decode(found.plans)[:, :, -1]
+        changed = change_plans(center.numpy(), EDIT_GOAL, rng, PAIRS, CHANGES)
+        end = LAYOUT.decode(changed.plans)[:, :, -1]
         reward = torch.as_tensor(np.exp(-0.1 * ((end - best) ** 2).sum(-1)), dtype=torch.float32)
         log_probs = logits.log_softmax(-1)
-        shift = 5.0 * reward_gradient(found, reward, LAYOUT)[:, None]
+        shift = 5.0 * reward_gradient(changed, reward, LAYOUT)[:, None]
         loss = -(translation(log_probs.detach().exp(), shift, LAYOUT) * log_probs).sum()
         optimizer.zero_grad()
         loss.backward()
@@ -158,20 +160,22 @@ def test_plans_are_decoded_as_in_the_vehicle(edit_goal):
     greedy = plan_policy.decode_greedily(net, batch, RULES, CONFIG)
     vehicle = rollout.full_step(net, *batch.inputs, rollout.Decoding(RULES))
     assert greedy.plans.equal(vehicle.actions[:, :2])
-    kept = greedy.plans[..., list(net.config.layout.goal)].equal(greedy.goals)
-    assert kept or edit_goal
+    keeps_goal = greedy.plans[..., list(net.config.layout.goal)].equal(greedy.goals)
+    assert keeps_goal or edit_goal
 
 
 @pytest.mark.parametrize(("credit", "states"), [("rollout", 6), ("drafts", 3), ("edits", 3)])
-def test_credit_goes_to_the_rounds_that_are_asked_for(credit, states):
+def test_credit_goes_to_the_configured_rounds(credit, states):
     for edit_goal in (False, True):
         net, config = tiny_net(layout=replace(LAYOUT, edit_goal=edit_goal)), replace(CONFIG, credit=credit)
         greedy = plan_policy.decode_greedily(net, a_batch(net), RULES, config)
         before, credited = plan_policy.credited_states(greedy, net.config.layout, config)
         assert before.shape[1] == credited.shape[1] == states
         count = credited.sum(-1)
-        wanted = {"drafts": [5, 5, 4], "edits": [16 if edit_goal else 14] * 3}
-        expected = wanted["drafts"] + wanted["edits"] if credit == "rollout" else wanted[credit]
+        credited_counts = {"drafts": [5, 5, 4], "edits": [16 if edit_goal else 14] * 3}
+        expected = (
+            credited_counts["drafts"] + credited_counts["edits"] if credit == "rollout" else credited_counts[credit]
+        )
         assert count.eq(torch.tensor(expected)).all()
 
 
@@ -185,7 +189,7 @@ def test_with_a_prompt_cache_losses_and_gradients_are_those_without(layout):
     cached = replace(plain, images=torch.zeros(2, 0), keys_values=packed)
     greedy, policy = policy_of(net, plain, config)
     assert plan_policy.decode_greedily(net, cached, RULES, config).plans.equal(greedy.plans)
-    found = []
+    results = []
     for batch in (plain, cached):
         loss = PlanLosses(net, LossConfig(aux_perception=0.0), config, PLANS, RULES, torch.Generator().manual_seed(0))
         net.zero_grad()
@@ -193,8 +197,8 @@ def test_with_a_prompt_cache_losses_and_gradients_are_those_without(layout):
         values["loss"].backward()
         gradients = [each.grad.clone() for each in net.parameters() if each.grad is not None]
         assert gradients
-        found.append((values, gradients))
-    (values, gradients), (others, other_gradients) = found
+        results.append((values, gradients))
+    (values, gradients), (others, other_gradients) = results
     for name, value in values.items():
         torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-3)
     for one, other in zip(gradients, other_gradients, strict=True):
@@ -250,7 +254,7 @@ def train_slowly(train_set, val_set, out, init):
     """In a child: a checkpoint after every step, and time to be killed in."""
     torch.set_num_threads(1)
     plain = PlanLosses.forward
-    PlanLosses.forward = lambda *given: (time.sleep(0.5), plain(*given))[1]
+    PlanLosses.forward = lambda *arguments: (time.sleep(0.5), plain(*arguments))[1]
     yaml = YAML.replace("checkpoint_minutes: 100.0", "checkpoint_minutes: 0.0")
     rl_command((Path(train_set), Path(val_set)), Path(out), Path(init), "--steps", "6", yaml=yaml)
 

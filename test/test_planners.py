@@ -43,13 +43,13 @@ def test_the_follower_keeps_behind_a_moving_car():
 
 
 @pytest.mark.parametrize("row", [(40.0, 4.0, 0.0, 0.0), (-12.0, 0.0, 0.0, 9.0), (40.0, -12.0, 0.0, 0.0)])
-def test_the_follower_ignores_cars_beside_and_behind(row):
+def test_the_follower_ignores_cars_alongside_and_behind(row):
     free = planned(route_follower, observation(speed=8.0))
-    beside = planned(route_follower, observation(speed=8.0, agents=cars(row)))
-    np.testing.assert_allclose(beside.poses, free.poses, atol=1e-9)
+    with_agent = planned(route_follower, observation(speed=8.0, agents=cars(row)))
+    np.testing.assert_allclose(with_agent.poses, free.poses, atol=1e-9)
 
 
-def test_the_follower_waits_for_who_crosses():
+def test_the_follower_waits_for_a_crossing_agent():
     crossing = cars((30.0, -14.0, np.pi / 2, 4.0))
     plan = planned(route_follower, observation(speed=8.0, agents=crossing))
     free = planned(route_follower, observation(speed=8.0))
@@ -73,7 +73,7 @@ def test_the_follower_stays_on_the_route_through_the_turn():
 
 
 @pytest.mark.parametrize("left", [-2.0, 1.5])
-def test_the_follower_merges_onto_a_route_beside_it_without_a_jerk_of_the_wheel(left):
+def test_the_follower_merges_onto_a_parallel_route_without_a_jump_of_the_steering(left):
     plan = planned(route_follower, observation(speed=8.0, route=straight_route(left=left)))
     assert plan.poses[-1, 1] == pytest.approx(left, abs=0.05)
     assert abs(plan.poses[0, 1]) < 0.1

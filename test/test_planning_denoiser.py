@@ -36,17 +36,17 @@ def test_the_schedule_is_linear_in_beta():
 
 
 @given(times)
-def test_a_time_is_found_again_from_its_log_snr(time):
+def test_a_time_is_recovered_from_its_log_snr(time):
     assert float(denoiser.time_of_log_snr(denoiser.log_snr(time))) == pytest.approx(time, rel=1e-9)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 10, 50])
 def test_sampling_times_fall_from_1_to_the_end_in_equal_steps_of_log_snr(steps):
-    found = denoiser.sampling_times(steps)
-    assert found.shape == (steps + 1,)
-    assert found[[0, -1]] == pytest.approx([1.0, denoiser.END_TIME], rel=1e-9)
-    assert (np.diff(found) < 0.0).all()
-    np.testing.assert_allclose(np.diff(denoiser.log_snr(found)), np.diff(denoiser.log_snr(found))[0], rtol=1e-6)
+    times = denoiser.sampling_times(steps)
+    assert times.shape == (steps + 1,)
+    assert times[[0, -1]] == pytest.approx([1.0, denoiser.END_TIME], rel=1e-9)
+    assert (np.diff(times) < 0.0).all()
+    np.testing.assert_allclose(np.diff(denoiser.log_snr(times)), np.diff(denoiser.log_snr(times))[0], rtol=1e-6)
 
 
 @given(times)
@@ -83,18 +83,18 @@ def test_a_ddim_step_is_that_of_the_reflexdiffusion_paper(time, after):
     futures, clean = random(2), random(3)
     noise = denoiser.noise_of(futures, clean, time)
     expected = (futures - b * noise) / np.sqrt(alpha_t)
-    found = denoiser.ddim_step(futures, clean, time, after)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
-    back = np.sqrt(alpha_t) * found + b * noise  # equation 8
-    np.testing.assert_allclose(denoiser.ddim_inverse(found, noise, time, after), back, rtol=1e-12, atol=1e-12)
+    sampled = denoiser.ddim_step(futures, clean, time, after)
+    np.testing.assert_allclose(sampled, expected, rtol=1e-12, atol=1e-12)
+    back = np.sqrt(alpha_t) * sampled + b * noise  # equation 8
+    np.testing.assert_allclose(denoiser.ddim_inverse(sampled, noise, time, after), back, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("time", "after"), step_times())
 def test_the_inverse_of_a_step_leads_back_with_the_noise_of_that_step(time, after):
     futures, clean = random(4), random(5)
     noise = denoiser.noise_of(futures, clean, time)
-    found = denoiser.ddim_inverse(denoiser.ddim_step(futures, clean, time, after), noise, time, after)
-    np.testing.assert_allclose(found, futures, rtol=0, atol=1e-13)
+    sampled = denoiser.ddim_inverse(denoiser.ddim_step(futures, clean, time, after), noise, time, after)
+    np.testing.assert_allclose(sampled, futures, rtol=0, atol=1e-13)
 
 
 def test_the_inverse_moves_by_b_times_the_difference_of_the_noise():
@@ -119,8 +119,8 @@ def test_a_second_order_step_extrapolates_the_prediction_to_the_middle_of_the_st
     (last, _), (time, after) = step_times()[3:5]
     futures, clean, before = random(11), random(12), random(13)
     expected = denoiser.ddim_step(futures, 1.5 * clean - 0.5 * before, time, after)
-    found = denoiser.dpm_step(futures, clean, (last, before), time, after)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+    sampled = denoiser.dpm_step(futures, clean, (last, before), time, after)
+    np.testing.assert_allclose(sampled, expected, rtol=1e-6, atol=1e-9)
 
 
 # --- samplers --------------------------------------------------------------------------------------------------------
@@ -143,15 +143,15 @@ def exact_gaussian(start):
 
 
 def error(start, steps):
-    found = denoiser.sample(gaussian, start, start[:, 0], steps)
-    return float(np.abs(found - exact_gaussian(start))[:, 1:].max())
+    sampled = denoiser.sample(gaussian, start, start[:, 0], steps)
+    return float(np.abs(sampled - exact_gaussian(start))[:, 1:].max())
 
 
 @pytest.mark.parametrize("steps", [1, 2, 10])
 def test_a_network_that_knows_the_trajectory_is_sampled_exactly(steps):
     trajectory, start = random(14), random(15)
-    found = denoiser.sample(lambda futures, time: trajectory, start, trajectory[:, 0], steps)
-    np.testing.assert_array_equal(found, trajectory)
+    sampled = denoiser.sample(lambda futures, time: trajectory, start, trajectory[:, 0], steps)
+    np.testing.assert_array_equal(sampled, trajectory)
 
 
 def test_the_sampler_converges_to_the_flow_of_a_gaussian_in_second_order():
@@ -175,37 +175,37 @@ def test_a_correction_that_changes_nothing_leaves_the_last_bit_alone():
 
 def test_the_sampler_continues_from_a_corrected_step():
     """Futures and prediction of the correction are those of the next step, also in its second-order part."""
-    start, present, seen = random(19), random(20, (3, 4)), []
+    start, present, evaluations = random(19), random(20, (3, 4)), []
 
     def predict(futures, time):
-        seen.append(futures)
+        evaluations.append(futures)
         return gaussian(futures, time)
 
     moved = denoiser.with_present(random(21), present)
-    given_clean = random(22)
+    other_clean = random(22)
 
     def correct(step, number):
-        return replace(step, futures=moved, clean=given_clean) if number == 2 else step
+        return replace(step, futures=moved, clean=other_clean) if number == 2 else step
 
     denoiser.sample(predict, start, present, 5, correct=correct)
-    np.testing.assert_array_equal(seen[3], moved)
+    np.testing.assert_array_equal(evaluations[3], moved)
     at = denoiser.sampling_times(5).tolist()
-    expected = denoiser.dpm_step(moved, gaussian(moved, at[3]), (at[2], given_clean), at[3], at[4])
-    np.testing.assert_array_equal(seen[4], denoiser.with_present(expected, present))
+    expected = denoiser.dpm_step(moved, gaussian(moved, at[3]), (at[2], other_clean), at[3], at[4])
+    np.testing.assert_array_equal(evaluations[4], denoiser.with_present(expected, present))
 
 
 def test_every_evaluation_and_the_result_have_the_present_poses():
-    start, present, seen = random(23), random(24, (3, 4)), []
+    start, present, evaluations = random(23), random(24, (3, 4)), []
 
     def predict(futures, time):
-        seen.append((futures[:, 0], time))
+        evaluations.append((futures[:, 0], time))
         return gaussian(futures, time)
 
-    found = denoiser.sample(predict, start, present, 10)
-    assert len(seen) == 11  # the last denoises what the last step left
-    assert seen[-1][1] == pytest.approx(denoiser.END_TIME)
-    for kept in (found[:, 0], *(each for each, _ in seen)):
-        np.testing.assert_array_equal(kept, present)
+    sampled = denoiser.sample(predict, start, present, 10)
+    assert len(evaluations) == 11  # the last denoises what the last step left
+    assert evaluations[-1][1] == pytest.approx(denoiser.END_TIME)
+    for present_poses in (sampled[:, 0], *(each for each, _ in evaluations)):
+        np.testing.assert_array_equal(present_poses, present)
 
 
 # --- in metres -------------------------------------------------------------------------------------------------------
@@ -214,9 +214,9 @@ def test_every_evaluation_and_the_result_have_the_present_poses():
 def test_futures_in_metres_have_mean_and_standard_deviation_of_the_spec():
     spec = VectorSpec(predicted_agents=2, future_steps=8)
     norm, futures = spec.normalization, random(25)
-    found = denoiser.in_metres(futures, spec)
-    np.testing.assert_allclose(found[0], futures[0] * norm.ego_future_std + norm.ego_future_mean, atol=1e-12)
-    np.testing.assert_allclose(found[1:], futures[1:] * norm.agent_future_std + norm.agent_future_mean, atol=1e-12)
+    in_metres = denoiser.in_metres(futures, spec)
+    np.testing.assert_allclose(in_metres[0], futures[0] * norm.ego_future_std + norm.ego_future_mean, atol=1e-12)
+    np.testing.assert_allclose(in_metres[1:], futures[1:] * norm.agent_future_std + norm.agent_future_mean, atol=1e-12)
     np.testing.assert_array_equal(denoiser.in_metres(np.zeros(SHAPE), spec)[..., 0], 10.0)
 
 

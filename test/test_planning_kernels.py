@@ -73,9 +73,9 @@ def test_points_are_smoothed_against_the_road_where_they_follow_it(road):
     expected = np.clip(expected, points - 0.5 * BIN_M, points + 0.5 * BIN_M)
     repeated = (np.abs(np.diff(points, axis=1, prepend=0.0)) < 1e-6).all(-1)
     assert repeated.any()
-    for place in range(8):
-        last = expected[:, place - 1] if place else 0.0
-        expected[:, place] = np.where(repeated[:, place, None], last, expected[:, place])
+    for index in range(8):
+        last = expected[:, index - 1] if index else 0.0
+        expected[:, index] = np.where(repeated[:, index, None], last, expected[:, index])
     np.testing.assert_allclose(smooth_points(points, state, DT_S, BIN_M, road), expected, atol=1e-9)
 
 
@@ -96,37 +96,37 @@ def test_headings_are_those_against_the_road_where_a_plan_follows_it(road):
 @pytest.mark.parametrize("speed_mps", [0.0, 4.0])
 def test_hasty_plans_are_delayed_to_what_is_reachable(speed_mps):
     points = plans(seed=2)
-    ways = np.concatenate([np.zeros((len(points), 1, 2)), points], axis=1)
-    lengths = np.hypot(*np.moveaxis(np.diff(ways, axis=1), -1, 0))
+    paths = np.concatenate([np.zeros((len(points), 1, 2)), points], axis=1)
+    lengths = np.hypot(*np.moveaxis(np.diff(paths, axis=1), -1, 0))
     changes = np.diff(lengths / DT_S, axis=1, prepend=speed_mps) / DT_S
     changes[:, 0] *= 2.0
     along = np.concatenate([np.zeros((len(points), 1)), np.cumsum(lengths, axis=1)], axis=1)
-    place, most = np.zeros(len(points)), np.full(len(points), speed_mps + 0.5 * SPEEDING_UP_MPS2 * DT_S)
+    position_m, most = np.zeros(len(points)), np.full(len(points), speed_mps + 0.5 * SPEEDING_UP_MPS2 * DT_S)
     reached = np.zeros((len(points), 8))
     for now in range(8):
         steps = np.arange(1, 9 - now)
-        allowed = (along[:, 1 + now :] - place[:, None]) / (steps * DT_S) + 0.5 * BRAKING_MPS2 * DT_S * (steps - 1)
+        allowed = (along[:, 1 + now :] - position_m[:, None]) / (steps * DT_S) + 0.5 * BRAKING_MPS2 * DT_S * (steps - 1)
         speed = np.maximum(np.minimum(most, allowed.min(axis=1)), 0.0)
-        place = place + DT_S * speed
-        reached[:, now], most = place, speed + SPEEDING_UP_MPS2 * DT_S
+        position_m = position_m + DT_S * speed
+        reached[:, now], most = position_m, speed + SPEEDING_UP_MPS2 * DT_S
     hasty = (changes > SPEEDING_UP_MPS2).any(axis=1)
     assert hasty.any()
     assert not hasty.all()
-    expected = np.where(hasty[:, None, None], geometry.interpolate_paths(ways, along, reached), points)
+    expected = np.where(hasty[:, None, None], geometry.interpolate_paths(paths, along, reached), points)
     np.testing.assert_allclose(limit_acceleration(points, speed_mps, DT_S), expected, atol=1e-9)
 
 
 def test_points_on_paths_are_linear_between_their_knots():
-    ways = np.concatenate([np.zeros((20, 1, 2)), plans(20, seed=3)], axis=1)
-    steps = np.hypot(*np.moveaxis(np.diff(ways, axis=1), -1, 0))
+    paths = np.concatenate([np.zeros((20, 1, 2)), plans(20, seed=3)], axis=1)
+    steps = np.hypot(*np.moveaxis(np.diff(paths, axis=1), -1, 0))
     along = np.concatenate([np.zeros((20, 1)), np.cumsum(steps, axis=1)], axis=1)
     reached = np.random.default_rng(0).uniform(-1.0, 1.1, (20, 12)) * along[:, -1:]
-    for way, at, here, found in zip(
-        ways, along, reached, geometry.interpolate_paths(ways, along, reached), strict=True
+    for path, at, here, interpolated in zip(
+        paths, along, reached, geometry.interpolate_paths(paths, along, reached), strict=True
     ):
         moves = np.concatenate([[True], np.diff(at) > 0.0])
-        expected = np.stack([np.interp(here, at[moves], way[moves, axis]) for axis in (0, 1)], axis=-1)
-        np.testing.assert_allclose(found, expected, atol=1e-9)
+        expected = np.stack([np.interp(here, at[moves], path[moves, axis]) for axis in (0, 1)], axis=-1)
+        np.testing.assert_allclose(interpolated, expected, atol=1e-9)
 
 
 def test_the_demands_of_plans_on_the_vehicle():
@@ -141,32 +141,32 @@ def test_the_demands_of_plans_on_the_vehicle():
     before, after = step[:, :-1], step[:, 1:]
     across = np.abs(before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0])
     longer = np.maximum(length[:, :-1], length[:, 1:])
-    aside = np.pad(np.where(longer > DT_S, across / np.maximum(longer, DT_S), 0.0) / DT_S**2, ((0, 0), (1, 0)))
+    lateral_mps2 = np.pad(np.where(longer > DT_S, across / np.maximum(longer, DT_S), 0.0) / DT_S**2, ((0, 0), (1, 0)))
     expected = (
         -speed,
         speed,
         acceleration,
         -acceleration,
-        np.maximum(np.abs(speed * rate), aside),
+        np.maximum(np.abs(speed * rate), lateral_mps2),
         np.where(np.abs(speed) > 1.0, np.abs(rate) / np.maximum(np.abs(speed), 1.0), 0.0),
     )
-    for (phrase, found, _, _), values in zip(
+    for (phrase, demands, _, _), values in zip(
         vehicle_demands(poses, DT_S, speed_mps, config().guard), expected, strict=True
     ):
-        np.testing.assert_allclose(found, values, atol=1e-9, err_msg=phrase)
+        np.testing.assert_allclose(demands, values, atol=1e-9, err_msg=phrase)
 
 
 def crossings(lines, reach_m, poses):
     """(N,) first steps of poses (N, T, 3) beyond a line (K, 2, 2); T where none."""
-    found = np.full(len(poses), poses.shape[1])
+    steps = np.full(len(poses), poses.shape[1])
     for (left, right), ahead_m in zip(lines, reach_m, strict=True):
         across, width_m = left - right, np.hypot(*(left - right))
-        place = poses[..., :2] + ahead_m * np.stack([np.cos(poses[..., 2]), np.sin(poses[..., 2])], axis=-1) - right
-        beyond = (place[..., 0] * across[1] - place[..., 1] * across[0]) / width_m
-        on_line = np.abs((place @ across) / width_m - 0.5 * width_m) < 0.5 * width_m + 0.5
+        front = poses[..., :2] + ahead_m * np.stack([np.cos(poses[..., 2]), np.sin(poses[..., 2])], axis=-1) - right
+        beyond = (front[..., 0] * across[1] - front[..., 1] * across[0]) / width_m
+        on_line = np.abs((front @ across) / width_m - 0.5 * width_m) < 0.5 * width_m + 0.5
         crossed = (beyond[:, :-1] < 0.0) & (beyond[:, 1:] >= 0.0) & (on_line[:, :-1] | on_line[:, 1:])
-        found = np.minimum(found, np.where(crossed.any(axis=1), crossed.argmax(axis=1) + 1, poses.shape[1]))
-    return found
+        steps = np.minimum(steps, np.where(crossed.any(axis=1), crossed.argmax(axis=1) + 1, poses.shape[1]))
+    return steps
 
 
 def red_light(at_m):
@@ -188,22 +188,24 @@ def red_light(at_m):
     ],
 )
 def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact):
-    known = SafetyContext(scene, config())
+    safety_context = SafetyContext(scene, config())
     vehicle, poses = config().vehicle, poses_on_road(plans(seed=5), None)
     states = (
-        simulate(poses, known.scene.motion, vehicle) if simulated else states_of_poses(interpolate(poses, 6.0), 6.0)
+        simulate(poses, safety_context.scene.motion, vehicle)
+        if simulated
+        else states_of_poses(interpolate(poses, 6.0), 6.0)
     )
     centers, shape = simulation.centers(states, vehicle), states.shape[:2]
     by_step, excess = np.ones(shape), np.zeros(len(states))
-    if len(known.scene.agents):
+    if len(safety_context.scene.agents):
         anywhere = np.ones(shape, bool)
         areas = EgoAreas(anywhere, anywhere, anywhere, anywhere, anywhere)
-        inflated = type(known.scene.agents)(
-            *(getattr(known.scene.agents, name) for name in ("poses", "present", "speeds_mps")),
-            known.inflated_sizes,
-            known.scene.agents.kinds,
+        inflated = type(safety_context.scene.agents)(
+            *(getattr(safety_context.scene.agents, name) for name in ("poses", "present", "speeds_mps")),
+            safety_context.inflated_sizes,
+            safety_context.scene.agents.kinds,
         )
-        longer = known.stopping_vehicle
+        longer = safety_context.stopping_vehicle
         by_step = metrics.no_collision(states, simulation.centers(states, longer), longer, inflated, areas)
         excess += (by_step < SAFE).sum(axis=1)
     if scene.drivable is not None:
@@ -220,16 +222,16 @@ def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact)
         out &= np.abs(states[..., VX]) > metrics.STOPPED_MPS
         by_step = np.where(out, 0.0, by_step)
         excess += np.where(out, -clearance_m, 0.0).sum(axis=1)
-    limits = known.limits
+    limits = safety_context.limits
     if len(limits.closed_lines):
         first = crossings(limits.closed_lines, limits.reach_m, states[..., [X, Y, 2]])
         np.testing.assert_array_equal(limits.first_crossings(states[..., :3]), first)
         beyond = np.arange(STEPS + 1) >= first[:, None]
         by_step = np.where(beyond, 0.0, by_step)
         excess += beyond.sum(axis=1)
-    found = safety_of_states(known, states, exact)
-    if known.can_check:
+    safety = safety_of_states(safety_context, states, exact)
+    if safety_context.can_check:
         assert (by_step < SAFE).any()
         assert (by_step.min(axis=1) == SAFE).any()
-    np.testing.assert_array_equal(found.by_step, by_step)
-    np.testing.assert_allclose(found.excess, excess, atol=1e-9)
+    np.testing.assert_array_equal(safety.by_step, by_step)
+    np.testing.assert_allclose(safety.excess, excess, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Reading the next scene ahead changes when a network is asked, never what it answers."""
+"""Prefetching the next scene changes when a network runs, never its outputs."""
 
 import threading
 from dataclasses import replace
@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scenes import Clock, config, later
-from scripted_network import KnownWays, arc_way, frames, seen
+from scripted_network import ScriptedNetwork, arc_way, camera_observation, frames
 
 from reflectdrive_ros.core.domain import StepKind, Verdict
 from reflectdrive_ros.planning.planner import PlanningError
@@ -15,13 +15,13 @@ from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.prefetch import Prefetcher
 
 
-class Counted(KnownWays):
+class Counted(ScriptedNetwork):
     """Keeps in which thread which scene was read, and whose context a step is given."""
 
     concurrent = True
 
-    def __init__(self, *ways):
-        super().__init__(*ways)
+    def __init__(self, *paths):
+        super().__init__(*paths)
         self.read, self.stepped = [], []
 
     def prefill_goal(self, inputs):
@@ -38,7 +38,7 @@ class Counted(KnownWays):
 
 
 def plans(network, scenes, prefetch_scenes):
-    """Reports of a drive whose engine is told of each scene one step before it plans for it."""
+    """Reports of a drive whose engine gets each scene one step before it plans for it."""
     engine = Engine(config(), Clock(), network=network, prefetch_scenes=prefetch_scenes)
     reports = []
     for k, scene in enumerate(scenes):
@@ -53,17 +53,17 @@ def plans(network, scenes, prefetch_scenes):
 def test_plans_are_the_same_and_scenes_are_read_once_by_another_thread():
     drive = frames(8)
     plain, ahead = Counted(arc_way()), Counted(arc_way())
-    expected, found = plans(plain, drive, False), plans(ahead, drive, True)
-    for report, other in zip(found, expected, strict=True):
+    expected, prefetched = plans(plain, drive, False), plans(ahead, drive, True)
+    for report, other in zip(prefetched, expected, strict=True):
         np.testing.assert_array_equal(report.plan.trajectory.poses, other.plan.trajectory.poses)
         assert (report.verdict, report.plan.step) == (other.verdict, other.plan.step)
-    assert {report.plan.step for report in found} == {StepKind.FULL, StepKind.LITE}
+    assert {report.plan.step for report in prefetched} == {StepKind.FULL, StepKind.LITE}
     main = threading.current_thread()
     assert all(thread is main for *_, thread in plain.read)
-    guessed = [asked for asked, _, thread in ahead.read if thread is not main]
+    guessed = [call for call, _, thread in ahead.read if thread is not main]
     assert len(guessed) == len(drive)
-    again = [asked for asked, _, thread in ahead.read if thread is main]
-    assert len(again) == 1  # the second scene: before the first plan nobody knows that steps take turns
+    again = [call for call, _, thread in ahead.read if thread is main]
+    assert len(again) == 1  # the second scene: before the first plan the alternation of steps is unknown
 
 
 def test_a_step_is_given_the_context_of_its_own_scene():
@@ -87,35 +87,35 @@ def test_a_full_step_is_drafted_once_by_another_thread():
     reports = plans(network, drive, True)
     full = sum(report.plan.step is StepKind.FULL for report in reports)
     drafts = [thread for _, limit, thread in network.stepped if limit == 4]  # the last of three rounds
-    read = [asked for asked, *_ in network.read].count("prefill_goal")
+    read = [call for call, *_ in network.read].count("prefill_goal")
     assert full >= 4
     assert len(drafts) == read
     assert threading.current_thread() not in drafts
 
 
-def test_a_draft_of_something_else_is_made_when_it_is_asked_for():
+def test_a_draft_of_other_actions_is_decoded_on_request():
     network = Counted(arc_way())
-    ahead = Prefetcher(network, Clock(), lambda known, scene: (known.actions, [5, 5, 4]))
-    ahead.prefetch(scene := seen())
-    known = ahead.prefill_goal(ahead.make_inputs(scene, network.inputs))
-    made = ahead.draft(known.context, known.actions, [5, 5, 4])
-    asked = len(network.stepped)
-    other, _ = ahead.draft(known.context, known.actions, [14])
-    assert (asked, len(network.stepped)) == (3, 4)
-    np.testing.assert_array_equal(made[0], other)
-    ahead.draft(replace(known.context), known.actions, [5, 5, 4])
+    ahead = Prefetcher(network, Clock(), lambda prefilled, scene: (prefilled.actions, [5, 5, 4]))
+    ahead.prefetch(scene := camera_observation())
+    prefilled = ahead.prefill_goal(ahead.make_inputs(scene, network.inputs))
+    draft = ahead.draft(prefilled.context, prefilled.actions, [5, 5, 4])
+    step_count = len(network.stepped)
+    other, _ = ahead.draft(prefilled.context, prefilled.actions, [14])
+    assert (step_count, len(network.stepped)) == (3, 4)
+    np.testing.assert_array_equal(draft[0], other)
+    ahead.draft(replace(prefilled.context), prefilled.actions, [5, 5, 4])
     assert len(network.stepped) == 7
 
 
-def test_a_scene_that_was_not_expected_is_read_when_it_is_asked_for():
+def test_a_scene_that_was_not_prefetched_is_read_on_request():
     network = Counted(arc_way())
     engine = Engine(config(), Clock(), network=network, prefetch_scenes=True)
-    assert engine.step(seen()).verdict is Verdict.OK
+    assert engine.step(camera_observation()).verdict is Verdict.OK
     assert [thread for *_, thread in network.read] == [threading.current_thread()]
 
 
 def test_a_scene_that_cannot_be_read_is_the_same_sentence():
-    blind = replace(seen(), cameras=())
+    blind = replace(camera_observation(), cameras=())
     ahead = plans(Counted(arc_way()), [blind], True)[0]
     plain = plans(Counted(arc_way()), [blind], False)[0]
     assert ahead.verdict is plain.verdict is Verdict.INFEASIBLE
@@ -123,7 +123,7 @@ def test_a_scene_that_cannot_be_read_is_the_same_sentence():
 
 
 def test_a_network_that_fails_while_it_reads_fails_in_its_own_step_and_the_next_one_plans():
-    drive = [seen(speed=8.0), later(seen(speed=10.0), 0.1)]
+    drive = [camera_observation(speed=8.0), later(camera_observation(speed=10.0), 0.1)]
 
     class Failing(Counted):
         def prefill_goal(self, inputs):
@@ -136,7 +136,7 @@ def test_a_network_that_fails_while_it_reads_fails_in_its_own_step_and_the_next_
     assert second.verdict is Verdict.OK
 
 
-def test_a_network_that_keeps_one_scene_is_never_asked_ahead():
+def test_a_network_that_keeps_one_scene_is_never_prefetched():
     class One(Counted):
         concurrent = False
 
@@ -145,10 +145,10 @@ def test_a_network_that_keeps_one_scene_is_never_asked_ahead():
     assert {thread for *_, thread in network.read} == {threading.current_thread()}
 
 
-def test_time_that_nobody_waited_for_counts_as_the_plans_own():
+def test_overlapped_time_counts_for_the_plan():
     ticks = Clock(1.0)  # a second for each look at it
     ahead = Prefetcher(Counted(arc_way()), ticks)
-    scene = seen()
+    scene = camera_observation()
     ahead.prefetch(scene)
     inputs = ahead.make_inputs(scene, ahead.inputs)
     assert ahead.prefill_goal(inputs).context is inputs

@@ -124,10 +124,10 @@ def test_names_are_those_of_the_public_file():
 
 def test_a_checkpoint_of_another_size_is_checked_with_its_case(folder, capsys):
     assert importing(folder, "--check", folder / "case.npz", "--json", folder / "check.json") == 0
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     for name in ("norm_lanes", "encoding", "x0_at_0.2", "x0_at_0.7", "prediction", "tolerance"):
-        assert name in said
-    assert said.rstrip().endswith("all within the tolerances")
+        assert name in message
+    assert message.rstrip().endswith("all within the tolerances")
     check = json.loads((folder / "check.json").read_text())["check"]
     assert check["within"]
     assert {row["name"] for row in check["rows"]} >= {"encoding", "x0_at_0.2", "prediction"}
@@ -136,8 +136,8 @@ def test_a_checkpoint_of_another_size_is_checked_with_its_case(folder, capsys):
 def test_a_wrong_weight_ends_with_exit_code_1_and_nothing_is_written(folder, capsys):
     rewrite(folder, lambda t: t["module.decoder.decoder.dit.blocks.0.mlp1.fc1.weight"].mul_(1.01))
     assert importing(folder, "--check", folder / "case.npz", "--out", folder / "out") == 1
-    said = capsys.readouterr().out
-    assert "above the tolerance: x0_at_0.2, x0_at_0.7" in said
+    message = capsys.readouterr().out
+    assert "above the tolerance: x0_at_0.2, x0_at_0.7" in message
     assert not (folder / "out").exists()
 
 
@@ -150,24 +150,24 @@ def test_a_result_that_is_not_finite_is_above_every_tolerance():
 
 def test_imported_weights_are_those_of_the_checkpoint_without_guidance(folder, public_net, capsys):
     assert importing(folder, "--out", folder / "out") == 0
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     card = json.loads((folder / "out" / "card.json").read_text())
-    assert f"model.sha256: {card['sha256']}" in said
+    assert f"model.sha256: {card['sha256']}" in message
     assert (card["kind"], card["capabilities"], card["training_domain"]) == ("denoiser", [], "nuPlan")
     assert card["dtype"] == "float32"
     assert card["data"]["imported_from"]["file"] == "model.pth"
     again = checkpoint.load(folder / "out" / "weights.safetensors", card["sha256"])
     assert again.config == PUBLIC
-    for (name, found), expected in zip(again.named_parameters(), public_net.parameters(), strict=True):
-        assert torch.equal(found, expected), name
+    for (name, parameter), expected in zip(again.named_parameters(), public_net.parameters(), strict=True):
+        assert torch.equal(parameter, expected), name
 
 
 def test_tensors_are_read_from_safetensors_too_with_and_without_the_prefix(folder, public_net):
     tensors = torch.load(folder / "model.pth", weights_only=True)["ema_state_dict"]
     (folder / "model.pth").unlink()
     save_file({name.removeprefix("module."): value for name, value in tensors.items()}, folder / "model.safetensors")
-    found = published.load_published(folder)
-    assert all(torch.equal(a, b) for a, b in zip(found.parameters(), public_net.parameters(), strict=True))
+    network = published.load_published(folder)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), public_net.parameters(), strict=True))
 
 
 class Malicious:
@@ -181,22 +181,22 @@ class Malicious:
 def test_code_in_a_pickle_does_not_run_and_the_file_is_refused_with_one_sentence(folder, capsys):
     torch.save({"ema_state_dict": {"a": Malicious(folder / "ran")}}, folder / "model.pth")
     assert importing(folder) == 2
-    said = capsys.readouterr()
+    message = capsys.readouterr()
     assert not (folder / "ran").exists()
-    assert "model.pth cannot be read as tensors only, without running code: " in said.err
-    assert "mkdir" in said.err
-    assert "weights_only" not in said.err  # torch advises to run the code
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+    assert "model.pth cannot be read as tensors only, without running code: " in message.err
+    assert "mkdir" in message.err
+    assert "weights_only" not in message.err  # torch advises to run the code
+    assert message.err.count("\n") == 1
+    assert message.out == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"\x80\x04K\x01.", b"text"])
 def test_a_file_of_weights_that_is_damaged_is_one_sentence(folder, capsys, content):
     (folder / "model.pth").write_bytes(content)
     assert importing(folder) == 2
-    said = capsys.readouterr().err
-    assert "model.pth" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "model.pth" in message
+    assert message.count("\n") == 1
 
 
 POSITION = "module.encoder.encoder.pos_emb.weight"
@@ -278,9 +278,9 @@ def test_a_case_that_does_not_fit_the_checkpoint_is_one_sentence(folder, capsys,
     change(case)
     np.savez(folder / "case.npz", **case)
     assert importing(folder, "--check", folder / "case.npz") == 2
-    said = capsys.readouterr().err
-    assert re.search(sentence, said), said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert re.search(sentence, message), message
+    assert message.count("\n") == 1
 
 
 def test_futures_of_a_case_may_have_steps_and_columns_in_one_axis(folder):
@@ -301,9 +301,9 @@ def test_futures_of_a_case_may_have_steps_and_columns_in_one_axis(folder):
 def test_a_file_that_is_missing_or_of_another_kind_is_one_sentence(folder, monkeypatch, capsys, words, sentence):
     monkeypatch.chdir(folder)
     assert main(["import", "diffusion-planner", *([] if words == ["nothing"] else ["."]), *words]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert sentence in message
+    assert message.count("\n") == 1
 
 
 def test_a_folder_without_weights_is_one_sentence(folder, capsys):

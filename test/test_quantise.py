@@ -74,14 +74,14 @@ def spreads(exact, tmp_path_factory):
 @pytest.fixture(scope="module")
 def pairs(exact, spreads, tmp_path_factory):
     """Cards by precision."""
-    found = {"fp32": exact}
+    cards = {"fp32": exact}
     for precision in ("int8", "fp8"):
         folder = tmp_path_factory.mktemp(precision)
         write_quantised(exact, folder, precision, spreads, {"goal_log_prob": 0.0}, PASSED)
-        told = golden(OrtNetwork(GraphCard.read(folder / CARD)))
-        write_quantised(exact, folder, precision, spreads, told, PASSED)
-        found[precision] = GraphCard.read(folder / CARD)
-    return found
+        figures = golden(OrtNetwork(GraphCard.read(folder / CARD)))
+        write_quantised(exact, folder, precision, spreads, figures, PASSED)
+        cards[precision] = GraphCard.read(folder / CARD)
+    return cards
 
 
 def quantised_products(card, name):
@@ -101,19 +101,19 @@ def nodes(card, name, kind):
 def test_graphs_in_8_bits_answer_nearly_as_those_in_float32(pairs, precision):
     mine, theirs = OrtNetwork(pairs[precision]), OrtNetwork(pairs["fp32"])
     assert mine.backend_description.endswith(f"1 thread, {precision}")
-    apart, of_step = [], []
+    differences, of_step = [], []
     for seed in range(5, 9):
         inputs = scene(seed)
-        known, expected = mine.prefill_goal(inputs), theirs.prefill_goal(inputs)
-        apart.append(np.abs(known.goal_log_probs - expected.goal_log_probs).max())
+        prefilled, expected = mine.prefill_goal(inputs), theirs.prefill_goal(inputs)
+        differences.append(np.abs(prefilled.goal_log_probs - expected.goal_log_probs).max())
         for limit, edit in MOVES[:1]:
             (_, sure), (_, expects) = (
                 net.step(each.context, expected.actions, limit, edit)
-                for net, each in ((mine, known), (theirs, expected))
+                for net, each in ((mine, prefilled), (theirs, expected))
             )
             both = (sure > 0) & (expects > 0)
             of_step.append(np.abs(np.log(sure[both] / expects[both])).max())
-    assert 0 < max(apart) < 0.3
+    assert 0 < max(differences) < 0.3
     assert 0 < max(of_step) < 0.04  # in another scene it is 0.05 and more
 
 
@@ -123,11 +123,11 @@ def test_what_becomes_of_a_block_does_not_hang_on_its_company(pairs, precision):
     context = graphs.prefill_goal(scene(7)).context
     actions = random_actions(network(), scenes=1, count=3)[0].numpy()
     together = graphs.step(context, actions, 3, False)
-    for place in range(3):
-        alone = graphs.step(context, actions[[place]], 3, False)
-        np.testing.assert_array_equal(alone[0][0], together[0][place])
+    for index in range(3):
+        alone = graphs.step(context, actions[[index]], 3, False)
+        np.testing.assert_array_equal(alone[0][0], together[0][index])
         # other batch sizes may add up in another order, and a value then rounds to the next of 255 steps
-        np.testing.assert_allclose(alone[1][0], together[1][place], rtol=1e-2)
+        np.testing.assert_allclose(alone[1][0], together[1][index], rtol=1e-2)
 
 
 def test_watching_changes_no_plan(exact, tmp_path):
@@ -146,13 +146,13 @@ def test_spreads_are_of_all_runs():
             for kind, value in zip(kinds, (low, high, square), strict=True)
         }
 
-    found = activation_ranges({"step": [run(-1, 2, 1), run(0.5, 5, 3)]})
-    assert found == {"step": {"x": ActivationRange(-1.0, 5.0, 2.0)}}
+    ranges = activation_ranges({"step": [run(-1, 2, 1), run(0.5, 5, 3)]})
+    assert ranges == {"step": {"x": ActivationRange(-1.0, 5.0, 2.0)}}
     with pytest.raises(ValueError, match=r"between 0\.0 and 0\.0 have no scale"):
         ActivationRange(0.0, 0.0, 1.0)
 
 
-# --- what they are made of -------------------------------------------------------------------------------------------
+# --- their operators --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -162,8 +162,8 @@ def test_heads_and_what_is_behind_them_stay_in_float32(pairs, name):
         heads = [weights for weights in kinds if weights.shape is not None and weights.shape[-1] in HEADS]
         assert heads or name in ("vision_encoder", "prefill")  # which end before them
         assert not any(value.producer() and value.producer().op_type == "DequantizeLinear" for value in heads)
-    found = [len(quantised_products(pairs[precision], name)) for precision in ("int8", "fp8")]
-    assert 5 < found[0] <= found[1]
+    counts = [len(quantised_products(pairs[precision], name)) for precision in ("int8", "fp8")]
+    assert 5 < counts[0] <= counts[1]
 
 
 def test_weights_of_int8_have_7_bits_so_that_no_processor_overflows(pairs):
@@ -189,9 +189,9 @@ def test_values_with_few_large_ones_stay_in_float32(exact, spreads, tmp_path):
 def test_quantised_graphs_are_what_tensorrt_takes(pairs, name, precision):
     """Its parser wants constant, positive scales and tells the type by the zero point, which is zero."""
     assert unknown_to_tensorrt(pairs[precision].files[name]) == []
-    found = nodes(pairs[precision], name, "QuantizeLinear") + nodes(pairs[precision], name, "DequantizeLinear")
-    assert found
-    for node in found:
+    quantisers = nodes(pairs[precision], name, "QuantizeLinear") + nodes(pairs[precision], name, "DequantizeLinear")
+    assert quantisers
+    for node in quantisers:
         scale, zero = (value.const_value.numpy() for value in node.inputs[1:])
         assert scale.dtype == np.float32
         assert scale.shape == zero.shape
@@ -251,7 +251,7 @@ def test_a_quantised_pair_that_has_passed_the_gate_drives(pairs):
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("gate", "complaint"),
     [
         (None, "lacks their score beside that of float32 graphs: export again with --precision int8 --gate DIR"),
         ({"passed": True}, "lacks their score"),
@@ -263,8 +263,8 @@ def test_a_quantised_pair_that_has_passed_the_gate_drives(pairs):
         ({"pdms_fp32": 80.0, "pdms": 80.0, "passed": False}, r"score 0\.00 PDMS less"),
     ],
 )
-def test_a_quantised_pair_that_has_not_is_refused(copy, told, complaint):
-    rewrite(copy, lambda card: card.pop("gate") if told is None else card.update(gate=told))
+def test_a_quantised_pair_that_has_not_is_refused(copy, gate, complaint):
+    rewrite(copy, lambda card: card.pop("gate") if gate is None else card.update(gate=gate))
     with pytest.raises(ModelFileError, match=complaint):
         load_network(as_set(copy), BUILT_IN)
     assert main(["engine", str(copy / CARD)]) == 2
@@ -284,13 +284,13 @@ def test_the_command_gates_what_it_exports(tiny_model, sets, tmp_path, capsys, p
     words = ["export", str(tiny_model.file), "--out", str(tmp_path / "out"), "--precision", precision]
     options = sets if precision != "bf16" else sets[2:]
     assert main([*words, *options, "--json", str(tmp_path / "f")]) == 0
-    told = json.loads((tmp_path / "f").read_text())
-    assert told["precision"] == precision
-    assert told["gate"]["passed"] is True
-    assert (told["gate"]["set"], told["gate"]["scenes"], told["gate"]["limit"]) == ("test", 2, 0.3)
+    report = json.loads((tmp_path / "f").read_text())
+    assert report["precision"] == precision
+    assert report["gate"]["passed"] is True
+    assert (report["gate"]["set"], report["gate"]["scenes"], report["gate"]["limit"]) == ("test", 2, 0.3)
     assert "gate: PDMS" in capsys.readouterr().out
     card = GraphCard.read(tmp_path / "out" / CARD)
-    assert card.gate == told["gate"]
+    assert card.gate == report["gate"]
     if precision != "bf16":
         assert load_network(as_set(tmp_path / "out"), DEFAULTS).backend_description.endswith(precision)
 
@@ -299,9 +299,9 @@ def test_a_gate_that_is_not_passed_leaves_nothing(tiny_model, sets, tmp_path, ca
     monkeypatch.setattr(accuracy_gate, "MAX_PDMS_DROP", -100.0)
     words = ["export", str(tiny_model.file), "--out", str(tmp_path / "out"), "--precision", "int8", *sets]
     assert main(words) == 2
-    told = capsys.readouterr().err
-    assert "the gate is not passed: on 2 scenes PDMS is" in told
-    assert "nothing is exported" in told
+    message = capsys.readouterr().err
+    assert "the gate is not passed: on 2 scenes PDMS is" in message
+    assert "nothing is exported" in message
     assert not (tmp_path / "out").exists()
 
 

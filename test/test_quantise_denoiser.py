@@ -63,10 +63,10 @@ def test_predictions_are_nearly_those_in_float32_with_and_without_conditions(car
     mine, theirs = (OrtDenoiser(cards[precision]) for precision in ("int8", "fp32"))
     assert mine.backend_description.endswith("1 thread, int8")
     inputs, noise = synthetic_vectors(SPEC), np.random.default_rng(0).normal(size=(SPEC.futures, 9, 4))
-    found, expected = (each.denoise(each.encode(inputs, True), noise, 0.5) for each in (mine, theirs))
-    assert found.shape == expected.shape == (2, SPEC.futures, 9, 4)
-    apart = np.abs(found - expected).max()
-    assert 0 < apart < 0.2 * np.abs(expected).max()
+    quantised, expected = (each.denoise(each.encode(inputs, True), noise, 0.5) for each in (mine, theirs))
+    assert quantised.shape == expected.shape == (2, SPEC.futures, 9, 4)
+    difference = np.abs(quantised - expected).max()
+    assert 0 < difference < 0.2 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", ["encoder", "denoiser"])

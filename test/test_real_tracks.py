@@ -62,15 +62,15 @@ def test_the_humans_waypoints_are_where_the_car_was_recorded(recording, starts):
 
 
 def test_a_planner_sees_others_as_they_are_and_the_scorer_as_they_will_be():
-    """Whom the scorer knows at 2 s is whom the planner sees at the next start, 2 s later, at the same places."""
+    """The agents of the scorer at 2 s are those of the planner at the next start, 2 s later, at the same positions."""
     now, later = real_tracks.starts(real_tracks.load(MOTORWAY))
     later_from_now = geometry.compose(geometry.invert(later.observation.ego.map_from_ego), _map_from_ego(now))
     for start, sample, other_from_scene in ((now, 0, np.zeros(3)), (now, 20, later_from_now)):
-        seen = (now if sample == 0 else later).observation.agents.poses
+        observed = (now if sample == 0 else later).observation.agents.poses
         there = start.scene.agents.present[:, sample]
-        known = geometry.compose(other_from_scene, start.scene.agents.poses[there, sample])
-        assert len(seen) == len(known) > 5
-        np.testing.assert_allclose(seen[:, :2], known[:, :2], atol=1e-6)
+        recorded_poses = geometry.compose(other_from_scene, start.scene.agents.poses[there, sample])
+        assert len(observed) == len(recorded_poses) > 5
+        np.testing.assert_allclose(observed[:, :2], recorded_poses[:, :2], atol=1e-6)
 
 
 def _map_from_ego(start):
@@ -81,10 +81,10 @@ def test_others_keep_their_speed_over_ground_in_the_egos_axes(recording, starts)
     for start, step in zip(starts, real_tracks.start_steps(recording), strict=True):
         recorded = recording.agent_velocities_mps[:, step]
         recorded = recorded[np.isfinite(recorded[:, 0])]
-        seen = start.observation.agents
-        np.testing.assert_allclose(np.hypot(*seen.velocities_mps.T), np.hypot(*recorded.T), atol=1e-6)
+        agents = start.observation.agents
+        np.testing.assert_allclose(np.hypot(*agents.velocities_mps.T), np.hypot(*recorded.T), atol=1e-6)
         moving = np.hypot(*recorded.T) > 3.0
-        along = geometry.wrap(np.arctan2(*seen.velocities_mps[moving].T[::-1]) - seen.poses[moving, 2])
+        along = geometry.wrap(np.arctan2(*agents.velocities_mps[moving].T[::-1]) - agents.poses[moving, 2])
         assert np.median(np.abs(along)) < 0.1  # cars drive the way they point
 
 
@@ -93,7 +93,7 @@ def test_the_route_goes_where_the_human_drove(recording, starts):
         route = start.observation.route
         along, offset = geometry.project(route, np.concatenate([np.zeros((1, 2)), start.human[:, :2]]))
         assert (np.diff(along) > -0.3).all()
-        assert np.abs(offset).max() < 4.5  # a lane beside, at most
+        assert np.abs(offset).max() < 4.5  # on the next lane, at most
         assert along[0] == pytest.approx(ROUTE_BEHIND_M, abs=2.0)
         assert geometry.arc_lengths(route)[-1] - along[0] > 8.0 * start.observation.speed_limit_mps
         turns = geometry.wrap(np.diff(geometry.headings_along(route)))
@@ -220,7 +220,7 @@ def test_a_damaged_recording_is_named_with_what_is_wrong(tmp_path, fields, messa
 
 
 @pytest.mark.parametrize(("kind", "part"), [(1, "centerline"), (8, "polygon")])
-def test_a_lane_drawn_with_nan_is_named(tmp_path, kind, part):
+def test_a_lane_with_nan_is_named(tmp_path, kind, part):
     with np.load(STREET) as arrays:
         index = int(np.flatnonzero(arrays["ml_type"] == kind)[0])
         lane, points = int(arrays["ml_lane"][index]), arrays["ml_xy"].copy()

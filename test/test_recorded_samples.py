@@ -31,14 +31,14 @@ def motorway():
 @pytest.fixture(scope="module")
 def others(motorway):
     """Other vehicles of the motorway as egos: (drive, step, sample) of the first sample of each."""
-    found = []
+    samples = []
     for drive in other_drives(motorway):
         for step in sample_steps(drive, SPEC)[:1]:
             sample = drive_sample(drive, step, SPEC)
             if not isinstance(sample, str):
-                found.append((drive, step, sample))
-    assert len(found) > 5
-    return found
+                samples.append((drive, step, sample))
+    assert len(samples) > 5
+    return samples
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +140,8 @@ def test_the_lanes_of_the_route_pass_the_ego(others):
     for _, _, sample in others:
         points = sample["route_lanes"][..., :2].reshape(-1, 2)
         points = points[points.any(axis=1)]
-        for place in (np.zeros(2), sample["ego_future"][-1, :2]):
-            assert np.hypot(*(points - place).T).min() < 4.5
+        for position in (np.zeros(2), sample["ego_future"][-1, :2]):
+            assert np.hypot(*(points - position).T).min() < 4.5
 
 
 def test_every_site_has_samples_and_what_is_left_out_is_counted(whole):
@@ -156,7 +156,7 @@ def test_every_site_has_samples_and_what_is_left_out_is_counted(whole):
     np.testing.assert_allclose(arrays["ego"][:, 5:], 0.0)  # acceleration, steering and yaw rate are unknown
 
 
-def test_a_site_that_is_held_out_has_no_sample(whole, monkeypatch, tmp_path):
+def test_an_excluded_site_has_no_sample(whole, monkeypatch, tmp_path):
     samples, about = whole
     monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path))
     less, described = recorded_samples.recorded_set(HERE, SPEC, ["USA_US101"])
@@ -193,7 +193,7 @@ def perturbed(batch, seed=0):
 
 
 def old_from_new(before, after, row):
-    """The displaced pose in the frame of the recorded one, found from a lane that both know."""
+    """The displaced pose in the frame of the recorded one, computed from a lane that both have."""
     lane = np.flatnonzero(before["lanes"][row].any(axis=(1, 2)))[0]
     old, new = (each["lanes"][row, lane][:, :2].astype(float) for each in (before, after))
     turn = np.arctan2(*(old[-1] - old[0])[::-1]) - np.arctan2(*(new[-1] - new[0])[::-1])
@@ -212,12 +212,12 @@ def test_a_displaced_ego_is_back_on_the_recorded_drive_after_two_seconds(batch):
         assert np.hypot(*moved["ego_future"][row, 0, :2]) < 0.15 * moved["ego"][row, 4] + 0.1  # it begins at the ego
 
 
-def test_slow_egos_and_those_not_asked_for_are_not_displaced(batch):
+def test_slow_egos_and_unselected_ones_are_not_displaced(batch):
     slow = {**batch, "ego": batch["ego"].copy()}
     slow["ego"][:3, 4] = 0.9 * ego_perturbation.MIN_SPEED_MPS
-    asked = np.arange(len(slow["ego"])) != 4
-    moved = perturb_ego(slow, asked, np.random.default_rng(0), DT_S)
-    for row in range(len(asked)):
+    selected = np.arange(len(slow["ego"])) != 4
+    moved = perturb_ego(slow, selected, np.random.default_rng(0), DT_S)
+    for row in range(len(selected)):
         same = all(np.array_equal(moved[name][row], slow[name][row]) for name in slow)
         assert same == (row in (0, 1, 2, 4)), row
 
@@ -227,8 +227,8 @@ def test_a_change_of_frame_keeps_distances_and_empty_rows(batch):
     for name in ("lanes", "route_lanes", "agents"):
         empty = ~batch[name].any(axis=-1)
         np.testing.assert_array_equal(~moved[name].any(axis=-1), empty)
-        for old, new, known in zip(batch[name], moved[name], ~empty, strict=True):
-            a, b = old[known][:, :2], new[known][:, :2]
+        for old, new, is_present in zip(batch[name], moved[name], ~empty, strict=True):
+            a, b = old[is_present][:, :2], new[is_present][:, :2]
             np.testing.assert_allclose(np.hypot(*(b - b[0]).T), np.hypot(*(a - a[0]).T), atol=1e-3)
     speeds = [np.hypot(*each["agents"][..., 4:6].transpose(3, 0, 1, 2)) for each in (batch, moved)]
     np.testing.assert_allclose(*speeds, atol=1e-4)
@@ -284,13 +284,13 @@ def test_a_mirrored_sample_is_that_of_the_mirrored_observation(motorway, batch):
         lanes=lanes,
     )
     expected = drive_sample(SampledDrive(mirrored, 0, True), 20, SPEC)
-    found = vector_data.mirror(batch, np.arange(len(batch["ego"])) == 0)
+    flipped = vector_data.mirror(batch, np.arange(len(batch["ego"])) == 0)
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name][0], values, atol=2e-3, err_msg=name)
-        np.testing.assert_array_equal(found[name][1:], batch[name][1:])
+        np.testing.assert_allclose(flipped[name][0], values, atol=2e-3, err_msg=name)
+        np.testing.assert_array_equal(flipped[name][1:], batch[name][1:])
 
 
-def test_merged_sets_are_drawn_by_their_weights():
+def test_merged_sets_are_sampled_by_their_weights():
     columns = vector_data.row_size(SPEC)
     first, second = (
         vector_data.set_of_rows((np.full((n, columns), n, np.float32),), SPEC, str(n), recorded)

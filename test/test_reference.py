@@ -95,11 +95,11 @@ def test_it_follows_a_bend():
 
 
 @pytest.mark.parametrize("car", [(-12.0, 0.0, 9.0), (20.0, 4.0, 0.0), (300.0, 0.0, 0.0)])
-def test_cars_behind_beside_and_far_away_change_nothing(car):
+def test_cars_behind_alongside_and_distant_change_nothing(car):
     np.testing.assert_allclose(planned(scene(car))[0], planned(scene())[0], atol=1e-9)
 
 
-def test_a_car_that_is_not_there_stops_nobody():
+def test_an_absent_car_stops_no_proposal():
     world = scene((25.0, 0.0, 0.0))
     gone = replace(world.agents, present=np.zeros_like(world.agents.present))
     np.testing.assert_allclose(planned(replace(world, agents=gone))[0], planned(scene())[0], atol=1e-9)
@@ -128,9 +128,9 @@ def test_it_gets_about_as_far_as_the_official_planner():
         believed = replace(case.first, agents=_keeping_velocity(case.first.agents))
         ours.append(reference.reference_of_plan(case.first, reference.reference_plan(believed, limit)))
         official.append(case.first.reference)
-    apart = np.abs([a.progress_m - b.progress_m for a, b in zip(ours, official, strict=True)])
-    assert np.median(apart) < 1.5
-    assert np.mean(apart < 0.1 * np.maximum([b.progress_m for b in official], 5.0)) > 0.55
+    differences_m = np.abs([a.progress_m - b.progress_m for a, b in zip(ours, official, strict=True)])
+    assert np.median(differences_m) < 1.5
+    assert np.mean(differences_m < 0.1 * np.maximum([b.progress_m for b in official], 5.0)) > 0.55
     assert np.mean([a.multiplier for a in ours]) >= np.mean([b.multiplier for b in official]) - 0.02
 
 

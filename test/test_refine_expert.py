@@ -69,13 +69,13 @@ def test_logits_of_a_range_are_a_part_of_all():
         torch.testing.assert_close(head.logits(hidden, low, high), whole[:, low : high + 1])
 
 
-def test_a_table_is_read_by_place():
+def test_a_table_is_read_by_position():
     coarse, fine = Axis("x", 0.3, 667, -12.0, 99.9), Axis("x", 0.05, 4001, -12.0, 99.9)
     metres = 0.3 * (torch.arange(668.0) - 333)[:, None]
-    found = resample_rows(metres, coarse, 1, True, fine, 1)
-    assert found.shape == (4002, 1)
-    torch.testing.assert_close(found[:-1, 0], (0.05 * (torch.arange(4001.0) - 2000)).clamp(-99.9, 99.9))
-    assert found[-1] == metres[-1]  # the mask stays the mask
+    resampled = resample_rows(metres, coarse, 1, True, fine, 1)
+    assert resampled.shape == (4002, 1)
+    torch.testing.assert_close(resampled[:-1, 0], (0.05 * (torch.arange(4001.0) - 2000)).clamp(-99.9, 99.9))
+    assert resampled[-1] == metres[-1]  # the mask stays the mask
 
 
 def test_the_shipped_size_fits_in_sixteen_megabytes():
@@ -125,17 +125,17 @@ def test_a_whole_step_ends_with_the_expert():
     decoding = Decoding(draft_rounds=4, edit_rounds=0, schedule="cosine")
     with torch.no_grad():
         torch.nn.init.normal_(net.refiner.x_head.weight, std=3.0, generator=generator())
-        found = rollout.full_step(net, *tiny_inputs(net), decoding)
-        assert [int((each.actions[0] != POSES.mask_id).sum()) for each in found.rounds] == [2, 8, 15, 24, 24]
-        again, _ = rollout.refine(net, found.rounds[-2].actions, rollout.prefill(net, *tiny_inputs(net)))
-    assert torch.equal(found.actions, again)
-    assert not torch.equal(found.actions, found.rounds[-2].actions)
+        decoded = rollout.full_step(net, *tiny_inputs(net), decoding)
+        assert [int((each.actions[0] != POSES.mask_id).sum()) for each in decoded.rounds] == [2, 8, 15, 24, 24]
+        again, _ = rollout.refine(net, decoded.rounds[-2].actions, rollout.prefill(net, *tiny_inputs(net)))
+    assert torch.equal(decoded.actions, again)
+    assert not torch.equal(decoded.actions, decoded.rounds[-2].actions)
 
 
 def test_sampled_tokens_follow_their_probabilities():
     logits = torch.log(torch.tensor([0.5, 0.3, 0.2, 1e-9])).expand(1, 2, 20_000, 4)
-    drawn = ops.draw(logits, TokenLayout(), 1.0, torch.rand(1, 2, 20_000, generator=generator()))
-    share = torch.bincount(drawn.flatten(), minlength=4) / drawn.numel()
+    sampled = ops.draw(logits, TokenLayout(), 1.0, torch.rand(1, 2, 20_000, generator=generator()))
+    share = torch.bincount(sampled.flatten(), minlength=4) / sampled.numel()
     torch.testing.assert_close(share, torch.tensor([0.5, 0.3, 0.2, 0.0]), atol=0.01, rtol=0.0)
     assert (ops.draw(logits, TokenLayout(), 1e-3, torch.rand(1, 2, 20_000, generator=generator())) == 0).all()
 
@@ -152,9 +152,9 @@ def test_measures_that_make_no_expert_are_refused():
 def test_weights_keep_the_expert_and_earlier_ones_have_none(tmp_path):
     net = refined(EXPERTS[1], table_stride=3, words=("<pad>", "<unk>"))
     digest = checkpoint.save(net, tmp_path / "weights.safetensors", {})
-    found = checkpoint.load(tmp_path / "weights.safetensors", digest)
-    assert found.config == net.config
-    assert "refine" in checkpoint.weight_capabilities(found.config)
+    network = checkpoint.load(tmp_path / "weights.safetensors", digest)
+    assert network.config == net.config
+    assert "refine" in checkpoint.weight_capabilities(network.config)
     shipped = checkpoint.config_of("models/reflectdrive2_small/weights.safetensors")
     assert (shipped.refine.layers, shipped.table_stride) == (0, 1)
 
@@ -202,11 +202,11 @@ def test_what_has_no_counterpart_keeps_its_random_start():
 
 def test_complementary_masks_hide_every_token_once():
     clean = np.tile(np.arange(24), (300, 1))
-    made = augment.complementary_actions(clean, 4, DRIVEFINE, np.random.default_rng(0))
-    hidden = made == DRIVEFINE.mask_id
+    complementary = augment.complementary_actions(clean, 4, DRIVEFINE, np.random.default_rng(0))
+    hidden = complementary == DRIVEFINE.mask_id
     assert (hidden[:, 0] ^ hidden[:, 1]).all()
     assert (hidden[:, 2] ^ hidden[:, 3]).all()
-    assert np.where(hidden, clean[:, None], made).tolist() == np.tile(clean[:, None], (1, 4, 1)).tolist()
+    assert np.where(hidden, clean[:, None], complementary).tolist() == np.tile(clean[:, None], (1, 4, 1)).tolist()
     shares = hidden[:, 0].mean(-1)
     assert 0.15 < (shares == 1.0).mean() < 0.35  # all masked is where drafting begins
     with pytest.raises(ValueError, match="expected an even number"):
@@ -247,15 +247,15 @@ def test_the_online_loss_is_the_policy_gradient_and_is_clipped():
     log_probs = torch.tensor([[[[-1.0, -2.0]]]], requires_grad=True)
     online_loss(log_probs, log_probs.detach(), torch.tensor([[[0.5]]])).backward()
     torch.testing.assert_close(log_probs.grad, torch.full((1, 1, 1, 2), -0.25))
-    far = (log_probs.detach() + 1.0).requires_grad_()
-    online_loss(far, log_probs.detach(), torch.tensor([[[0.5]]])).backward()
-    assert (far.grad == 0.0).all()
+    distant = (log_probs.detach() + 1.0).requires_grad_()
+    online_loss(distant, log_probs.detach(), torch.tensor([[[0.5]]])).backward()
+    assert (distant.grad == 0.0).all()
 
 
-def drafted(net, asked, source):
+def drafted(net, settings, source):
     """Drafts of two scenes with their corrections."""
-    drafts = sample_drafts(net, tiny_inputs(net), asked, source)
-    correct(net, drafts, asked, source)
+    drafts = sample_drafts(net, tiny_inputs(net), settings, source)
+    correct(net, drafts, settings, source)
     return drafts
 
 
@@ -271,12 +271,12 @@ def test_the_first_draft_is_greedy_and_the_corrections_are_those_of_the_expert()
     assert not torch.equal(drafts.plans[:, 1], drafts.plans[:, 2])
 
 
-def trained(scenes, out, sets, asked, updates=None):
+def trained(scenes, out, sets, refine_config, updates=None):
     base = RefineTrainConfig()
     config = replace(
         base,
         data=replace(base.data, batch=4),
-        refine=asked,
+        refine=refine_config,
         schedule=settings.ScheduleConfig(steps=6),
         checkpointing=settings.CheckpointingConfig(**NEVER),
     )
@@ -285,31 +285,33 @@ def trained(scenes, out, sets, asked, updates=None):
     job = TokenJob(config, net, scenes, None, out, {"train": "sets"})
     reporter, fabric = Silent(), Fabric(accelerator="cpu", devices=1)
     with RewardPool(sets[0], scenes, PlanScorer(net.layout), 1) as pool:
-        refine.train(job, fabric, reporter, pool if asked.needs_rewards else None, lambda: False)
+        refine.train(job, fabric, reporter, pool if refine_config.needs_rewards else None, lambda: False)
     return net, reporter
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "settings",
     [Asked(drafts=2), Asked(drafts=3, samples=2, supervised=0.1, offline=1.0, online=1.0, plan_value=0.5)],
     ids=["supervised", "reward"],
 )
-def test_a_run_trains_the_expert_and_nothing_else(sets, scenes, tmp_path, asked):
-    net, reporter = trained(scenes, tmp_path / "run", sets, asked)
-    begun = TokenNet(net)
-    begun.initialise(generator(0))
-    kept, _ = checkpoint.read_tensors(tmp_path / "run" / train_state.FILE)
+def test_a_run_trains_the_expert_and_nothing_else(sets, scenes, tmp_path, settings):
+    net, reporter = trained(scenes, tmp_path / "run", sets, settings)
+    initial = TokenNet(net)
+    initial.initialise(generator(0))
+    stored, _ = checkpoint.read_tensors(tmp_path / "run" / train_state.FILE)
     changed = {
-        name for name, each in begun.named_parameters() if not torch.equal(kept[f"learning.net.{name}"], each.detach())
+        name
+        for name, each in initial.named_parameters()
+        if not torch.equal(stored[f"learning.net.{name}"], each.detach())
     }
     assert changed
     assert {name for name in changed if not name.startswith(EXPERT_PARAMETERS)} == set()
-    assert any(name.startswith("plan_value_") for name in changed) == (asked.plan_value > 0.0)
-    assert np.isnan(reporter.rows[0]["best"]) == (not asked.needs_rewards)
+    assert any(name.startswith("plan_value_") for name in changed) == (settings.plan_value > 0.0)
+    assert np.isnan(reporter.rows[0]["best"]) == (not settings.needs_rewards)
 
 
 def test_a_reward_toy_is_learned_by_the_expert(monkeypatch):
-    """The reward is 1 for token 60 at place 3: after training the expert writes it into every draft."""
+    """The reward is 1 for token 60 at position 3: after training the expert writes it into every draft."""
     monkeypatch.setattr(refine, "TEMPERATURE", 1.0)
     monkeypatch.setattr(refine, "DRAFT_ROUNDS", 1)
     net = refined()
@@ -317,21 +319,21 @@ def test_a_reward_toy_is_learned_by_the_expert(monkeypatch):
     losses = RefineLosses(net, config)
     optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=0.05)
     batch = type("Batch", (), {"clean": torch.full((2, 24), 50)})
-    place, token = 3, 60
+    position, token = 3, 60
     for step in range(120):
         drafts = drafted(net, config, generator(step))
-        drafts.samples[:, :, 0, place] = token  # one lucky draw per draft, so that there is something to reinforce
-        drafts.reward = (drafts.plans[..., place] == token).float()
-        drafts.sample_reward = (drafts.samples[..., place] == token).float()
+        drafts.samples[:, :, 0, position] = token  # one lucky draw per draft, so that there is something to reinforce
+        drafts.reward = (drafts.plans[..., position] == token).float()
+        drafts.sample_reward = (drafts.samples[..., position] == token).float()
         optimizer.zero_grad()
         losses(batch, drafts)["loss"].backward()
         optimizer.step()
-    assert (drafted(net, config, generator(99)).refined[..., place] == token).all()
+    assert (drafted(net, config, generator(99)).refined[..., position] == token).all()
 
 
 def test_the_sampler_of_drafts_depends_on_its_seed_only():
-    net, asked = refined(), Asked(drafts=3, online=1.0, samples=2)
-    one, two = (drafted(net, asked, generator(5)) for _ in range(2))
+    net, settings = refined(), Asked(drafts=3, online=1.0, samples=2)
+    one, two = (drafted(net, settings, generator(5)) for _ in range(2))
     assert torch.equal(one.plans, two.plans)
     assert torch.equal(one.samples, two.samples)
     with torch.no_grad():

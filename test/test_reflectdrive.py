@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rubber_band import strip_grid
 from scenes import Clock, cars, config
-from scripted_network import KnownWays, arc_frames, arc_way, seen
+from scripted_network import ScriptedNetwork, arc_frames, arc_way, camera_observation
 from tiny_net import tiny_net
 
 from reflectdrive_ros.core.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
@@ -30,35 +30,38 @@ def planned(network, scene, recipe=reflectdrive, **changes):
 
 
 def test_a_plan_to_each_goal_is_written_in_five_rounds():
-    network = KnownWays(STRAIGHT, SLOW, arc_way(8.0, 0.02))
-    plan = planned(network, seen(8.0, agents=cars()))
+    network = ScriptedNetwork(STRAIGHT, SLOW, arc_way(8.0, 0.02))
+    plan = planned(network, camera_observation(8.0, agents=cars()))
     assert network.calls == ["prefill", *(("draft", 3, limit) for limit in (3, 3, 3, 3, 2))]
     assert len(plan.candidates) == 2
     assert plan.scores == tuple(sorted(plan.scores, reverse=True))
 
 
-def test_goals_are_no_more_than_asked_for():
-    ways = [STRAIGHT, *(arc_way(8.0, bend) for bend in (0.01, 0.02, 0.03))]
-    assert len(planned(KnownWays(*ways), seen(8.0, agents=cars())).candidates) == 2
-    assert len(planned(KnownWays(*ways), seen(8.0, agents=cars()), reflectdrive__goals=4).candidates) == 3
+def test_goals_are_no_more_than_configured():
+    paths = [STRAIGHT, *(arc_way(8.0, bend) for bend in (0.01, 0.02, 0.03))]
+    assert len(planned(ScriptedNetwork(*paths), camera_observation(8.0, agents=cars())).candidates) == 2
+    assert (
+        len(planned(ScriptedNetwork(*paths), camera_observation(8.0, agents=cars()), reflectdrive__goals=4).candidates)
+        == 3
+    )
 
 
-def test_the_network_is_asked_for_the_goals_of_its_planner():
+def test_the_network_decodes_the_goals_of_its_planner():
     assert decoding_config(config(planner="reflectdrive")).goals == 3
     assert decoding_config(config(planner="reflectdrive")).goal_spacing_m == 0.9
     assert decoding_config(config(planner="reflectdrive2")).goals == 6
 
 
 def test_the_safe_goal_is_driven_to_though_it_is_not_the_likeliest():
-    plan = planned(KnownWays(STRAIGHT, SLOW), seen(8.0, agents=TRUCK))
-    assert plan.tokens.tolist() == KnownWays(SLOW).ids[0].tolist()
+    plan = planned(ScriptedNetwork(STRAIGHT, SLOW), camera_observation(8.0, agents=TRUCK))
+    assert plan.tokens.tolist() == ScriptedNetwork(SLOW).ids[0].tolist()
     assert plan.check.repairs == 0
     assert plan.check.unsafe_after_s is None
 
 
-def test_where_nothing_is_known_the_likeliest_goal_is_driven_to_and_nothing_claimed():
-    network = KnownWays(STRAIGHT, SLOW)
-    plan = planned(network, seen(8.0))
+def test_without_agents_or_road_the_likeliest_goal_is_driven_to_and_no_check_reported():
+    network = ScriptedNetwork(STRAIGHT, SLOW)
+    plan = planned(network, camera_observation(8.0))
     assert plan.tokens.tolist() == network.ids[0].tolist()
     assert plan.candidates == ()
     assert str(plan.check) == "unchecked: no objects, no drivable space"
@@ -67,7 +70,7 @@ def test_where_nothing_is_known_the_likeliest_goal_is_driven_to_and_nothing_clai
 def test_it_is_a_planner_that_needs_a_model():
     assert get_planner(config(planner="reflectdrive", model__file="x", model__sha256="y")) is reflectdrive.plan
     with pytest.raises(PlanningError, match="has no network"):
-        planned(None, seen(8.0))
+        planned(None, camera_observation(8.0))
 
 
 # --- repair, in both recipes ------------------------------------------------------------------------------------------
@@ -77,20 +80,22 @@ BOTH = pytest.mark.parametrize("recipe", [reflectdrive, reflectdrive2], ids=["re
 
 @BOTH
 def test_a_plan_that_would_hit_someone_is_mended(recipe):
-    scene = seen(8.0, agents=TRUCK, drivable=strip_grid(2.4))
-    plan = planned(KnownWays(STRAIGHT), scene, recipe)
+    scene = camera_observation(8.0, agents=TRUCK, drivable=strip_grid(2.4))
+    plan = planned(ScriptedNetwork(STRAIGHT), scene, recipe)
     assert plan.check.repairs > 0
     assert plan.check.unsafe_after_s is None
     assert plan.trajectory.poses[-1, 0] < 24.0 - 2.25 - 4.0
-    as_it_was = planned(KnownWays(STRAIGHT), scene, recipe, **{f"{recipe.__name__.split('.')[-1]}__repair": False})
-    assert as_it_was.tokens.tolist() == KnownWays(STRAIGHT).ids[0].tolist()
+    as_it_was = planned(
+        ScriptedNetwork(STRAIGHT), scene, recipe, **{f"{recipe.__name__.split('.')[-1]}__repair": False}
+    )
+    assert as_it_was.tokens.tolist() == ScriptedNetwork(STRAIGHT).ids[0].tolist()
     assert 1.0 < as_it_was.check.unsafe_after_s < 3.0
 
 
 @BOTH
 def test_a_safe_plan_is_sent_as_it_was_written(recipe):
-    plan = planned(KnownWays(STRAIGHT), seen(8.0, agents=cars(), drivable=strip_grid(4.0)), recipe)
-    assert plan.tokens.tolist() == KnownWays(STRAIGHT).ids[0].tolist()
+    plan = planned(ScriptedNetwork(STRAIGHT), camera_observation(8.0, agents=cars(), drivable=strip_grid(4.0)), recipe)
+    assert plan.tokens.tolist() == ScriptedNetwork(STRAIGHT).ids[0].tolist()
     assert plan.check.repairs == 0
     assert plan.check.clearance_m == 5.0
     assert plan.check.road_clearance_m == pytest.approx(4.0 - 2.297 / 2, abs=0.3)
@@ -98,16 +103,16 @@ def test_a_safe_plan_is_sent_as_it_was_written(recipe):
 
 @BOTH
 def test_the_guard_lets_through_what_was_mended(recipe):
-    scene = seen(8.0, agents=TRUCK, drivable=strip_grid(2.4))
-    report = Engine(config(), Clock(), recipe.plan, KnownWays(STRAIGHT)).step(scene)
+    scene = camera_observation(8.0, agents=TRUCK, drivable=strip_grid(2.4))
+    report = Engine(config(), Clock(), recipe.plan, ScriptedNetwork(STRAIGHT)).step(scene)
     assert (report.verdict, report.source) == (Verdict.OK, PlanSource.PLANNER), report.reason
     assert report.plan.check.repairs > 0
 
 
 @pytest.mark.parametrize("recipe", [reflectdrive2])
-def test_a_carried_plan_is_mended_too_when_someone_steps_in_its_way(recipe):
+def test_a_carried_plan_is_repaired_too_when_an_agent_blocks_it(recipe):
     first, second = arc_frames(2, speed=8.0, curvature=0.0)
-    network, planner_context = KnownWays(STRAIGHT), PlannerContext(config(), KnownWays(STRAIGHT))
+    network, planner_context = ScriptedNetwork(STRAIGHT), PlannerContext(config(), ScriptedNetwork(STRAIGHT))
     state, before = recipe.plan(PlannerState(), replace(first, agents=cars()), planner_context)
     _, after = recipe.plan(state, replace(second, agents=TRUCK, drivable=strip_grid(2.4)), planner_context)
     assert (before.step, after.step) == (StepKind.FULL, StepKind.LITE)
@@ -121,8 +126,8 @@ def test_a_carried_plan_is_mended_too_when_someone_steps_in_its_way(recipe):
 
 
 def test_the_check_tells_against_what_how_old_and_with_which_clearance():
-    scene = replace(seen(8.0, agents=cars((2.0, 4.0, 0.0, 8.0))), agents_age_s=0.12)
-    check = planned(KnownWays(STRAIGHT), scene).check
+    scene = replace(camera_observation(8.0, agents=cars((2.0, 4.0, 0.0, 8.0))), agents_age_s=0.12)
+    check = planned(ScriptedNetwork(STRAIGHT), scene).check
     assert check.objects is ForecastSource.ALONG_ROAD
     assert check.clearance_m == pytest.approx(4.0 - (1.9 + 2.297) / 2, abs=0.1)
     assert check.road_clearance_m is None
@@ -133,14 +138,14 @@ def test_the_check_tells_against_what_how_old_and_with_which_clearance():
 
 
 def test_an_empty_road_is_not_an_unknown_one():
-    empty = planned(KnownWays(STRAIGHT), seen(8.0, agents=Agents.none())).check
+    empty = planned(ScriptedNetwork(STRAIGHT), camera_observation(8.0, agents=Agents.none())).check
     assert empty.objects is not None
-    unknown = planned(KnownWays(STRAIGHT), seen(8.0, drivable=strip_grid(4.0))).check
+    unknown = planned(ScriptedNetwork(STRAIGHT), camera_observation(8.0, drivable=strip_grid(4.0))).check
     assert str(unknown).endswith("unchecked: no objects")
 
 
-def test_whoever_plans_the_engine_tells_what_the_sent_plan_was_held_against():
-    scene = seen(8.0, agents=cars((30.0, 0.0, 0.0, 8.0)))
+def test_the_engine_reports_the_safety_check_of_any_planner():
+    scene = camera_observation(8.0, agents=cars((30.0, 0.0, 0.0, 8.0)))
     sent = Engine(config(planner="route_follower"), Clock()).step(scene).plan
     assert sent.check.objects is ForecastSource.ALONG_ROAD
     assert sent.check.unsafe_after_s is None
@@ -150,8 +155,8 @@ def test_whoever_plans_the_engine_tells_what_the_sent_plan_was_held_against():
 # --- guidance ---------------------------------------------------------------------------------------------------------
 
 
-class Guided(KnownWays):
-    capabilities = KnownWays.capabilities | {"guidance"}
+class Guided(ScriptedNetwork):
+    capabilities = ScriptedNetwork.capabilities | {"guidance"}
 
     def unconditional(self, inputs):
         self.calls.append("unconditional")
@@ -163,24 +168,24 @@ class Guided(KnownWays):
         return super().step(context, actions, limit, False)
 
 
-def test_guidance_is_used_where_it_is_asked_for_and_never_ignored():
+def test_guidance_is_used_where_it_is_configured_and_never_ignored():
     network = Guided(STRAIGHT)
-    planned(network, seen(8.0), reflectdrive__guidance=1.5)
+    planned(network, camera_observation(8.0), reflectdrive__guidance=1.5)
     assert [call for call in network.calls if call == ("guided", 1.5)] == [("guided", 1.5)] * 5
     other = Guided(STRAIGHT)
-    planned(other, seen(8.0))
+    planned(other, camera_observation(8.0))
     assert not any(call == "unconditional" or call[0] == "guided" for call in other.calls)
     with pytest.raises(
         PlanningError, match=r"reflectdrive\.guidance is 1\.5, but the network lacks the capability guidance"
     ):
-        planned(KnownWays(STRAIGHT), seen(8.0), reflectdrive__guidance=1.5)
+        planned(ScriptedNetwork(STRAIGHT), camera_observation(8.0), reflectdrive__guidance=1.5)
 
 
 def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_unconditional_prompt():
     net = tiny_net(text_length=6, words=WORDS, text_vocabulary=len(WORDS))
     network = TorchNetwork(net, tokenizer=WordTokenizer(WORDS))
     assert "guidance" in network.capabilities
-    inputs = model_inputs(replace(seen(8.0), instruction="turn left"), network.inputs)
+    inputs = model_inputs(replace(camera_observation(8.0), instruction="turn left"), network.inputs)
     scene, unconditional = network.prefill_goal(inputs), network.unconditional(inputs)
     plain, confidence = network.step(scene.context, scene.actions, 14, False)
     same, as_sure = network.guided_step(scene.context, unconditional, scene.actions, 14, 0.0)

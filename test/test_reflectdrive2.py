@@ -1,4 +1,5 @@
-"""The recipe: full and lite alternate, the last plan is carried exactly, doubt makes a plan anew, the score chooses."""
+"""The recipe: full and lite alternate, the last plan is carried exactly, low confidence forces a full step, the score
+chooses."""
 
 from dataclasses import replace
 
@@ -7,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import SECOND_NS, Clock, cars, config, ego, later
-from scripted_network import BOOK, LAYOUT, SLOW, STRAIGHT, TIMES_S, KnownWays, arc_frames, arc_way, drive, frames, seen
+from scripted_network import (
+    BOOK,
+    LAYOUT,
+    SLOW,
+    STRAIGHT,
+    TIMES_S,
+    ScriptedNetwork,
+    arc_frames,
+    arc_way,
+    camera_observation,
+    drive,
+    frames,
+)
 
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.domain import Command, StepKind, Trajectory, Verdict
@@ -22,11 +35,11 @@ from reflectdrive_ros.runtime.engine import Engine
 
 
 def test_full_and_lite_alternate():
-    plans = drive(KnownWays(arc_way(curvature=0.0)), frames(6))
+    plans = drive(ScriptedNetwork(arc_way(curvature=0.0)), frames(6))
     assert [plan.step for plan, _ in plans] == [StepKind.FULL, StepKind.LITE] * 3
 
 
-class Restless(KnownWays):
+class Restless(ScriptedNetwork):
     """Its edits move y3 to and fro for ever."""
 
     def step(self, context, actions, limit, edit):
@@ -44,14 +57,14 @@ def test_a_full_step_is_one_prefill_three_drafts_and_three_edits_and_a_lite_one_
 
 
 def test_where_an_edit_changes_nothing_no_other_follows():
-    network = KnownWays(arc_way(curvature=0.0))
+    network = ScriptedNetwork(arc_way(curvature=0.0))
     drive(network, frames(1))
     assert network.calls[-2:] == [("draft", 1, 4), ("edit", 1)]
 
 
 def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
     network = Restless(STRAIGHT, SLOW)
-    ((plan, _),) = drive(network, [seen(speed=8.0, agents=cars())])
+    ((plan, _),) = drive(network, [camera_observation(speed=8.0, agents=cars())])
     assert [call for call in network.calls if call[0] == "draft"] == [("draft", 2, 5), ("draft", 2, 5), ("draft", 2, 4)]
     assert network.calls[-3:] == [("edit", 1)] * 3
     assert plan.tokens[5] == network.ids[0, 5] + 1
@@ -59,34 +72,34 @@ def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
 
 
 @pytest.mark.parametrize(("spent", "edits"), [(0.4, 3), (0.7, 0)])
-def test_who_is_late_edits_no_more(spent, edits):
+def test_after_the_deadline_share_no_edit_begins(spent, edits):
     network = Restless(STRAIGHT, SLOW)
     planner_context = PlannerContext(config(), network, deadline_used=lambda: spent)
-    _, plan = reflectdrive2.plan(PlannerState(), seen(speed=8.0), planner_context)
+    _, plan = reflectdrive2.plan(PlannerState(), camera_observation(speed=8.0), planner_context)
     assert network.calls.count(("edit", 1)) == edits
     assert plan.tokens[5] == network.ids[0, 5] + (edits > 0)
 
 
 @pytest.mark.parametrize("rounds", range(1, 9))
 def test_any_number_of_rounds_drafts_everything(rounds):
-    network = KnownWays(arc_way())
+    network = ScriptedNetwork(arc_way())
     ((plan, _),) = drive(network, frames(1), Settings(draft_rounds=rounds, edit_rounds=0))
     assert plan.tokens.tolist() == network.ids[0].tolist()
     assert len(network.calls) == 1 + rounds
 
 
-def test_the_plan_is_the_way_it_was_drafted():
-    way = arc_way()
-    ((plan, _),) = drive(KnownWays(way), frames(1))
+def test_the_plan_is_the_drafted_path():
+    path = arc_way()
+    ((plan, _),) = drive(ScriptedNetwork(path), frames(1))
     assert plan.trajectory.dt_s == 0.1
     assert plan.trajectory.horizon_s == pytest.approx(4.0)  # nothing is invented beyond
-    np.testing.assert_allclose(plan.trajectory.poses[4::5, :2], way, atol=0.15 + 1e-9)
+    np.testing.assert_allclose(plan.trajectory.poses[4::5, :2], path, atol=0.15 + 1e-9)
     expected = kinematics.arc(0.02, 10.0 * plan.trajectory.times_s)
     np.testing.assert_allclose(plan.trajectory.poses[:, 2], expected[:, 2], atol=np.radians(3.0))
 
 
 def test_a_car_that_shall_stand_gets_a_plan_to_stand():
-    ((plan, _),) = drive(KnownWays(np.zeros((8, 2))), [seen(speed=0.0)])
+    ((plan, _),) = drive(ScriptedNetwork(np.zeros((8, 2))), [camera_observation(speed=0.0)])
     np.testing.assert_array_equal(plan.trajectory.poses, 0.0)
 
 
@@ -97,12 +110,12 @@ def test_a_car_that_shall_stand_gets_a_plan_to_stand():
 def test_a_carried_plan_is_its_own_continuation(dt_s):
     """On a circle at constant speed the plan looks the same from everywhere: to a centimetre, before any rounding."""
     then, now = arc_frames(2, dt_s)
-    way = kinematics.arc(0.02, 10.0 * 0.1 * np.arange(1, 41))
-    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, Trajectory(way, 0.1))
+    poses = kinematics.arc(0.02, 10.0 * 0.1 * np.arange(1, 41))
+    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, Trajectory(poses, 0.1))
     carried = carried_points(last, now, 8)
-    told = np.isfinite(carried).all(1)
-    assert told.tolist() == [True] * 7 + [False]
-    np.testing.assert_allclose(carried[told], arc_way()[told], atol=0.01)
+    is_carried = np.isfinite(carried).all(1)
+    assert is_carried.tolist() == [True] * 7 + [False]
+    np.testing.assert_allclose(carried[is_carried], arc_way()[is_carried], atol=0.01)
 
 
 def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
@@ -114,7 +127,7 @@ def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
 @pytest.mark.parametrize(("dt_s", "curvature", "speed"), [(0.1, 0.02, 10.0), (0.1, -0.05, 6.0), (0.25, 0.0, 14.0)])
 def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
     """What edits leave alone stays where it is: the plan is carried in metres and only its new end is rounded."""
-    network = KnownWays(arc_way(speed, curvature))
+    network = ScriptedNetwork(arc_way(speed, curvature))
     plans = drive(
         network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000, score_goals=False)
     )
@@ -124,9 +137,9 @@ def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
     assert max(off) < BOOK.bin_m, f"{max(off):.3f} m after {np.argmax(off)} frames"
 
 
-def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_metres():
+def test_edited_tokens_are_decoded_and_the_others_stay_in_metres():
     then, now = arc_frames(2)
-    before = drive(KnownWays(arc_way()), [then])[0]
+    before = drive(ScriptedNetwork(arc_way()), [then])[0]
     carried = carried_points(before[0], now, 8)
     network = Restless(arc_way())
     context = network.prefill(None)
@@ -135,9 +148,9 @@ def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_m
     reflected = reflectdrive2.edited_points(points[0], actions[0], ids, LAYOUT)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
-    kept = np.ones((8, 2), bool)
-    kept[2, 1] = kept[7, 0] = kept[7, 1] = False
-    np.testing.assert_array_equal(reflected[kept], carried[kept])
+    unchanged = np.ones((8, 2), bool)
+    unchanged[2, 1] = unchanged[7, 0] = unchanged[7, 1] = False
+    np.testing.assert_array_equal(reflected[unchanged], carried[unchanged])
 
 
 # --- doubt -----------------------------------------------------------------------------------------------------------
@@ -145,8 +158,8 @@ def test_what_an_edit_changes_is_taken_from_the_codebook_and_the_rest_stays_in_m
 
 def second_step(change, network=None, dt_s=0.1, first=None):
     """The second of two steps, which would be a lite one, after its scene was changed."""
-    first = first or seen()
-    network = network or KnownWays(arc_way(curvature=0.0))
+    first = first or camera_observation()
+    network = network or ScriptedNetwork(arc_way(curvature=0.0))
     _, (plan, state) = drive(network, [first, change(later(first, dt_s))])
     return plan.step, state.memory.full_step_reason
 
@@ -171,28 +184,28 @@ def test_without_doubt_the_second_step_is_a_lite_one():
         (lambda scene: replace(scene, stamp_ns=SECOND_NS), "0.00 s since"),
     ],
 )
-def test_a_doubtful_plan_is_made_anew(change, reason):
+def test_a_change_of_the_scene_forces_a_full_step(change, reason):
     step, why = second_step(change)
     assert step is StepKind.FULL
     assert reason in why
 
 
-def test_a_plan_that_the_car_does_not_follow_is_made_anew(monkeypatch):
+def test_a_plan_that_the_car_does_not_follow_is_drafted_again(monkeypatch):
     monkeypatch.setattr(reflectdrive2, "MAX_DEVIATION_M", 0.2)
     # the car does what its odometry says and goes on, where the plan has it brake as hard as it can
-    fast, network = seen(speed=15.0), KnownWays(arc_way(speed=1.0, curvature=0.0))
+    fast, network = camera_observation(speed=15.0), ScriptedNetwork(arc_way(speed=1.0, curvature=0.0))
     _, (plan, state) = drive(network, [fast, later(fast, 0.3)], Settings())
     assert plan.step is StepKind.FULL
     assert state.memory.full_step_reason == "the car is 0.4 m from where the last plan has it"
 
 
-def test_a_plan_that_the_network_hardly_believes_is_made_anew():
-    step, why = second_step(lambda scene: scene, KnownWays(arc_way(curvature=0.0), confidence=0.1))
+def test_a_plan_of_low_confidence_is_drafted_again():
+    step, why = second_step(lambda scene: scene, ScriptedNetwork(arc_way(curvature=0.0), confidence=0.1))
     assert (step, why) == (StepKind.FULL, "the last plan has a confidence of 0.10")
 
 
 def test_a_car_that_starts_plans_anew_and_one_that_stands_alternates():
-    standing, network = seen(speed=0.0), KnownWays(arc_way(2.0, 0.0))
+    standing, network = camera_observation(speed=0.0), ScriptedNetwork(arc_way(2.0, 0.0))
     starts = second_step(lambda scene: replace(scene, ego=replace(scene.ego, speed_mps=1.0)), network, first=standing)
     assert starts == (StepKind.FULL, "the car starts")
     plans = drive(network, frames(4, scene=standing))
@@ -200,9 +213,9 @@ def test_a_car_that_starts_plans_anew_and_one_that_stands_alternates():
 
 
 def test_a_state_of_another_planner_is_no_plan_to_edit():
-    plan, state = drive(KnownWays(arc_way()), frames(1))[0]
+    plan, state = drive(ScriptedNetwork(arc_way()), frames(1))[0]
     _, again = reflectdrive2.plan(
-        PlannerState(previous=plan), frames(2)[1], PlannerContext(config(), KnownWays(arc_way()))
+        PlannerState(previous=plan), frames(2)[1], PlannerContext(config(), ScriptedNetwork(arc_way()))
     )
     assert again.step is StepKind.FULL
     assert isinstance(state.memory, ReflectDrive2Memory)
@@ -211,11 +224,11 @@ def test_a_state_of_another_planner_is_no_plan_to_edit():
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_network_cannot_use_is_said_in_a_sentence():
-    scene = seen()
+def test_unusable_inputs_are_one_sentence():
+    scene = camera_observation()
     with pytest.raises(PlanningError, match=r"reflectdrive2 has no network: set model\.file"):
         reflectdrive2.plan(PlannerState(), scene, PlannerContext(config()))
-    planner_context = PlannerContext(config(), KnownWays(arc_way()))
+    planner_context = PlannerContext(config(), ScriptedNetwork(arc_way()))
     with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 images, expected 6"):
         reflectdrive2.plan(PlannerState(), replace(scene, cameras=()), planner_context)
     with pytest.raises(PlanningError, match=r"EgoState\.speed_mps is 1e\+30"):
@@ -223,15 +236,15 @@ def test_what_the_network_cannot_use_is_said_in_a_sentence():
 
 
 def test_what_was_not_used_as_it_came_is_remembered():
-    scene = seen(instruction="fahren Sie " * 1000)
-    ((_, state),) = drive(KnownWays(arc_way()), [scene])
+    scene = camera_observation(instruction="fahren Sie " * 1000)
+    ((_, state),) = drive(ScriptedNetwork(arc_way()), [scene])
     assert "11000 characters" in state.memory.notes[0]
 
 
 def test_the_engine_drives_with_it_and_answers_when_it_cannot():
-    network = KnownWays(arc_way(8.0, 0.0))
+    network = ScriptedNetwork(arc_way(8.0, 0.0))
     engine = Engine(config(), Clock(), reflectdrive2.plan, network)
-    scene = seen(speed=8.0, agents=cars())
+    scene = camera_observation(speed=8.0, agents=cars())
     reports = [engine.step(frame) for frame in frames(4, scene=scene)]
     assert [report.verdict for report in reports] == [Verdict.OK] * 4
     assert [report.plan.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
@@ -258,7 +271,7 @@ def network():
 def test_a_real_network_drives_the_same_recipe(network, monkeypatch):
     monkeypatch.setattr(reflectdrive2, "LOW_CONFIDENCE", 0.0)
     monkeypatch.setattr(reflectdrive2, "MAX_DEVIATION_M", 1e3)
-    scenes = frames(3, scene=seen(agents=cars()))
+    scenes = frames(3, scene=camera_observation(agents=cars()))
     plans = drive(network, scenes, Settings())
     assert [plan.step for plan, _ in plans] == [StepKind.FULL, StepKind.LITE, StepKind.FULL]
     for plan, _ in plans:
@@ -280,7 +293,7 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
     from reflectdrive_ros.features.images import model_inputs
     from reflectdrive_ros.model.token import rollout
 
-    scene = seen(agents=cars())
+    scene = camera_observation(agents=cars())
     inputs = model_inputs(scene, network.inputs)
     with torch.no_grad():
         decoded = rollout.full_step(
@@ -288,9 +301,9 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
             *(torch.as_tensor(part)[None] for part in inputs.arrays.values()),
             rollout.Decoding(),
         )
-    known = network.prefill_goal(inputs)
-    drafts = reflectdrive2.draft_actions(network, known.context, known.actions[known.valid], Settings())
-    actions, confidence = reflectdrive2.edit_actions(network, known.context, *drafts, Settings().edit_rounds)[-1]
+    prefilled = network.prefill_goal(inputs)
+    drafts = reflectdrive2.draft_actions(network, prefilled.context, prefilled.actions[prefilled.valid], Settings())
+    actions, confidence = reflectdrive2.edit_actions(network, prefilled.context, *drafts, Settings().edit_rounds)[-1]
     assert actions.tolist() == decoded.actions[0][decoded.valid[0]].tolist()
     np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.valid[0]], rtol=1e-4)
 
@@ -307,7 +320,7 @@ def test_a_network_without_words_needs_its_tokenizer():
 
 
 def test_the_rhythm_is_a_setting():
-    plans = drive(KnownWays(arc_way(curvature=0.0)), frames(3), Settings(lite_steps_per_full=0))
+    plans = drive(ScriptedNetwork(arc_way(curvature=0.0)), frames(3), Settings(lite_steps_per_full=0))
     assert [plan.step for plan, _ in plans] == [StepKind.FULL] * 3
 
 
@@ -321,8 +334,8 @@ def test_it_is_offered_only_where_a_model_is_configured():
 
 def test_in_doubt_how_far_to_go_it_goes_less_far_unless_it_stands():
     """Goals 40, 20, 10 and 5 m ahead, each 0.5 nats less likely than the one before."""
-    ways = [np.stack([reach * TIMES_S / 4.0, np.zeros(8)], -1) for reach in (40.0, 20.0, 10.0, 5.0)]
-    goals = np.array(ways)[:, -1]
+    paths = [np.stack([reach * TIMES_S / 4.0, np.zeros(8)], -1) for reach in (40.0, 20.0, 10.0, 5.0)]
+    goals = np.array(paths)[:, -1]
     likely = -0.5 * np.arange(4.0)
 
     def chosen(nats, speed=3.0, valid=(True,) * 4, log_probs=likely):
@@ -342,6 +355,6 @@ def test_the_braking_for_a_goal_is_that_of_a_car_that_gets_there(speed_mps, brak
     """Whoever brakes evenly from now on, to a stop or not, has come this far after 4 s."""
     times_s = np.linspace(0.0, 4.0, 4001)
     away_m = np.trapezoid(np.maximum(speed_mps - braking_mps2 * times_s, 0.0), times_s)
-    found = reflectdrive2.braking_mps2(np.array([away_m]), speed_mps)[0]
+    required_mps2 = reflectdrive2.braking_mps2(np.array([away_m]), speed_mps)[0]
     if away_m > 2 * reflectdrive2.STANDING_M:
-        np.testing.assert_allclose(found, braking_mps2, rtol=1e-2)
+        np.testing.assert_allclose(required_mps2, braking_mps2, rtol=1e-2)

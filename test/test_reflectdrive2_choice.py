@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scenes import NO_LIGHTS, cars, config, later, observation
-from scripted_network import LAYOUT, SLOW, STRAIGHT, KnownWays, arc_way, drive, frames, seen
+from scripted_network import LAYOUT, SLOW, STRAIGHT, ScriptedNetwork, arc_way, camera_observation, drive, frames
 
 from reflectdrive_ros.core.domain import DrivableGrid
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
@@ -15,68 +15,70 @@ from reflectdrive_ros.scoring.safety import SafetyContext
 
 
 def test_alone_with_its_images_it_drives_to_one_goal():
-    network = KnownWays(STRAIGHT, SLOW)  # about as likely
-    ((cautious, _),) = drive(network, [seen(speed=6.0)])
+    network = ScriptedNetwork(STRAIGHT, SLOW)  # about as likely
+    ((cautious, _),) = drive(network, [camera_observation(speed=6.0)])
     assert cautious.tokens.tolist() == network.ids[1].tolist()
-    ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(goal_logprob_margin=0.0))
+    ((plan, _),) = drive(network, [camera_observation(speed=8.0)], Settings(goal_logprob_margin=0.0))
     assert plan.candidates == ()
     assert plan.scores == ()
     assert plan.tokens.tolist() == network.ids[0].tolist()
     assert ("draft", 1, 5) in network.calls
 
 
-class JudgedWays(KnownWays):
-    """It also predicts scores of its ways, the later the better."""
+class JudgedWays(ScriptedNetwork):
+    """It also predicts scores of its plans, the later the better."""
 
-    capabilities = KnownWays.capabilities | {"plan_value"}
+    capabilities = ScriptedNetwork.capabilities | {"plan_value"}
 
     def plan_values(self, context, actions):
         self.calls.append(("value", len(actions)))
         return np.array([0.1 + 0.2 * int((self.ids == ids).all(1).argmax()) for ids in actions])
 
 
-def test_alone_with_its_images_it_drives_the_plan_that_it_ranks_first_if_it_is_asked_to():
+def test_with_images_only_it_drives_the_plan_that_it_ranks_first_if_configured():
     network = JudgedWays(SLOW, arc_way(8.0, 0.01), STRAIGHT)
-    ((plan, _),) = drive(network, [seen(speed=8.0)], Settings(rank_plans=True))
+    ((plan, _),) = drive(network, [camera_observation(speed=8.0)], Settings(rank_plans=True))
     assert plan.tokens.tolist() == network.ids[2].tolist()
     np.testing.assert_allclose(plan.scores, [0.5, 0.3, 0.1])
     assert len(plan.candidates) == 2
     assert network.calls[1:] == [("draft", 3, 5), ("draft", 3, 5), ("draft", 3, 4), ("edit", 3), ("value", 3)]
     assert plan.trace.ids.shape[1] == LAYOUT.length
-    ((single, _),) = drive(JudgedWays(SLOW, STRAIGHT), [seen(speed=8.0)])
-    ((unable, _),) = drive(KnownWays(SLOW, STRAIGHT), [seen(speed=8.0)], Settings(rank_plans=True))
+    ((single, _),) = drive(JudgedWays(SLOW, STRAIGHT), [camera_observation(speed=8.0)])
+    ((unable, _),) = drive(ScriptedNetwork(SLOW, STRAIGHT), [camera_observation(speed=8.0)], Settings(rank_plans=True))
     assert single.candidates == unable.candidates == ()
 
 
-def test_with_others_known_the_score_chooses_who_stops_in_time():
-    network = KnownWays(STRAIGHT, SLOW)
-    ((free, _),) = drive(network, [seen(speed=8.0, agents=cars())])
+def test_with_agents_the_score_chooses_a_plan_that_stops_in_time():
+    network = ScriptedNetwork(STRAIGHT, SLOW)
+    ((free, _),) = drive(network, [camera_observation(speed=8.0, agents=cars())])
     assert free.tokens.tolist() == network.ids[0].tolist()
-    ((behind, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))])
+    ((behind, _),) = drive(network, [camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))])
     assert behind.tokens.tolist() == network.ids[1].tolist()
     assert len(behind.candidates) == 1
     assert behind.scores[0] > 0.5
     assert behind.scores[1] == 0.0
     alone = Settings(score_goals=False, repair=False, goal_logprob_margin=0.0)
-    ((unchosen, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))], alone)
+    ((unchosen, _),) = drive(network, [camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))], alone)
     assert unchosen.tokens.tolist() == network.ids[0].tolist()
 
 
-def test_with_agents_and_lights_known_the_score_decides_how_far_to_go_and_without_lights_the_nearest_goal():
-    network = KnownWays(STRAIGHT, SLOW)  # about as likely
-    ((free, _),) = drive(network, [seen(speed=6.0, agents=cars(), traffic_lights=NO_LIGHTS)])
-    ((nearest, _),) = drive(network, [seen(speed=6.0, agents=cars())])
+def test_with_agents_and_lights_the_score_decides_the_distance_and_without_lights_the_nearest_goal():
+    network = ScriptedNetwork(STRAIGHT, SLOW)  # about as likely
+    ((free, _),) = drive(network, [camera_observation(speed=6.0, agents=cars(), traffic_lights=NO_LIGHTS)])
+    ((nearest, _),) = drive(network, [camera_observation(speed=6.0, agents=cars())])
     assert free.tokens.tolist() == network.ids[0].tolist()
     assert nearest.tokens.tolist() == network.ids[1].tolist()
-    ((behind, _),) = drive(network, [seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), traffic_lights=NO_LIGHTS)])
+    ((behind, _),) = drive(
+        network, [camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), traffic_lights=NO_LIGHTS)]
+    )
     assert behind.tokens.tolist() == network.ids[1].tolist()
 
 
 def test_a_full_step_is_slower_for_a_car_ahead_and_a_lite_step_keeps_its_profile():
-    free = seen(agents=cars(), traffic_lights=NO_LIGHTS)
+    free = camera_observation(agents=cars(), traffic_lights=NO_LIGHTS)
     behind = replace(free, agents=cars((20.0, 0.0, 0.0, 7.0)))  # safe to follow, nearer than the score likes
     _, lite, full = drive(
-        KnownWays(arc_way(10.0, 0.0)), [free, later(behind, 0.1), later(behind, 0.2)], Settings(repair=False)
+        ScriptedNetwork(arc_way(10.0, 0.0)), [free, later(behind, 0.1), later(behind, 0.2)], Settings(repair=False)
     )
     lite_m, full_m = (plan.trajectory.poses[-1, 0] for plan, _ in (lite, full))
     assert lite_m == pytest.approx(40.0, abs=0.5)
@@ -86,12 +88,12 @@ def test_a_full_step_is_slower_for_a_car_ahead_and_a_lite_step_keeps_its_profile
 def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest():
     """Goals 32, 28 and 24 m ahead at 8 m/s: 4 m are an eighth of the progress, whose weight is 5 of 12."""
     times_s = 0.5 * np.arange(1, 9)
-    ways = np.stack([8.0 * times_s - 0.5 * braking * times_s**2 for braking in (0.0, 0.5, 1.0)])
-    ways = np.stack([ways, np.zeros_like(ways)], axis=-1)
+    paths = np.stack([8.0 * times_s - 0.5 * braking * times_s**2 for braking in (0.0, 0.5, 1.0)])
+    paths = np.stack([paths, np.zeros_like(paths)], axis=-1)
 
     def chosen(log_probs, *others):
         scene = observation(speed=8.0, agents=cars(*others), traffic_lights=NO_LIGHTS)
-        return reflectdrive2.rank_candidates(ways, np.array(log_probs), SafetyContext(scene, config())).order[0]
+        return reflectdrive2.rank_candidates(paths, np.array(log_probs), SafetyContext(scene, config())).order[0]
 
     margin = 0.125 * 5.0 / 12.0 / reflectdrive2.LOG_PROB_WEIGHT  # log-probability that outweighs 4 m
     assert chosen((0.0, 0.0, 0.0)) == 0
@@ -101,19 +103,19 @@ def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest()
     assert chosen((0.0, -9.0, -9.0), (35.0, 0.0, 0.0, 0.0)) == 1  # the first comes too close to the car ahead
 
 
-def test_with_drivable_space_known_the_score_chooses_who_stays_on_it():
+def test_with_drivable_space_the_score_chooses_a_plan_that_stays_on_it():
     across = 0.25 * np.arange(161) - 20.0
     edge = np.repeat((4.0 - np.abs(across))[None], 400, axis=0).astype(np.float32)  # a road 8 m wide, straight on
     grid = DrivableGrid(edge, 0.25, np.array([-20.0, -20.0, 0.0]))
-    network = KnownWays(arc_way(8.0, 0.03), STRAIGHT)
-    ((plan, _),) = drive(network, [seen(speed=8.0, drivable=grid)])
+    network = ScriptedNetwork(arc_way(8.0, 0.03), STRAIGHT)
+    ((plan, _),) = drive(network, [camera_observation(speed=8.0, drivable=grid)])
     assert plan.tokens.tolist() == network.ids[1].tolist()
     assert plan.scores[0] > plan.scores[1] == 0.0
 
 
 def test_the_score_after_a_repair_is_that_of_the_plan_that_is_driven():
-    network = KnownWays(STRAIGHT, arc_way(8.0, 0.002))  # both run into the car ahead
-    scene = seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
+    network = ScriptedNetwork(STRAIGHT, arc_way(8.0, 0.002))  # both run into the car ahead
+    scene = camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
     plain, repaired = (drive(network, [scene], Settings(repair=repair))[0][0] for repair in (False, True))
     assert plain.scores == (0.0, 0.0)
     assert repaired.check.repairs > 0
@@ -122,8 +124,8 @@ def test_the_score_after_a_repair_is_that_of_the_plan_that_is_driven():
 
 
 def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeypatch):
-    network = KnownWays(STRAIGHT, SLOW)
-    scenes = frames(2, scene=seen(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    network = ScriptedNetwork(STRAIGHT, SLOW)
+    scenes = frames(2, scene=camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
     ((expected, _), _) = drive(network, scenes)
 
     simulate = assessment.simulate
@@ -142,10 +144,10 @@ def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeyp
 
 
 def test_goals_that_only_fill_their_slots_are_not_drafted():
-    class Padded(KnownWays):
+    class Padded(ScriptedNetwork):
         def prefill_goal(self, inputs):
             return replace(super().prefill_goal(inputs), valid=np.array([True, True, False]))
 
     network = Padded(STRAIGHT, SLOW, STRAIGHT)
-    ((plan, _),) = drive(network, [seen(speed=8.0, agents=cars())])
+    ((plan, _),) = drive(network, [camera_observation(speed=8.0, agents=cars())])
     assert len(plan.candidates) == 1

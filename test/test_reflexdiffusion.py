@@ -36,7 +36,7 @@ def future(speed=8.0, turn=0.0):
 
 
 class LinearDenoiser:
-    """Predicts a fixed future, pulled towards the noisy one by a share: smooth, and known in closed form."""
+    """Predicts a fixed future, pulled towards the noisy one by a share: smooth, and given in closed form."""
 
     kind = "denoiser"
 
@@ -57,16 +57,16 @@ class LinearDenoiser:
 
 
 def plan(network, settings=OFF, **changes):
-    seen = observation(**{"route": straight_route(), **changes})
+    scene = observation(**{"route": straight_route(), **changes})
     context = PlannerContext(replace(config(), planner="reflexdiffusion", reflexdiffusion=settings), network)
-    state, made = reflexdiffusion.plan(PlannerState(), seen, context)
-    return made, state.memory
+    state, new_plan = reflexdiffusion.plan(PlannerState(), scene, context)
+    return new_plan, state.memory
 
 
 def test_a_plan_is_the_future_that_the_network_predicts():
-    made, memory = plan(LinearDenoiser(share=0.0))
-    assert len(made.trajectory.poses) == 40
-    np.testing.assert_allclose(made.trajectory.poses[-1], [32.0, 0.0, 0.0], atol=1e-9)
+    new_plan, memory = plan(LinearDenoiser(share=0.0))
+    assert len(new_plan.trajectory.poses) == 40
+    np.testing.assert_allclose(new_plan.trajectory.poses[-1], [32.0, 0.0, 0.0], atol=1e-9)
     assert memory.reflections == ()
 
 
@@ -83,18 +83,18 @@ def test_a_plan_in_frenet_coordinates_follows_the_bends_of_the_route(curvature):
     at = np.arange(-20.0, 100.0)
     heading = curvature * at
     route = np.column_stack([np.sin(heading) / curvature, (1.0 - np.cos(heading)) / curvature, heading])
-    made, _ = plan(RouteDenoiser(), route=route)
-    x, y, turned = made.trajectory.poses[-1]
+    new_plan, _ = plan(RouteDenoiser(), route=route)
+    x, y, turned = new_plan.trajectory.poses[-1]
     turn = curvature * 32.0
     np.testing.assert_allclose([x, y], np.array([np.sin(turn), 1.0 - np.cos(turn)]) / curvature, atol=0.25)
     assert turned == pytest.approx(turn, abs=0.03)
 
 
-def test_a_route_beside_the_car_is_an_error_of_a_network_of_frenet_coordinates():
-    aside = straight_route() + np.array([0.0, 8.0, 0.0])
-    plan(LinearDenoiser(), route=aside)
+def test_a_distant_route_is_an_error_of_a_network_of_frenet_coordinates():
+    shifted_route = straight_route() + np.array([0.0, 8.0, 0.0])
+    plan(LinearDenoiser(), route=shifted_route)
     with pytest.raises(PlanningError, match="more than 5 m away: the network plans relative to the route"):
-        plan(RouteDenoiser(), route=aside)
+        plan(RouteDenoiser(), route=shifted_route)
 
 
 def test_guidance_of_one_is_the_conditional_path_to_the_last_bit(monkeypatch):
@@ -211,13 +211,13 @@ def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is
 
 def test_an_unconfident_plan_is_reflected_and_reported(monkeypatch):
     monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.95)
-    made, memory = plan(
+    new_plan, memory = plan(
         LinearDenoiser(with_all=future(8.0, 0.25)),
         replace(OFF, guidance=0.9, reflection=True),
     )
     assert memory.reflections
     assert all(0 <= each.step < 9 and each.before < 0.95 for each in memory.reflections)
-    assert np.isfinite(made.trajectory.poses).all()
+    assert np.isfinite(new_plan.trajectory.poses).all()
 
 
 def test_the_sampler_evaluates_the_network_once_per_step_and_once_more():
@@ -252,31 +252,31 @@ def test_a_car_without_a_route_gets_a_sentence():
 def test_a_standing_car_does_not_creep_back_and_a_driving_one_keeps_its_poses():
     rng = np.random.default_rng(0)
     standing = np.cumsum(rng.normal(0.0, 0.002, (40, 3)), axis=0)
-    kept = without_reversal(standing)
-    assert (np.diff(kept[:, 0], prepend=0.0) >= 0.0).all()
+    poses_forward = without_reversal(standing)
+    assert (np.diff(poses_forward[:, 0], prepend=0.0) >= 0.0).all()
     driving = np.column_stack([0.8 * np.arange(1, 41), np.zeros(40), np.zeros(40)])
     np.testing.assert_allclose(without_reversal(driving), driving, atol=1e-12)
 
 
 def test_a_stop_keeps_the_heading_it_stopped_with():
     poses = np.column_stack([np.minimum(0.5 * np.arange(1, 11), 2.0), np.zeros(10), np.linspace(0.0, 0.5, 10)])
-    kept = without_reversal(poses)
-    assert len(set(kept[4:, 2].tolist())) == 1
+    poses_forward = without_reversal(poses)
+    assert len(set(poses_forward[4:, 2].tolist())) == 1
 
 
 def test_a_standing_car_speeds_up_as_a_car_can_along_the_predicted_path():
     """The network predicts 4.5 m/s from the first instant; the guard would refuse that for ever."""
     network = LinearDenoiser(with_all=future(4.5, 0.2), share=0.0)
-    made, _ = plan(network, speed=0.0)
+    new_plan, _ = plan(network, speed=0.0)
     context = SafetyContext(observation(0.0, straight_route()), config())
-    assert guard.check(made, context, 0.0).verdict is Verdict.OK
+    assert guard.check(new_plan, context, 0.0).verdict is Verdict.OK
     predicted = future(4.5, 0.2)
     path = sampling.in_metres(predicted, SPEC)[0, :, :2]
-    off_m = np.abs(geometry.project(path, made.trajectory.poses[:, :2])[1])
+    off_m = np.abs(geometry.project(path, new_plan.trajectory.poses[:, :2])[1])
     assert off_m[:-1].max() < 0.1
-    assert off_m[-1] < 0.13  # beyond the last point, drawn along the straight route
-    assert made.trajectory.poses[0, 0] < 0.05
-    assert speeds(made.trajectory)[-1] == pytest.approx(4.5, abs=0.3)
+    assert off_m[-1] < 0.13  # beyond the last point, extrapolated along the straight route
+    assert new_plan.trajectory.poses[0, 0] < 0.05
+    assert speeds(new_plan.trajectory)[-1] == pytest.approx(4.5, abs=0.3)
     driving, _ = plan(network, speed=4.5)
     np.testing.assert_allclose(driving.trajectory.poses[:, :2], path[1:], atol=0.02)
 
@@ -285,14 +285,14 @@ def test_a_plan_does_not_have_the_networks_errors_between_its_points():
     """A network that is 5 cm off, now ahead and now behind, predicts 7 m/s and 9 m/s in turn."""
     noisy = future(8.0, 0.0)
     noisy[0, 1::2, 0] += 0.05 / 20.0
-    made, _ = plan(LinearDenoiser(with_all=noisy, share=0.0), speed=8.0)
+    new_plan, _ = plan(LinearDenoiser(with_all=noisy, share=0.0), speed=8.0)
     assert np.ptp(np.diff(sampling.in_metres(noisy, SPEC)[0, :, 0])) / 0.1 > 0.9
-    assert np.ptp(speeds(made.trajectory)) < 0.3
+    assert np.ptp(speeds(new_plan.trajectory)) < 0.3
 
 
 def test_a_car_that_creeps_stands_where_its_plan_leads_no_further_than_a_metre():
-    made, _ = plan(LinearDenoiser(with_all=future(0.2, 0.0), share=0.0), speed=0.2)
-    assert np.abs(made.trajectory.poses[:, :2]).max() < 0.1
+    new_plan, _ = plan(LinearDenoiser(with_all=future(0.2, 0.0), share=0.0), speed=0.2)
+    assert np.abs(new_plan.trajectory.poses[:, :2]).max() < 0.1
 
 
 def test_a_safe_plan_is_not_repaired_and_one_into_a_standing_car_brakes():
@@ -306,8 +306,8 @@ def test_a_safe_plan_is_not_repaired_and_one_into_a_standing_car_brakes():
     assert repaired.points[-1, 0] < 28.0
 
 
-def test_an_unsafe_plan_of_the_network_is_repaired_where_objects_are_known():
-    made, _ = plan(LinearDenoiser(share=0.0), replace(OFF, repair=True), agents=cars((28.0, 0.0, 0.0, 0.0)))
-    assert made.check is not None
-    assert made.check.repairs == 1
-    assert made.trajectory.poses[-1, 0] < 26.0
+def test_an_unsafe_plan_of_the_network_is_repaired_with_objects():
+    new_plan, _ = plan(LinearDenoiser(share=0.0), replace(OFF, repair=True), agents=cars((28.0, 0.0, 0.0, 0.0)))
+    assert new_plan.check is not None
+    assert new_plan.check.repairs == 1
+    assert new_plan.trajectory.poses[-1, 0] < 26.0

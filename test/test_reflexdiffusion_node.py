@@ -8,10 +8,10 @@ import pytest
 from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message
 from map_archives import map_message
 from messages import ns, odometry, predicted_objects, route
+from rich.console import Console
 from scenes import Clock, cars, config, ego, observation
 from tiny_denoiser import normalized, tiny_denoiser
 
-from reflectdrive_ros.cli import eval
 from reflectdrive_ros.core.config import (
     DENOISER_PLANNERS,
     SHIPPED_MODELS,
@@ -25,6 +25,8 @@ from reflectdrive_ros.core.config import (
 from reflectdrive_ros.core.domain import AgentHistory, Observation, PlanSource, Verdict
 from reflectdrive_ros.core.lanes import Lane, LaneSegments
 from reflectdrive_ros.core.vector_spec import VectorSpec
+from reflectdrive_ros.evaluation import recorded_tracks, variants
+from reflectdrive_ros.evaluation.variants import Variant
 from reflectdrive_ros.features import vectors
 from reflectdrive_ros.model.denoiser import checkpoint
 from reflectdrive_ros.planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
@@ -76,17 +78,17 @@ def step(core, seconds, *objects, x=0.0, frame="map", send_objects=True):
             item.object_id.uuid = np.frombuffer(k.to_bytes(16, "big"), np.uint8)
         core.put("objects", message, ns(seconds))
     assert core.due(ns(seconds))
-    found = core.step(ns(seconds)).report
+    report = core.step(ns(seconds)).report
     core.wait_idle()
-    return found
+    return report
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
 def test_the_shipped_model_is_that_of_the_planner_whichever_way_the_planner_is_set(tmp_path):
-    def pair(made):
-        return made.model.file, made.model.sha256
+    def pair(config):
+        return config.model.file, config.model.sha256
 
     assert set(SHIPPED_MODELS) == set(LEARNED)
     file = tmp_path / "car.yaml"
@@ -145,9 +147,9 @@ def test_whether_cameras_are_needed_follows_the_planner_whichever_way_it_is_set(
 
 
 def test_it_needs_no_cameras_whatever_is_set():
-    made = config(planner=NAME, cameras__required=True)
-    assert not made.needs_cameras
-    kinds = {topic.key.partition(":")[0]: topic.required for topic in topics.inputs(made)}
+    planner_config = config(planner=NAME, cameras__required=True)
+    assert not planner_config.needs_cameras
+    kinds = {topic.key.partition(":")[0]: topic.required for topic in topics.inputs(planner_config)}
     assert [kind for kind, required in kinds.items() if required] == ["odometry", "route"]
     of_others = {topic.key.partition(":")[0] for topic in topics.inputs(Config())}
     assert set(kinds) == of_others | {"map", "lights"}
@@ -178,9 +180,12 @@ def test_of_many_drives_the_weights_are_those_of_each_planner(tmp_path):
     for name in ("one", "other"):
         sha256 = checkpoint.save(tiny_denoiser(len(files)), tmp_path / name / "weights.safetensors", {})
         files.append((str(tmp_path / name / "weights.safetensors"), sha256))
-    made = Config(planner=NAME, model=ModelConfig(*files[0]))
-    assert weights_of(made, ["route_follower", "reflexdiffusion"]) == files[0][1]
-    assert network_for(made, "reflexdiffusion", False).spec == network_for(made, "reflexdiffusion", True).spec
+    planner_config = Config(planner=NAME, model=ModelConfig(*files[0]))
+    assert weights_of(planner_config, ["route_follower", "reflexdiffusion"]) == files[0][1]
+    assert (
+        network_for(planner_config, "reflexdiffusion", False).spec
+        == network_for(planner_config, "reflexdiffusion", True).spec
+    )
 
 
 # --- from topics -----------------------------------------------------------------------------------------------------
@@ -204,11 +209,11 @@ def test_the_node_plans_by_route_and_objects_and_keeps_their_history():
 @pytest.mark.parametrize("route_type", ["lanelet", "path"])
 def test_the_lanes_are_those_of_the_configured_map(route_type):
     core, denoiser = node(inputs__route_type=route_type, inputs__lanelet_map=str(MAP))
-    places, messages = drive()[1], drive()[0]
+    poses, messages = drive()[1], drive()[0]
     if route_type == "lanelet":
-        core.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+        core.put("route", route_message(driven_ids(), poses[0], poses[-1]), 0)
     else:
-        core.put("route", route(places), 0)
+        core.put("route", route(poses), 0)
     for message in messages[:60:20]:
         now_ns = convert.stamp_ns(message.header)
         core.put("odometry", message, now_ns)
@@ -260,9 +265,9 @@ def test_without_a_route_the_car_stops_and_says_why():
     report = step(core, 1.0)
     assert (report.source, report.reason) == (PlanSource.STOP, "route: nothing received yet")
     words = Engine(config(planner=NAME), Clock(), network=StraightDenoiser())
-    found = words.step(observation(8.0, route=np.zeros((0, 3))))
-    assert found.source is PlanSource.STOP
-    assert found.reason == "Observation.route is empty: send a route with at least two different points"
+    answer = words.step(observation(8.0, route=np.zeros((0, 3))))
+    assert answer.source is PlanSource.STOP
+    assert answer.reason == "Observation.route is empty: send a route with at least two different points"
 
 
 def test_of_500_agents_the_nearest_are_read_and_the_rest_is_counted():
@@ -299,9 +304,9 @@ def test_agents_that_appear_now_have_no_history_and_that_is_no_fault():
     assert not denoiser.inputs.agents[0, :-1].any()
     assert denoiser.inputs.agents[0, -1].any()
     engine = Engine(config(planner=NAME), Clock(), network=StraightDenoiser())
-    found = engine.step(observation(8.0, agents=cars((30.0, 8.0, 0.0, 0.0))))
-    assert found.source is PlanSource.PLANNER, found.reason
-    assert "objects have no history: the network reads where they are now" in found.notes
+    answer = engine.step(observation(8.0, agents=cars((30.0, 8.0, 0.0, 0.0))))
+    assert answer.source is PlanSource.PLANNER, answer.reason
+    assert "objects have no history: the network reads where they are now" in answer.notes
 
 
 def test_by_a_map_of_another_frame_no_lane_is_read():
@@ -333,18 +338,18 @@ def test_lights_of_unknown_lanes_change_nothing():
     segments = LaneSegments.of({7: lane})
     plain, lit = segments.near(np.zeros(3)), segments.near(np.zeros(3), {99: 3})
     np.testing.assert_array_equal(plain.lights, lit.lights)
-    seen = Observation(ns(1.0), ego(), np.array([[-10.0, 0.0, 0.0], [90.0, 0.0, 0.0]]), lanes=lit, route_lanes=lit)
-    report = Engine(config(planner=NAME), Clock(), network=StraightDenoiser()).step(seen)
+    scene = Observation(ns(1.0), ego(), np.array([[-10.0, 0.0, 0.0], [90.0, 0.0, 0.0]]), lanes=lit, route_lanes=lit)
+    report = Engine(config(planner=NAME), Clock(), network=StraightDenoiser()).step(scene)
     assert report.source is PlanSource.PLANNER, report.reason
-    assert vectors.vector_inputs(seen, SPEC).lanes[0, :, 11].all()  # unknown
+    assert vectors.vector_inputs(scene, SPEC).lanes[0, :, 11].all()  # unknown
 
 
 # --- recorded traffic ------------------------------------------------------------------------------------------------
 
 
-def test_it_is_scored_on_recorded_traffic():
-    planners, networks = {NAME: LEARNED[NAME]}, {NAME: StraightDenoiser()}
-    scored = eval.evaluate(TRACKS, planners, eval.Console(quiet=True), config(planner=NAME), networks)
+def test_it_is_scored_on_recorded_traffic(monkeypatch):
+    monkeypatch.setattr(variants, "worker_network", lambda *model: StraightDenoiser())
+    scored = recorded_tracks.evaluate(TRACKS, {NAME: Variant(config(planner=NAME))}, Console(quiet=True))
     assert scored.failures == {}
     assert np.array(scored.scores[NAME])[:, 0].max() > 0.5
 
@@ -353,4 +358,4 @@ def test_on_recorded_traffic_a_network_for_images_is_refused():
     shipped = Config().model
     tokens = replace(shipped, file=str(ROOT / shipped.file))
     with pytest.raises(ConfigError, match="planner reflexdiffusion needs a network of kind denoiser"):
-        eval._network(Config(planner=NAME, model=tokens), eval.Driver(NAME))
+        recorded_tracks.evaluate(TRACKS, {NAME: Variant(Config(planner=NAME, model=tokens))}, Console(quiet=True))

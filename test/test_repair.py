@@ -39,25 +39,25 @@ def straight(speed=8.0, left=0.0):
     return LAYOUT.encode(np.stack([0.5 * speed * EVEN[:, 0], np.full(8, left)], axis=1))
 
 
-def known_of(scene, **changes):
+def context_of(scene, **changes):
     return SafetyContext(scene, config(**changes))
 
 
-def run_plain(ids, known, *others, **more):
+def run_plain(ids, safety_context, *others, **more):
     """`run_repair` of plans whose points are not post-processed."""
-    return run_repair(ids, plain(ids[None])[0], known, LAYOUT, plain, *others, **more)
+    return run_repair(ids, plain(ids[None])[0], safety_context, LAYOUT, plain, *others, **more)
 
 
-def repaired(ids, known, network=redraw, **changes):
-    return run_plain(ids, known, network, RepairConfig(**changes))
+def repaired(ids, safety_context, network=redraw, **changes):
+    return run_plain(ids, safety_context, network, RepairConfig(**changes))
 
 
-def safety_of(known, points):
-    return evaluate(known, points[None]).safety
+def safety_of(safety_context, points):
+    return evaluate(safety_context, points[None]).safety
 
 
-def key_of(known, points):
-    safety = safety_of(known, points)
+def key_of(safety_context, points):
+    safety = safety_of(safety_context, points)
     return safety.worst[0], safety.first_unsafe[0]
 
 
@@ -79,16 +79,16 @@ def test_the_plan_that_comes_out_is_never_less_safe_than_the_one_that_went_in(sp
         agents=cars(*others),
         drivable=None if half_width is None else strip_grid(half_width),
     )
-    known = known_of(scene)
+    safety_context = context_of(scene)
     ids = LAYOUT.encode(plain(straight(speed)) + rng.normal(0.0, 1.5, (8, 2)))
 
     def anything(actions):
         return np.where(actions == LAYOUT.mask_id, rng.integers(320, 430, actions.shape), actions)
 
-    found = repaired(ids, known, anything, iterations=turns)
-    assert key_of(known, found.points) >= key_of(known, plain(ids))
-    assert found.safe == (safety_of(known, found.points).worst[0] == 1.0)
-    assert found.iterations <= turns
+    repair = repaired(ids, safety_context, anything, iterations=turns)
+    assert key_of(safety_context, repair.points) >= key_of(safety_context, plain(ids))
+    assert repair.safe == (safety_of(safety_context, repair.points).worst[0] == 1.0)
+    assert repair.iterations <= turns
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -97,16 +97,16 @@ def test_with_a_real_network_that_has_learned_nothing_it_is_no_worse_either(seed
     import torch
 
     with torch.inference_mode():
-        known_words = rollout.prefill_goal(net, *tiny_inputs(net, scenes=1), rollout.Decoding().goals)
+        prefilled = rollout.prefill_goal(net, *tiny_inputs(net, scenes=1), rollout.Decoding().goals)
 
         def network(actions):
             ids = torch.as_tensor(actions.astype(np.int64))[None]
-            written, _ = rollout.step(net, ids, known_words.keys_values, 16, False, rollout.Decoding().edits)
+            written, _ = rollout.step(net, ids, prefilled.keys_values, 16, False, rollout.Decoding().edits)
             return written[0].numpy().astype(np.int32)
 
-        known = known_of(observation(8.0, agents=cars((20, 0.5, 0, 0)), drivable=strip_grid(4.0)))
-        found = repaired(straight(8.0), known, network, iterations=3)
-    assert key_of(known, found.points) >= key_of(known, plain(straight(8.0)))
+        safety_context = context_of(observation(8.0, agents=cars((20, 0.5, 0, 0)), drivable=strip_grid(4.0)))
+        repair = repaired(straight(8.0), safety_context, network, iterations=3)
+    assert key_of(safety_context, repair.points) >= key_of(safety_context, plain(straight(8.0)))
 
 
 @given(
@@ -124,46 +124,46 @@ def test_what_the_repair_takes_for_safe_the_guard_lets_through(speed, others, ha
     scene = observation(speed, agents=cars(*others), drivable=turned_grid)
     rng = np.random.default_rng(seed)
     along = 0.5 * speed * EVEN
-    ways = [along * (np.cos(turned), np.sin(turned)) + rng.normal(0.0, 0.25, (8, 2)) for _ in range(40)]
-    points = plain(LAYOUT.encode(np.stack(ways)))
-    found = assess(known_of(scene), evaluate(known_of(scene), points))
+    paths = [along * (np.cos(turned), np.sin(turned)) + rng.normal(0.0, 0.25, (8, 2)) for _ in range(40)]
+    points = plain(LAYOUT.encode(np.stack(paths)))
+    assessment = assess(context_of(scene), evaluate(context_of(scene), points))
     for trajectory, safe, passes in zip(
-        trajectories(points, speed, 0.1), found.safety.worst >= SAFE, found.guard_safe_steps, strict=True
+        trajectories(points, speed, 0.1), assessment.safety.worst >= SAFE, assessment.guard_safe_steps, strict=True
     ):
-        complaint = unsafe_reason(trajectory, known_of(scene))
+        complaint = unsafe_reason(trajectory, context_of(scene))
         assert not (safe and complaint)
         assert not (passes > 30 and complaint)
 
 
 def test_a_safe_plan_is_left_alone():
-    known = known_of(observation(8.0, agents=cars((20, 4.0, 0, 8.0)), drivable=strip_grid(6.0)))
-    found = repaired(straight(8.0), known)
-    assert (found.safe, found.iterations) == (True, 0)
-    np.testing.assert_array_equal(found.ids, straight(8.0))
+    safety_context = context_of(observation(8.0, agents=cars((20, 4.0, 0, 8.0)), drivable=strip_grid(6.0)))
+    repair = repaired(straight(8.0), safety_context)
+    assert (repair.safe, repair.iterations) == (True, 0)
+    np.testing.assert_array_equal(repair.ids, straight(8.0))
 
 
 # --- what is better -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ahead_m", "place"), [(10.0, 1), (18.0, 2), (22.0, 3)])
-def test_pairs_that_no_car_can_follow_come_after_all_that_one_can(ahead_m, place):
+@pytest.mark.parametrize(("ahead_m", "waypoint"), [(10.0, 1), (18.0, 2), (22.0, 3)])
+def test_pairs_that_no_car_can_follow_come_after_all_that_one_can(ahead_m, waypoint):
     """Though they lie further from the car that stands ahead."""
-    known = known_of(observation(8.0, agents=cars((ahead_m, 0, 0, 0))))
-    found = best_pairs(straight(8.0), place, set(), 0.0, known, LAYOUT, plain)
-    assert len(found) == ANCHORS
-    assert (limit_violation(known, poses_on_road(plain(found), known.road)) == 0.0).all()
+    safety_context = context_of(observation(8.0, agents=cars((ahead_m, 0, 0, 0))))
+    pairs = best_pairs(straight(8.0), waypoint, set(), 0.0, safety_context, LAYOUT, plain)
+    assert len(pairs) == ANCHORS
+    assert (limit_violation(safety_context, poses_on_road(plain(pairs), safety_context.road)) == 0.0).all()
 
 
 def test_of_two_plans_that_pass_equally_long_the_one_with_its_corners_on_the_road_is_better():
     """Though the other becomes unsafe a second later."""
     by_step = np.ones((2, 41))
     by_step[0, 30:] = by_step[1, 20:] = 0.0
-    alike = {"points": np.zeros((2, 8, 2)), "limit_violation": np.zeros((2, 8)), "states": np.zeros((2, 41, 11))}
-    alike |= {"guard_safe_steps": np.full(2, 20), "quality": np.ones(2), "progress_m": np.ones(2)}
+    equal = {"points": np.zeros((2, 8, 2)), "limit_violation": np.zeros((2, 8)), "states": np.zeros((2, 41, 11))}
+    equal |= {"guard_safe_steps": np.full(2, 20), "quality": np.ones(2), "progress_m": np.ones(2)}
     assert (
-        Assessment(safety=Safety(by_step, np.zeros(2)), stays_on_road=np.array([False, True]), **alike).best(0.0) == 1
+        Assessment(safety=Safety(by_step, np.zeros(2)), stays_on_road=np.array([False, True]), **equal).best(0.0) == 1
     )
-    assert Assessment(safety=Safety(by_step, np.zeros(2)), stays_on_road=np.array([True, True]), **alike).best(0.0) == 0
+    assert Assessment(safety=Safety(by_step, np.zeros(2)), stays_on_road=np.array([True, True]), **equal).best(0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -178,42 +178,44 @@ def test_of_two_plans_that_pass_equally_long_the_one_with_its_corners_on_the_roa
         (3, 0, False, True),
     ],
 )
-def test_points_beside_the_route_earn_no_quality(route_m, plan_m, edge_known, counts):
-    """2.5 m beside it (1 m where the edge of the road is unknown), or half a metre more than the car is now; all in
+def test_points_off_the_route_earn_no_quality(route_m, plan_m, edge_known, counts):
+    """2.5 m lateral to it (1 m where the edge of the road is unknown), or half a metre more than the car is now; all in
     metres to the left."""
     grid = strip_grid(12.0) if edge_known else None
-    known = known_of(observation(8.0, route=straight_route(left=route_m), agents=cars((60, 30, 0, 0)), drivable=grid))
-    found = assess(known, evaluate(known, plain(straight(8.0, left=plan_m))[None]))
-    assert (found.quality[0] > 0.1) == counts
-    assert counts or found.quality[0] == 0.0
+    safety_context = context_of(
+        observation(8.0, route=straight_route(left=route_m), agents=cars((60, 30, 0, 0)), drivable=grid)
+    )
+    assessment = assess(safety_context, evaluate(safety_context, plain(straight(8.0, left=plan_m))[None]))
+    assert (assessment.quality[0] > 0.1) == counts
+    assert counts or assessment.quality[0] == 0.0
 
 
 # --- what it mends ----------------------------------------------------------------------------------------------------
 
 
 def test_a_plan_past_the_kerb_comes_back_onto_the_road():
-    """The way drifts 2.4 m to the left of a lane that leaves 1 m."""
+    """The path drifts 2.4 m to the left of a lane that leaves 1 m."""
     drifting = LAYOUT.encode(np.concatenate([4.0 * EVEN, 0.3 * EVEN], axis=1))
-    known = known_of(observation(8.0, drivable=strip_grid(2.2)))
-    found = repaired(drifting, known)
-    assert not safety_of(known, plain(drifting)).worst[0]
-    assert found.safe
-    assert abs(found.points[:, 1]).max() < 1.2
+    safety_context = context_of(observation(8.0, drivable=strip_grid(2.2)))
+    repair = repaired(drifting, safety_context)
+    assert not safety_of(safety_context, plain(drifting)).worst[0]
+    assert repair.safe
+    assert abs(repair.points[:, 1]).max() < 1.2
 
 
 def test_a_plan_that_would_hit_a_parked_car_keeps_clear_of_it():
-    known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
-    found = repaired(straight(8.0), known)
-    assert found.safe
-    assert assess(known, evaluate(known, found.points[None])).sound.all()  # and a car can follow it
+    safety_context = context_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
+    repair = repaired(straight(8.0), safety_context)
+    assert repair.safe
+    assert assess(safety_context, evaluate(safety_context, repair.points[None])).sound.all()  # and a car can follow it
 
 
 def test_an_iteration_keeps_what_lies_before_and_its_anchors_and_redraws_the_rest():
     anchored = np.zeros(8, bool)
     anchored[6] = True
     with_goal, without = mask_around(straight()[None], 4, anchored, LAYOUT).reshape(2, 8, 2)
-    for block, kept in ((with_goal, [0, 1, 2, 4, 6, 7]), (without, [0, 1, 2, 4, 6])):
-        assert np.flatnonzero((block != LAYOUT.mask_id).all(axis=1)).tolist() == kept
+    for block, indices in ((with_goal, [0, 1, 2, 4, 6, 7]), (without, [0, 1, 2, 4, 6])):
+        assert np.flatnonzero((block != LAYOUT.mask_id).all(axis=1)).tolist() == indices
 
 
 def test_with_logged_futures_it_mends_what_constant_velocity_does_not_foresee():
@@ -222,13 +224,13 @@ def test_with_logged_futures_it_mends_what_constant_velocity_does_not_foresee():
     braking_m = np.minimum(8.0 * 0.5 * EVEN[:, 0] - 0.5 * 4.0 * (0.5 * EVEN[:, 0]) ** 2, 8.0)
     braking_m[3:] = 8.0
     stands = np.stack([14.0 + braking_m, np.zeros(8), np.zeros(8)], axis=1)[None]
-    told = observation(8.0, agents=replace(ahead, predicted_poses=stands), drivable=strip_grid(2.4))
+    scene = observation(8.0, agents=replace(ahead, predicted_poses=stands), drivable=strip_grid(2.4))
     untold = observation(8.0, agents=ahead, drivable=strip_grid(2.4))
-    assert repaired(straight(8.0), known_of(untold)).iterations == 0
-    found = repaired(straight(8.0), known_of(told))
-    assert found.iterations > 0
-    assert found.safe
-    assert found.points[-1, 0] < 22.0 - 2.25 - 4.0  # its rear, our front
+    assert repaired(straight(8.0), context_of(untold)).iterations == 0
+    repair = repaired(straight(8.0), context_of(scene))
+    assert repair.iterations > 0
+    assert repair.safe
+    assert repair.points[-1, 0] < 22.0 - 2.25 - 4.0  # its rear, our front
 
 
 # --- where the paper's repair fails (its Figure 6) --------------------------------------------------------------------
@@ -252,30 +254,30 @@ def narrow(gap_m):
 
 @pytest.mark.parametrize("gap_m", [-0.6, 0.0, 0.3])
 def test_between_kerb_and_truck_it_does_not_swing_to_and_fro(gap_m):
-    """Too little room on both sides: each iteration looks at a plan it has not seen, the best one is returned."""
-    known = known_of(narrow(gap_m))
-    found = repaired(straight(7.0), known)
-    visited = [tuple(LAYOUT.encode(points).tolist()) for points in found.visited]
+    """Too little room on both sides: each iteration evaluates a new plan, the best one is returned."""
+    safety_context = context_of(narrow(gap_m))
+    repair = repaired(straight(7.0), safety_context)
+    visited = [tuple(LAYOUT.encode(points).tolist()) for points in repair.visited]
     assert len(set(visited)) == len(visited)
-    keys = [key_of(known, points) for points in found.visited]
-    assert key_of(known, found.points) == max(keys)
-    assert found.iterations <= 10
+    keys = [key_of(safety_context, points) for points in repair.visited]
+    assert key_of(safety_context, repair.points) == max(keys)
+    assert repair.iterations <= 10
 
 
 def test_where_kerb_and_truck_leave_room_it_goes_through_or_waits():
-    known = known_of(narrow(1.2))
-    found = repaired(straight(7.0, left=0.6), known)
-    assert found.safe
+    safety_context = context_of(narrow(1.2))
+    repair = repaired(straight(7.0, left=0.6), safety_context)
+    assert repair.safe
 
 
-def test_of_two_safe_ways_the_one_on_the_route_is_better():
+def test_of_two_safe_paths_the_one_on_the_route_is_better():
     """The route turns left; going straight on is as safe and gets further. The paper's score does not ask."""
-    known = known_of(observation(6.0, route=turning_route(before=12.0)))
+    safety_context = context_of(observation(6.0, route=turning_route(before=12.0)))
     turn = turning_route(before=12.0)
     along = np.searchsorted(np.r_[0, np.cumsum(np.hypot(*np.diff(turn[:, :2], axis=0).T))] - 20.0, 3.0 * EVEN[:, 0])
     left = turn[along, :2]
     ahead = np.concatenate([3.0 * EVEN, np.zeros_like(EVEN)], axis=1)
-    both = assess(known, evaluate(known, np.stack([ahead, left])))
+    both = assess(safety_context, evaluate(safety_context, np.stack([ahead, left])))
     assert both.safety.worst.tolist() == [1.0, 1.0]
     assert both.best(np.inf) == 1
 
@@ -285,64 +287,68 @@ def test_a_goal_that_lies_far_behind_a_wall_is_given_up():
     across = Agents(
         np.array([[24.0, 0.0, np.pi / 2]]), np.zeros((1, 2)), np.array([[12.0, 2.5]]), np.array([AgentKind.VEHICLE])
     )
-    known = known_of(observation(8.0, agents=across, drivable=strip_grid(5.0)))
+    safety_context = context_of(observation(8.0, agents=across, drivable=strip_grid(5.0)))
     goal_m = plain(straight(9.0))[-1, 0]
     assert goal_m > 36.0 - 0.3
-    found = repaired(straight(9.0), known)
-    assert found.safe
-    assert found.points[:, 0].max() < 24.0 - 1.25 - 4.0
+    repair = repaired(straight(9.0), safety_context)
+    assert repair.safe
+    assert repair.points[:, 0].max() < 24.0 - 1.25 - 4.0
 
 
 def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_route():
-    """Not braked: the road is free. The car stands half a metre beside its route and comes back to it on the way."""
-    beside = np.column_stack([np.linspace(-20.0, 150.0, 200), np.full(200, 0.5), np.zeros(200)])
-    known = known_of(observation(8.0, route=beside, drivable=strip_grid(2.4)))
+    """Not braked: the road is free. The car stands half a metre off its route and comes back to it while it drives."""
+    shifted_route = np.column_stack([np.linspace(-20.0, 150.0, 200), np.full(200, 0.5), np.zeros(200)])
+    safety_context = context_of(observation(8.0, route=shifted_route, drivable=strip_grid(2.4)))
     off = np.concatenate([4.0 * EVEN, -1.2 * EVEN], axis=1)
-    found = repaired(LAYOUT.encode(off), known, lambda actions: np.broadcast_to(LAYOUT.encode(off), actions.shape))
-    assert found.safe
-    assert found.points[-1, 0] > 28.0
-    assert abs(found.points[-1, 1] - 0.5) < 0.5
-    ways = follow_route(off, known)
-    assert (np.diff(ways[:, :, 0], axis=1) >= 0.0).all()
-    assert (np.hypot(*np.diff(ways, axis=1).T) <= np.hypot(4.0, 1.2) + 0.3).all()
-    assert np.abs(np.diff(ways[:, :, 1], axis=1)).max() < 0.5  # and not at a jump
-    nowhere = known_of(observation(8.0, route=np.zeros((0, 3)), drivable=strip_grid(2.0)))
+    repair = repaired(
+        LAYOUT.encode(off), safety_context, lambda actions: np.broadcast_to(LAYOUT.encode(off), actions.shape)
+    )
+    assert repair.safe
+    assert repair.points[-1, 0] > 28.0
+    assert abs(repair.points[-1, 1] - 0.5) < 0.5
+    paths = follow_route(off, safety_context)
+    assert (np.diff(paths[:, :, 0], axis=1) >= 0.0).all()
+    assert (np.hypot(*np.diff(paths, axis=1).T) <= np.hypot(4.0, 1.2) + 0.3).all()
+    assert np.abs(np.diff(paths[:, :, 1], axis=1)).max() < 0.5  # and not at a jump
+    nowhere = context_of(observation(8.0, route=np.zeros((0, 3)), drivable=strip_grid(2.0)))
     assert nowhere.route is None
 
 
 def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_unknown():
-    """A safe plan creeps on 4 m beside the route."""
+    """A safe plan creeps on 4 m off the route."""
     speed_mps = 1.8
-    beside = {"route": straight_route(left=4.0), "agents": Agents.none()}
+    off_lane = {"route": straight_route(left=4.0), "agents": Agents.none()}
     ahead = straight(speed_mps)
-    known = known_of(observation(speed_mps, **beside))
-    found = repaired(ahead, known)
-    assert (found.safe, found.iterations) == (True, 1)
-    assert abs(found.points[-1, 1] - 4.0) < 0.5
-    assert assess(known, evaluate(known, found.points[None])).sound.all()
-    np.testing.assert_allclose(plain(found.ids[None])[0], found.points, atol=0.16)
-    assert repair_points(plain(ahead[None])[0], known).points[-1, 1] == pytest.approx(found.points[-1, 1], abs=0.3)
+    safety_context = context_of(observation(speed_mps, **off_lane))
+    repair = repaired(ahead, safety_context)
+    assert (repair.safe, repair.iterations) == (True, 1)
+    assert abs(repair.points[-1, 1] - 4.0) < 0.5
+    assert assess(safety_context, evaluate(safety_context, repair.points[None])).sound.all()
+    np.testing.assert_allclose(plain(repair.ids[None])[0], repair.points, atol=0.16)
+    assert repair_points(plain(ahead[None])[0], safety_context).points[-1, 1] == pytest.approx(
+        repair.points[-1, 1], abs=0.3
+    )
 
     left_alone = (
-        observation(speed_mps, route=straight_route(left=1.9), agents=Agents.none()),  # still beside its lane
+        observation(speed_mps, route=straight_route(left=1.9), agents=Agents.none()),  # still off its lane
         observation(speed_mps, route=straight_route(left=4.0)),  # the plan may avoid what is unknown here
-        observation(speed_mps, drivable=strip_grid(9.0), **beside),  # the plan stays on the road
+        observation(speed_mps, drivable=strip_grid(9.0), **off_lane),  # the plan stays on the road
         observation(speed_mps, route=straight_route(left=4.0), agents=cars((6, 4, 0, 0), (14, 4, 0, 0), (22, 4, 0, 0))),
     )
     for scene in left_alone:
-        np.testing.assert_array_equal(repaired(ahead, known_of(scene)).ids, ahead)
+        np.testing.assert_array_equal(repaired(ahead, context_of(scene)).ids, ahead)
     turned_back = LAYOUT.encode(np.concatenate([0.5 * speed_mps * EVEN, 0.3 * EVEN], axis=1))
-    np.testing.assert_array_equal(repaired(turned_back, known).ids, turned_back)
+    np.testing.assert_array_equal(repaired(turned_back, safety_context).ids, turned_back)
 
 
 def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
-    """2 m beside the route and turned 70 degrees away from it; its planner drives straight on wherever it is."""
+    """2 m off the route and turned 70 degrees away from it; its planner drives straight on wherever it is."""
     route, ego, ahead = straight_route(), ego_at_speed(np.array([0.0, -2.0, -1.2]), 1.5), plain(straight(1.5)[None])[0]
     left_m = []
     for step in range(150):
         here = geometry.compose(geometry.invert(ego.map_from_ego), route)
         scene = observation(ego.speed_mps, route=here, agents=Agents.none())
-        points = repair_points(ahead, known_of(scene)).points
+        points = repair_points(ahead, context_of(scene)).points
         (trajectory,) = trajectories(points[None], ego.speed_mps, 0.1)
         plan = Plan(step * SECOND_NS // 10, ego.map_from_ego, trajectory, StepKind.BASELINE)
         ego = step_ego(ego, plan, plan.stamp_ns, VehicleConfig())
@@ -351,117 +357,119 @@ def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
     assert max(left_m) > 0.0
 
 
-def test_the_way_back_is_driven_at_walking_pace_unless_somebody_is_there():
-    """A car at 1 m/s, 2 m beside its route, whose plan goes on at that speed."""
+def test_the_path_back_is_driven_at_walking_pace_unless_an_agent_is_there():
+    """A car at 1 m/s, 2 m off its route, whose plan goes on at that speed."""
     route = {"route": straight_route(left=2.5), "traffic_lights": NO_LIGHTS}
     creeping = plain(straight(1.0)[None])[0]
-    free = repair_points(creeping, known_of(observation(1.0, agents=Agents.none(), **route))).points
+    free = repair_points(creeping, context_of(observation(1.0, agents=Agents.none(), **route))).points
     steps_mps = np.hypot(*np.diff(free, axis=0).T) / 0.5
     assert free[-1, 1] > 2.0
     assert steps_mps.max() == pytest.approx(3.0, abs=0.1)
     assert np.diff(steps_mps).max() <= 0.51  # 1 m/s2
-    behind = known_of(observation(1.0, agents=cars((9.0, 2.5, 0.0, 0.0)), **route))
-    held = repair_points(creeping, behind).points
-    assert np.hypot(*np.diff(held, axis=0).T).sum() < 0.6 * np.hypot(*np.diff(free, axis=0).T).sum()
-    assert assess(behind, evaluate(behind, held[None])).sound.all()
+    behind = context_of(observation(1.0, agents=cars((9.0, 2.5, 0.0, 0.0)), **route))
+    slower = repair_points(creeping, behind).points
+    assert np.hypot(*np.diff(slower, axis=0).T).sum() < 0.6 * np.hypot(*np.diff(free, axis=0).T).sum()
+    assert assess(behind, evaluate(behind, slower[None])).sound.all()
 
 
 @pytest.mark.parametrize(("speed_mps", "lights"), [(1.0, None), (4.0, NO_LIGHTS)])
-def test_the_way_back_is_no_faster_than_a_plan_that_may_stop_for_a_light_or_brakes(speed_mps, lights):
+def test_the_path_back_is_no_faster_than_a_plan_that_may_stop_for_a_light_or_brakes(speed_mps, lights):
     stopping = np.stack([np.minimum(0.4 * speed_mps * EVEN[:, 0], 1.5 * speed_mps), np.full(8, -0.2)], axis=1)
     scene = observation(speed_mps, route=straight_route(left=2.5), agents=Agents.none(), traffic_lights=lights)
-    found = repair_points(stopping, known_of(scene))
-    lengths_m = [np.hypot(*np.diff(points, axis=0).T).sum() for points in (stopping, found.points)]
+    repair = repair_points(stopping, context_of(scene))
+    lengths_m = [np.hypot(*np.diff(points, axis=0).T).sum() for points in (stopping, repair.points)]
     assert lengths_m[1] <= 1.05 * lengths_m[0]
 
 
-def test_where_nothing_helps_the_best_seen_is_returned_and_called_unsafe():
+def test_without_a_safe_plan_the_best_one_is_returned_and_called_unsafe():
     """The road ends 8 m ahead of the axle of a car at 12 m/s."""
-    known = known_of(observation(12.0, drivable=strip_grid(4.0, length_m=8.0)))
-    found = repaired(straight(12.0), known)
-    assert not found.safe
-    assert key_of(known, found.points) >= key_of(known, plain(straight(12.0)))
+    safety_context = context_of(observation(12.0, drivable=strip_grid(4.0, length_m=8.0)))
+    repair = repaired(straight(12.0), safety_context)
+    assert not repair.safe
+    assert key_of(safety_context, repair.points) >= key_of(safety_context, plain(straight(12.0)))
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_road_is_checked_and_safe():
-    known = known_of(observation(8.0, agents=Agents.none()))
-    assert known.can_check
-    assert repaired(straight(8.0), known).iterations == 0
+    safety_context = context_of(observation(8.0, agents=Agents.none()))
+    assert safety_context.can_check
+    assert repaired(straight(8.0), safety_context).iterations == 0
 
 
 def test_of_an_unknown_road_nothing_is_claimed():
-    known = known_of(observation(8.0))
-    assert not known.can_check
-    assert evaluate(known, plain(straight(8.0))[None]).safety.worst[0] == 1.0
+    safety_context = context_of(observation(8.0))
+    assert not safety_context.can_check
+    assert evaluate(safety_context, plain(straight(8.0))[None]).safety.worst[0] == 1.0
 
 
 def test_an_object_that_overlaps_the_car_at_the_start_is_not_the_plans_doing():
-    known = known_of(observation(8.0, agents=cars((1.0, 1.5, 0.0, 0.0))))
-    assert repaired(straight(8.0), known).safe
+    safety_context = context_of(observation(8.0, agents=cars((1.0, 1.5, 0.0, 0.0))))
+    assert repaired(straight(8.0), safety_context).safe
 
 
-def test_who_overlaps_at_the_start_and_is_met_again_counts():
+def test_an_agent_that_overlaps_at_the_start_and_is_met_again_counts():
     """It drives off ahead, brakes, and is run into."""
     met = cars((2.0, 0.0, 0.0, 12.0))
     path = np.stack([np.array([14.0, 20.0, 24.0, 24.0, 24.0, 24.0, 24.0, 24.0]), np.zeros(8), np.zeros(8)], axis=1)
-    known = known_of(observation(8.0, agents=replace(met, predicted_poses=path[None])))
-    assert safety_of(known, plain(straight(8.0))).worst[0] == 0.0
+    safety_context = context_of(observation(8.0, agents=replace(met, predicted_poses=path[None])))
+    assert safety_of(safety_context, plain(straight(8.0))).worst[0] == 0.0
 
 
 def test_a_car_off_the_road_may_drive_back_onto_it_but_not_further_out():
     scene = observation(5.0, drivable=strip_grid(2.4))
     outside = replace(scene.drivable, ego_from_grid=scene.drivable.ego_from_grid - np.array([0.0, 4.0, 0.0]))
-    known = known_of(replace(scene, drivable=outside))  # the road is 4 m to the right
+    safety_context = context_of(replace(scene, drivable=outside))  # the road is 4 m to the right
     back = plain(LAYOUT.encode(np.concatenate([2.5 * EVEN, -0.5 * EVEN], axis=1)))
     out = plain(LAYOUT.encode(np.concatenate([2.5 * EVEN, 0.5 * EVEN], axis=1)))
-    assert safety_of(known, back).worst[0] == 1.0
-    assert safety_of(known, out).worst[0] == 0.0
+    assert safety_of(safety_context, back).worst[0] == 1.0
+    assert safety_of(safety_context, out).worst[0] == 0.0
 
 
 @pytest.mark.parametrize("resolution_m", [0.05, 0.2, 1.0, 4.0])
 def test_a_grid_of_any_resolution_never_calls_an_unsafe_plan_safe(resolution_m):
-    known = known_of(observation(8.0, drivable=strip_grid(2.4, resolution_m)))
+    safety_context = context_of(observation(8.0, drivable=strip_grid(2.4, resolution_m)))
     drifting = plain(LAYOUT.encode(np.concatenate([4.0 * EVEN, 0.6 * EVEN], axis=1)))
-    assert safety_of(known, drifting).worst[0] == 0.0
+    assert safety_of(safety_context, drifting).worst[0] == 0.0
 
 
 def test_without_a_route_it_is_repaired_all_the_same():
-    known = known_of(observation(8.0, route=np.zeros((0, 3)), agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
-    assert repaired(straight(8.0), known).safe
+    safety_context = context_of(
+        observation(8.0, route=np.zeros((0, 3)), agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5))
+    )
+    assert repaired(straight(8.0), safety_context).safe
 
 
 def test_iterations_are_what_is_asked_for_and_the_ball_that_of_the_constant(monkeypatch):
-    known = known_of(narrow(0.0))
-    assert repaired(straight(7.0), known, iterations=0).iterations == 0
-    assert repaired(straight(7.0), known, iterations=2).iterations <= 2
+    safety_context = context_of(narrow(0.0))
+    assert repaired(straight(7.0), safety_context, iterations=0).iterations == 0
+    assert repaired(straight(7.0), safety_context, iterations=2).iterations <= 2
     monkeypatch.setattr(repair, "SEARCH_RADIUS_BINS", 0)
-    still = repaired(straight(7.0), known)
+    still = repaired(straight(7.0), safety_context)
     assert still.iterations <= POINTS + 1  # nothing near any waypoint: given up
     np.testing.assert_array_equal(still.ids, straight(7.0))
 
 
-def test_in_a_hurry_one_iteration_is_made_and_no_other_begun(monkeypatch):
-    known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
+def test_late_in_the_deadline_there_is_one_iteration(monkeypatch):
+    safety_context = context_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     monkeypatch.setattr(repair, "SEARCH_RADIUS_BINS", 0)
     monkeypatch.setattr(repair, "MAX_STALLED_ITERATIONS", 5)
     settings = RepairConfig(iterations=9)
-    patient = run_plain(straight(8.0), known, redraw, settings)
+    patient = run_plain(straight(8.0), safety_context, redraw, settings)
     gone = iter((0.3, 0.55))  # when it begins the first, and when it might begin the second
-    hurried = run_plain(straight(8.0), known, redraw, settings, lambda: next(gone))
+    hurried = run_plain(straight(8.0), safety_context, redraw, settings, lambda: next(gone))
     assert (patient.iterations, hurried.iterations) == (4, 1)
     np.testing.assert_array_equal(hurried.visited, patient.visited[:2])
-    assert key_of(known, hurried.points) >= key_of(known, plain(straight(8.0)))
+    assert key_of(safety_context, hurried.points) >= key_of(safety_context, plain(straight(8.0)))
 
 
 def test_where_hardly_any_time_is_left_nothing_is_searched_and_nothing_written_and_it_is_safe_all_the_same():
-    """Somebody stands ahead: braking is found without the network, in the one iteration that there is time for."""
-    known = known_of(observation(8.0, agents=cars((30, 0.6, 0, 0)), drivable=strip_grid(5.5)))
+    """An agent stands ahead: braking needs no network, in the one iteration that there is time for."""
+    safety_context = context_of(observation(8.0, agents=cars((30, 0.6, 0, 0)), drivable=strip_grid(5.5)))
     ids = straight(8.0)
-    assert safety_of(known, plain(ids)).worst[0] == 0.0
-    pressed = run_plain(ids, known, pytest.fail, RepairConfig(iterations=9), lambda: 0.7)
+    assert safety_of(safety_context, plain(ids)).worst[0] == 0.0
+    pressed = run_plain(ids, safety_context, pytest.fail, RepairConfig(iterations=9), lambda: 0.7)
     assert pressed.safe
     assert pressed.iterations == 1
 
@@ -477,7 +485,7 @@ def test_what_was_tried_is_not_tried_again():
 
 
 def driven_now(scene, points):
-    """A plan made 0.1 s ago whose rest leads through points (8, 2) of the scene."""
+    """A plan of 0.1 s ago whose rest leads through points (8, 2) of the scene."""
     lead_m = 0.1 * scene.ego.speed_mps
     line, times_s = np.concatenate([np.zeros((1, 2)), points]), 0.5 * np.arange(len(points) + 1)
     x, y = (np.interp(0.1 * np.arange(40), times_s, line[:, axis]) for axis in (0, 1))
@@ -493,67 +501,69 @@ def test_it_stops_before_an_agent_with_the_gap_of_the_constant(ahead_m, monkeypa
     rests = []
     for gap_m in (0.0, 1.0):
         monkeypatch.setattr(safety, "AGENT_GAP_M", gap_m)
-        known = known_of(observation(5.0, agents=wall))
-        found = repaired(straight(5.0), known, iterations=9)
-        assert found.safe
-        vehicle = known.config.vehicle
-        rests.append(ahead_m - found.states[-1, 0] - vehicle.rear_axle_to_center_m - 0.5 * vehicle.length_m)
+        safety_context = context_of(observation(5.0, agents=wall))
+        repair = repaired(straight(5.0), safety_context, iterations=9)
+        assert repair.safe
+        vehicle = safety_context.config.vehicle
+        rests.append(ahead_m - repair.states[-1, 0] - vehicle.rear_axle_to_center_m - 0.5 * vehicle.length_m)
     assert rests[0] >= 0.29
     assert rests[1] >= 1.29  # `guard.clearance_m` comes on top
 
 
 def test_where_less_than_the_gap_is_free_ahead_the_rest_of_it_counts_and_the_agent_is_not_forgotten():
-    """Half a metre before a car: whoever drives on hits it, whoever stands is safe."""
+    """Half a metre before a car: a plan that drives on hits it, one that stands is safe."""
     vehicle = config().vehicle
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
-    known = known_of(observation(0.0, agents=cars((front_m + 0.5 + 0.5 * 4.5, 0.0, 0.0, 0.0))))
-    longer_m = known.stopping_vehicle.length_m - vehicle.length_m
+    safety_context = context_of(observation(0.0, agents=cars((front_m + 0.5 + 0.5 * 4.5, 0.0, 0.0, 0.0))))
+    longer_m = safety_context.stopping_vehicle.length_m - vehicle.length_m
     assert 0.0 <= longer_m <= 0.5
-    assert safety_of(known, plain(straight(0.0))).worst[0] == SAFE
-    assert safety_of(known, plain(straight(2.0))).worst[0] < SAFE
+    assert safety_of(safety_context, plain(straight(0.0))).worst[0] == SAFE
+    assert safety_of(safety_context, plain(straight(2.0))).worst[0] < SAFE
 
 
-def test_beside_an_agent_the_gap_ahead_does_not_count(monkeypatch):
+def test_alongside_an_agent_the_gap_ahead_does_not_count(monkeypatch):
     monkeypatch.setattr(safety, "AGENT_GAP_M", 5.0)
-    known = known_of(observation(5.0, agents=cars((14.0, 3.0, 0.0, 0.0))))
-    assert safety_of(known, plain(straight(5.0))).worst[0] == SAFE
+    safety_context = context_of(observation(5.0, agents=cars((14.0, 3.0, 0.0, 0.0))))
+    assert safety_of(safety_context, plain(straight(5.0))).worst[0] == SAFE
 
 
 def test_the_plan_that_is_driven_now_is_continued_where_it_is_safe():
     """A truck stands ahead. The plan driven now passes it on the left; the network's new plan drives into it. With the
     last plan known the result is its continuation, not another manoeuvre."""
     scene = observation(6.0, agents=cars((22.0, -0.5, 0.0, 0.0)))
-    known = known_of(scene)
-    aside = np.stack([3.0 * EVEN[:, 0], np.minimum(0.7 * EVEN[:, 0], 2.8)], axis=1)
-    assert safety_of(known, aside).worst[0] == SAFE
+    safety_context = context_of(scene)
+    sideways = np.stack([3.0 * EVEN[:, 0], np.minimum(0.7 * EVEN[:, 0], 2.8)], axis=1)
+    assert safety_of(safety_context, sideways).worst[0] == SAFE
     into_it = straight(6.0)
-    assert safety_of(known, plain(into_it)).worst[0] < SAFE
-    held = run_plain(into_it, known, pytest.fail, RepairConfig(), last=driven_now(scene, aside))
-    assert np.allclose(held.points, aside, atol=1e-6)
-    assert (held.safe, held.iterations) == (True, 1)
-    switched_off = run_plain(into_it, known, pytest.fail, RepairConfig(iterations=0), last=driven_now(scene, aside))
+    assert safety_of(safety_context, plain(into_it)).worst[0] < SAFE
+    continued = run_plain(into_it, safety_context, pytest.fail, RepairConfig(), last=driven_now(scene, sideways))
+    assert np.allclose(continued.points, sideways, atol=1e-6)
+    assert (continued.safe, continued.iterations) == (True, 1)
+    switched_off = run_plain(
+        into_it, safety_context, pytest.fail, RepairConfig(iterations=0), last=driven_now(scene, sideways)
+    )
     assert np.array_equal(switched_off.points, plain(into_it))
-    old = replace(driven_now(scene, aside), stamp_ns=scene.stamp_ns - 10 * SECOND_NS)
+    old = replace(driven_now(scene, sideways), stamp_ns=scene.stamp_ns - 10 * SECOND_NS)
     for other in (driven_now(scene, plain(into_it)), old):  # unsafe itself, or of another time
-        found = run_plain(into_it, known, redraw, RepairConfig(), last=other)
-        assert not np.allclose(found.points, aside, atol=1e-6)
+        repair = run_plain(into_it, safety_context, redraw, RepairConfig(), last=other)
+        assert not np.allclose(repair.points, sideways, atol=1e-6)
 
 
 def test_a_stop_is_not_continued_where_the_new_plan_goes_on():
-    """The way is free again after the stop that is driven now, but for an agent at its far end."""
+    """The path is free again after the stop that is driven now, but for an agent at its far end."""
     scene = observation(4.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
-    known = known_of(scene)
+    safety_context = context_of(scene)
     stop = np.stack([np.minimum(EVEN[:, 0], 2.0), np.zeros(8)], axis=1)
-    assert safety_of(known, stop).worst[0] == SAFE
-    found = run_plain(straight(6.0), known, redraw, RepairConfig(), last=driven_now(scene, stop))
-    assert found.points[-1, 0] > stop[-1, 0]
+    assert safety_of(safety_context, stop).worst[0] == SAFE
+    repair = run_plain(straight(6.0), safety_context, redraw, RepairConfig(), last=driven_now(scene, stop))
+    assert repair.points[-1, 0] > stop[-1, 0]
 
 
 def test_a_stop_that_was_overrun_is_continued_where_the_car_is():
-    """At 0.2 m/s a car is 2 cm past the place where its plan stands. It stands; it does not drive back."""
+    """At 0.2 m/s a car is 2 cm past the point where its plan stops. It stands; it does not drive back."""
     scene = observation(0.2, agents=cars((8.0, 0.0, 0.0, 0.0)))
-    known = known_of(scene)
-    held = continue_last(driven_now(scene, np.tile((-0.02, 0.0), (8, 1))), known, 8, 0.3)
-    np.testing.assert_array_equal(held.points[0], np.zeros((8, 2)))
-    (sent,) = trajectories(held.points, 0.2, 0.1, known.road)
+    safety_context = context_of(scene)
+    continued = continue_last(driven_now(scene, np.tile((-0.02, 0.0), (8, 1))), safety_context, 8, 0.3)
+    np.testing.assert_array_equal(continued.points[0], np.zeros((8, 2)))
+    (sent,) = trajectories(continued.points, 0.2, 0.1, safety_context.road)
     assert np.diff(sent.poses[:, 0], prepend=0.0).min() > -1e-9

@@ -73,7 +73,7 @@ def train_slowly(train_set, val_set, out, init):
     """In a child: a checkpoint after every step, and time to be killed in."""
     torch.set_num_threads(1)
     plain = rl_losses.RlLosses.forward
-    rl_losses.RlLosses.forward = lambda *given: (time.sleep(0.5), plain(*given))[1]
+    rl_losses.RlLosses.forward = lambda *arguments: (time.sleep(0.5), plain(*arguments))[1]
     yaml = YAML.replace("checkpoint_minutes: 100.0", "checkpoint_minutes: 0.0")
     rl_command((Path(train_set), Path(val_set)), Path(out), Path(init), "--steps", "6", yaml=yaml)
 
@@ -114,12 +114,12 @@ def test_a_network_of_another_layout_is_refused(sets, tmp_path, capsys):
 def test_a_set_without_roads_is_refused(init, tmp_path):
     folder = tmp_path / "bare"
     folder.mkdir()
-    made = []
+    stored = []
     for k in range(4):
         scene = hand_scenes.scene(f"bare-00000-{k:03d}", size=(64, 36), agents=2)
         nothing = {field.name: () for field in dataclasses.fields(scene.areas)}
-        made.append(replace(scene, areas=replace(scene.areas, **nothing)))
-    note = shards.write_shard(folder, "bare-00000", ShardContent.of(made), requested=4, generator={})
+        stored.append(replace(scene, areas=replace(scene.areas, **nothing)))
+    note = shards.write_shard(folder, "bare-00000", ShardContent.of(stored), requested=4, generator={})
     shards.write_index(folder, Index("train", 4, (note,), {}))
     with pytest.raises(shards.SetError, match=r"has no roads .*: plans cannot be scored"):
         rl_command((folder, folder), tmp_path / "run", init, "--steps", "1")
@@ -150,8 +150,8 @@ def train_in_processes(train_set, out, init, shards_weights):
 def test_two_processes_learn_the_same_with_whole_weights_and_with_weights_in_shards(sets, init, tmp_path):
     for name, in_shards in (("whole", False), ("shards", True)):
         (tmp_path / name).mkdir()
-        given = ", ".join(repr(str(path)) for path in (sets[0], tmp_path / name, init))
-        in_processes("test_rl_runs", tmp_path / name, f"train_in_processes({given}, {in_shards})")
+        arguments = ", ".join(repr(str(path)) for path in (sets[0], tmp_path / name, init))
+        in_processes("test_rl_runs", tmp_path / name, f"train_in_processes({arguments}, {in_shards})")
     whole, shards_of = weights(tmp_path / "whole"), weights(tmp_path / "shards")
     assert whole.keys() == shards_of.keys()
     for name, value in whole.items():
@@ -165,22 +165,28 @@ WITHOUT_GOAL = replace(SMALL, goals=1, drafts=4, kept=4, decision=0.0)
 
 def test_without_goals_drafts_from_masks_are_one_group_and_ratios_begin_at_one():
     net = tiny_net(layout=POSES)
-    inputs, found = sampled(net, WITHOUT_GOAL)
-    assert found.states.shape == (2, 5, 4, 24)  # before and after each of four rounds
-    assert (found.states[:, 0] == POSES.mask_id).all()
-    assert [int((state[0, 0] != POSES.mask_id).sum()) for state in found.states.transpose(0, 1)] == [0, 2, 8, 15, 24]
-    policy = policy_of(net, found, WITHOUT_GOAL)
+    inputs, sampled_rollouts = sampled(net, WITHOUT_GOAL)
+    assert sampled_rollouts.states.shape == (2, 5, 4, 24)  # before and after each of four rounds
+    assert (sampled_rollouts.states[:, 0] == POSES.mask_id).all()
+    assert [int((state[0, 0] != POSES.mask_id).sum()) for state in sampled_rollouts.states.transpose(0, 1)] == [
+        0,
+        2,
+        8,
+        15,
+        24,
+    ]
+    policy = policy_of(net, sampled_rollouts, WITHOUT_GOAL)
     torch.testing.assert_close(policy.advantage.sum(1), torch.zeros(2), atol=1e-6, rtol=0.0)
     new = token_log_probs(net, inputs, policy, WITHOUT_GOAL.temperature)
-    kept = ops.top_indices(rl_losses.advantages(policy.finished_reward[:, 1:], 1).abs(), 4)
-    assert kept.shape == (2, 4)
+    selected = ops.top_indices(rl_losses.advantages(policy.finished_reward[:, 1:], 1).abs(), 4)
+    assert selected.shape == (2, 4)
     assert policy.credited.sum((1, 3)).tolist() == [[24] * 4] * 2
-    sampled_log_probs = found.log_probs.sum((1, 3))
+    sampled_log_probs = sampled_rollouts.log_probs.sum((1, 3))
     assert torch.isfinite(sampled_log_probs).all()
     assert (new[policy.credited] <= 0.0).all()
 
 
-def test_without_goals_a_token_is_found_by_its_reward():
+def test_without_goals_a_token_is_learned_by_its_reward():
     net = tiny_net(layout=POSES)
     config = replace(WITHOUT_GOAL, anchor=0.0, temperature=1.0, drafts=16, kept=16)
     weights_of = LossConfig(goal=0.0, sap=0.0, field=0.0, aux_perception=0.0)
@@ -188,14 +194,14 @@ def test_without_goals_a_token_is_found_by_its_reward():
     trained = {name for name, each in net.named_parameters() if each.requires_grad}
     assert not any(name.startswith(("vision", "embed_tokens", "x_embedding")) for name in trained)
     optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=0.03)
-    place, low, high = 4, *POSES.token_ranges[4]
+    position, low, high = 4, *POSES.token_ranges[4]
     middle = (low + high) // 2
     share = []
     for step in range(30):
-        inputs, found = sampled(net, config, seed=step)
-        reward = (found.plans[..., place] > middle).float()
+        inputs, sampled_rollouts = sampled(net, config, seed=step)
+        reward = (sampled_rollouts.plans[..., position] > middle).float()
         share.append(float(reward.mean()))
-        policy = policy_of(net, found, config, reward)
+        policy = policy_of(net, sampled_rollouts, config, reward)
         batch = of_inputs(net, inputs)
         optimizer.zero_grad()
         losses(batch, policy)["loss"].backward()
@@ -221,8 +227,8 @@ def of_inputs(net, inputs):
 
 def test_goals_of_a_network_without_them_are_refused(tmp_path, capsys):
     words = ["train", "rl", "config/train/drivefine_rl.yaml", "--train", str(tmp_path), "--out", str(tmp_path / "out")]
-    asked = [*words, "--init-from", "models/reflectdrive2_small", "--setting", "rl.goals=4"]
+    arguments = [*words, "--init-from", "models/reflectdrive2_small", "--setting", "rl.goals=4"]
     make_set(tmp_path / "train")
-    asked[asked.index("--train") + 1] = str(tmp_path / "train")
-    assert main(asked) == 2
+    arguments[arguments.index("--train") + 1] = str(tmp_path / "train")
+    assert main(arguments) == 2
     assert "network drivefine_small has no goals, but rl.goals is 4" in " ".join(capsys.readouterr().err.split())

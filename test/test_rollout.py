@@ -24,12 +24,12 @@ def no_gradients():
 def test_a_full_frame_ends_without_masks_and_keeps_its_goals():
     net = tiny_net()
     inputs = tiny_inputs(net)
-    known = rollout.prefill_goal(net, *inputs, RULES.goals)
-    assert (known.actions[..., :GOAL_X] == net.config.layout.mask_id).all()
-    assert known.actions[..., GOAL_X:].equal(net.config.clamp_to_range(known.actions)[..., GOAL_X:])
+    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    assert (prefilled.actions[..., :GOAL_X] == net.config.layout.mask_id).all()
+    assert prefilled.actions[..., GOAL_X:].equal(net.config.clamp_to_range(prefilled.actions)[..., GOAL_X:])
     decoded = rollout.full_step(net, *inputs, RULES)
     assert decoded.actions.shape == (2, 4, ACTION_TOKENS)
-    assert decoded.actions[..., GOAL_X:].equal(known.actions[..., GOAL_X:])
+    assert decoded.actions[..., GOAL_X:].equal(prefilled.actions[..., GOAL_X:])
     assert decoded.actions.equal(net.config.clamp_to_range(decoded.actions))
     assert (decoded.actions < net.config.layout.bins).all()
     assert ((decoded.confidence > 0) & (decoded.confidence <= 1)).all()
@@ -38,18 +38,18 @@ def test_a_full_frame_ends_without_masks_and_keeps_its_goals():
 def test_the_goals_of_the_prefill_are_those_of_the_goal_posterior():
     net = uniform_goal_values(tiny_net())
     inputs = tiny_inputs(net)
-    known = rollout.prefill_goal(net, *inputs, RULES.goals)
-    x_ids = known.actions[:, :, GOAL_X]
+    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    x_ids = prefilled.actions[:, :, GOAL_X]
     x_logits, y_logits = goal_logits(net, *inputs, x_ids)
     of_x = x_logits.log_softmax(-1).gather(1, x_ids)
-    of_y = y_logits.log_softmax(-1).gather(2, known.actions[:, :, -1:] - net.config.layout.id_ranges[1][0])[..., 0]
-    torch.testing.assert_close(known.goal_log_probs, of_x + of_y)
-    at_m = LAYOUT.codebook.bin_m * known.actions[..., GOAL_X:].float()
+    of_y = y_logits.log_softmax(-1).gather(2, prefilled.actions[:, :, -1:] - net.config.layout.id_ranges[1][0])[..., 0]
+    torch.testing.assert_close(prefilled.goal_log_probs, of_x + of_y)
+    at_m = LAYOUT.codebook.bin_m * prefilled.actions[..., GOAL_X:].float()
     assert (torch.cdist(at_m, at_m) + 1e9 * torch.eye(4)).min() >= 1.2 - 1e-3
 
 
 def test_goals_are_weighed_by_what_a_block_that_holds_one_alone_says():
-    """By the plain path: every goal that is sought in a block of its own beside the whole prompt, in one pass."""
+    """By the plain path: every searched goal in a sequence of its own with the whole prompt, in one pass."""
     net = uniform_goal_values(tiny_net())
     inputs = tiny_inputs(net)
     before = rollout.prefill_goal(net, *inputs, RULES.goals.for_search)
@@ -57,39 +57,39 @@ def test_goals_are_weighed_by_what_a_block_that_holds_one_alone_says():
     odds = net.goal_value(net.forward_packed(*inputs, before.actions).hidden)
     assert (odds.amax(-1) - odds.amin(-1)).min() > 0.1
     order, log_probs, _ = ops.reweight_goals(before.goal_log_probs, odds, before.valid, RULES.goals)
-    known = rollout.prefill_goal(net, *inputs, RULES.goals)
-    assert known.actions.equal(before.actions.gather(1, order[..., None].expand(-1, -1, ACTION_TOKENS)))
-    assert not known.actions[:, 0].equal(before.actions[:, 0])
-    torch.testing.assert_close(known.goal_log_probs, log_probs, atol=1e-4, rtol=1e-5)
+    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    assert prefilled.actions.equal(before.actions.gather(1, order[..., None].expand(-1, -1, ACTION_TOKENS)))
+    assert not prefilled.actions[:, 0].equal(before.actions[:, 0])
+    torch.testing.assert_close(prefilled.goal_log_probs, log_probs, atol=1e-4, rtol=1e-5)
 
 
 def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():
     net = tiny_net()
     inputs = tiny_inputs(net)
-    known = rollout.prefill_goal(net, *inputs, RULES.goals)
-    actions = known.actions
+    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    actions = prefilled.actions
     for limit, edit in decoding_rounds(GOAL_X, 3, 3):
         afresh = net.packed_logits(*inputs, actions)
-        torch.testing.assert_close(net.decode(actions, known.keys_values), afresh, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(net.decode(actions, prefilled.keys_values), afresh, atol=1e-5, rtol=1e-5)
         expected = (
             ops.auto_edit(actions, afresh, LAYOUT, RULES.edits)
             if edit
             else ops.unmask(actions, afresh, net.config.layout, limit)
         )
-        actions, confidence = rollout.step(net, actions, known.keys_values, limit, edit, RULES.edits)
+        actions, confidence = rollout.step(net, actions, prefilled.keys_values, limit, edit, RULES.edits)
         assert actions.equal(expected[0])
         torch.testing.assert_close(confidence, expected[1], atol=1e-5, rtol=1e-5)
     assert actions.equal(rollout.full_step(net, *inputs, RULES).actions)
 
 
-def test_goals_packed_beside_each_other_are_drafted_as_if_each_were_alone():
+def test_packed_goals_are_drafted_as_single_ones():
     net = tiny_net()
     inputs = tiny_inputs(net, scenes=1)
-    known = rollout.prefill_goal(net, *inputs, RULES.goals)
-    together, alone = known.actions, [known.actions[:, m : m + 1] for m in range(4)]
+    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    together, alone = prefilled.actions, [prefilled.actions[:, m : m + 1] for m in range(4)]
     for limit, edit in ((5, False), (5, False), (4, False), (0, True)):
-        together, _ = rollout.step(net, together, known.keys_values, limit, edit, RULES.edits)
-        alone = [rollout.step(net, one, known.keys_values, limit, edit, RULES.edits)[0] for one in alone]
+        together, _ = rollout.step(net, together, prefilled.keys_values, limit, edit, RULES.edits)
+        alone = [rollout.step(net, one, prefilled.keys_values, limit, edit, RULES.edits)[0] for one in alone]
     assert together.equal(torch.cat(alone, 1))
 
 
@@ -104,11 +104,11 @@ def test_scenes_of_a_batch_are_decoded_as_if_each_were_alone():
 def test_a_flag_on_the_device_means_what_a_plain_one_means():
     net = tiny_net()
     inputs = tiny_inputs(net)
-    known = rollout.prefill_goal(net, *inputs, RULES.goals)
+    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
     actions = random_actions(net, count=4)
     for edit in (False, True):
-        plain = rollout.step(net, actions, known.keys_values, 3, edit, RULES.edits)
-        flagged = rollout.step(net, actions, known.keys_values, torch.tensor(3), torch.tensor(edit), RULES.edits)
+        plain = rollout.step(net, actions, prefilled.keys_values, 3, edit, RULES.edits)
+        flagged = rollout.step(net, actions, prefilled.keys_values, torch.tensor(3), torch.tensor(edit), RULES.edits)
         assert plain[0].equal(flagged[0])
         assert plain[1].equal(flagged[1])
 
@@ -149,19 +149,19 @@ def test_a_frame_asks_nothing_of_the_host():
     assert decoded.actions.shape == (2, 4, ACTION_TOKENS)
     actions = random_actions(net, count=1).to("meta")
     assert lite_frame(ghost, inputs, actions, RULES.edits).shape == (2, 1, ACTION_TOKENS)
-    known = rollout.prefill_goal(ghost, *inputs, RULES.goals)
+    prefilled = rollout.prefill_goal(ghost, *inputs, RULES.goals)
     flag, limit = (torch.empty((), dtype=kind, device="meta") for kind in (torch.bool, torch.int64))
-    assert rollout.step(ghost, actions, known.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"
+    assert rollout.step(ghost, actions, prefilled.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"
 
 
 def test_the_large_network_runs_in_the_same_phases():
     with torch.device("meta"):
         large = TokenNet(base_config())
         images = torch.empty(1, 6, 256, 256, 3, dtype=torch.uint8)
-        told = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3), torch.zeros(1, 20, 2, dtype=torch.int64)
-        known = rollout.prefill_goal(large, images, *told, RULES.goals)
-        assert [part.shape for part in known.keys_values[-1]] == [(1, 8, 6 * 64 + 64 + 3 + 20, 128)] * 2
-        assert rollout.full_step(large, images, *told, RULES).actions.shape == (1, 4, ACTION_TOKENS)
+        prompt = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3), torch.zeros(1, 20, 2, dtype=torch.int64)
+        prefilled = rollout.prefill_goal(large, images, *prompt, RULES.goals)
+        assert [part.shape for part in prefilled.keys_values[-1]] == [(1, 8, 6 * 64 + 64 + 3 + 20, 128)] * 2
+        assert rollout.full_step(large, images, *prompt, RULES).actions.shape == (1, 4, ACTION_TOKENS)
 
 
 FORBIDDEN = ("topk", "sort", "scatter", "nonzero", "index_put", "item", "while", "cond", "_local_scalar")
@@ -174,8 +174,8 @@ def test_both_phases_are_exported_without_what_runtimes_cannot_do():
             self.net = net
 
         def forward(self, images, text, ego, route):
-            known = rollout.prefill_goal(self.net, images, text, ego, route, RULES.goals)
-            return known.actions, known.goal_log_probs, known.valid, known.keys_values
+            prefilled = rollout.prefill_goal(self.net, images, text, ego, route, RULES.goals)
+            return prefilled.actions, prefilled.goal_log_probs, prefilled.valid, prefilled.keys_values
 
     class Step(torch.nn.Module):
         def __init__(self):
@@ -207,12 +207,12 @@ def goal_only(net, scenes=2, count=3):
     return actions
 
 
-def test_tokens_are_drawn_from_the_distribution_of_each_round_and_committed_by_its_probabilities():
+def test_tokens_are_sampled_from_the_distribution_of_each_round_and_committed_by_its_probabilities():
     net = tiny_net()
     keys_values = rollout.prefill(net, *tiny_inputs(net))
     actions, noise_generator = goal_only(net), torch.Generator().manual_seed(4)
     sampling = Sampling(0.7, torch.Generator().manual_seed(4))
-    found = rollout.rollout(
+    outputs = rollout.rollout(
         lambda ids: net.decode(ids, keys_values),
         actions,
         LAYOUT,
@@ -220,15 +220,15 @@ def test_tokens_are_drawn_from_the_distribution_of_each_round_and_committed_by_i
         RULES.edits,
         sampling,
     )
-    for limit, output in zip((5, 5, 4), found[:3], strict=True):
+    for limit, output in zip((5, 5, 4), outputs[:3], strict=True):
         logits = net.decode(actions, keys_values)
         share = torch.rand(logits.shape[:-1], generator=noise_generator)[..., None]
-        drawn = ((logits / 0.7).softmax(-1).cumsum(-1) <= share).sum(-1)
-        actions, confidence = ops.unmask(actions, logits, net.config.layout, limit, drawn)
+        sampled = ((logits / 0.7).softmax(-1).cumsum(-1) <= share).sum(-1)
+        actions, confidence = ops.unmask(actions, logits, net.config.layout, limit, sampled)
         assert output.actions.equal(actions)
         assert output.confidence.equal(confidence)
-    assert (found[-1].actions < net.config.layout.bins).all()
-    assert not found[-1].actions.equal(greedy(net, keys_values)[-1].actions)
+    assert (outputs[-1].actions < net.config.layout.bins).all()
+    assert not outputs[-1].actions.equal(greedy(net, keys_values)[-1].actions)
     sampling = Sampling(0.0, torch.Generator().manual_seed(4))
     assert greedy(net, keys_values, sampling)[-1].actions.equal(greedy(net, keys_values)[-1].actions)
 
@@ -247,7 +247,7 @@ def greedy(net, keys_values, sampling=None, **more):
 
 
 @pytest.mark.parametrize("temperature", [None, 0.5])
-def test_log_probabilities_are_those_of_the_distribution_that_tokens_are_drawn_from(temperature):
+def test_log_probabilities_are_those_of_the_sampled_distribution(temperature):
     net = tiny_net()
     keys_values = rollout.prefill(net, *tiny_inputs(net))
     sampling = None if temperature is None else Sampling(temperature, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Places relative to the line of the route: along, beside and in the way, as geometry finds them."""
+"""Positions relative to the line of the route: along, lateral and in the corridor, as `geometry` projects them."""
 
 import numpy as np
 import pytest
@@ -30,9 +30,9 @@ def tensors(**changes):
 
 
 def features(**changes):
-    given = tensors(**changes)
-    line = route_line(given["route_lanes"], SPEC.route_line_rows)
-    return route_features(given["agents"], given["static_objects"], given["lanes"], line)
+    inputs = tensors(**changes)
+    line = route_line(inputs["route_lanes"], SPEC.route_line_rows)
+    return route_features(inputs["agents"], inputs["static_objects"], inputs["lanes"], line)
 
 
 @pytest.mark.parametrize("route", [straight_route(), turning_route(radius=25.0)], ids=["straight", "turn"])
@@ -43,16 +43,16 @@ def test_projections_are_those_of_geometry(route):
     at = start + rng.uniform(2.0, 60.0, 40)
     left = rng.uniform(-4.0, 4.0, 40)
     poses = geometry.sample(route, at)
-    places = poses[:, :2] + left[:, None] * np.stack([-np.sin(poses[:, 2]), np.cos(poses[:, 2])], axis=1)
-    along, beside, inside = project(line, torch.from_numpy(places.astype(np.float32))[None])
-    expected, offset = geometry.project(route, places)
+    points = poses[:, :2] + left[:, None] * np.stack([-np.sin(poses[:, 2]), np.cos(poses[:, 2])], axis=1)
+    along, lateral, inside = project(line, torch.from_numpy(points.astype(np.float32))[None])
+    expected, offset = geometry.project(route, points)
     np.testing.assert_allclose(along[0], expected - start, atol=0.6)
-    np.testing.assert_allclose(beside[0], offset, atol=0.4)
+    np.testing.assert_allclose(lateral[0], offset, atol=0.4)
     assert (inside[0][np.abs(offset) < 0.3] > 0.8).all()
     assert (inside[0][np.abs(offset) > 3.6] < 0.1).all()
 
 
-def test_the_car_ahead_is_a_gap_with_its_speed_and_one_beside_is_none():
+def test_a_car_ahead_is_a_gap_with_its_speed_and_one_off_the_route_is_none():
     ahead = features(agents=cars((30.0, 0.0, 0.0, 5.0)))
     gap, speed = ahead.ego[0, 0] * ALONG_SCALE_M, ahead.ego[0, len(TIMES_S)] * SPEED_SCALE_MPS
     half = 0.5 * float(cars((30.0, 0.0, 0.0, 5.0)).sizes[0, 0])
@@ -60,15 +60,15 @@ def test_the_car_ahead_is_a_gap_with_its_speed_and_one_beside_is_none():
     assert float(speed) == pytest.approx(5.0, abs=0.2)
     later = ahead.ego[0, : len(TIMES_S)] * ALONG_SCALE_M
     np.testing.assert_allclose(np.diff(later.numpy()), 5.0, atol=0.5)  # a metre per second and m/s
-    beside = features(agents=cars((30.0, 6.0, 0.0, 5.0)))
-    assert float(beside.ego[0, 0] * ALONG_SCALE_M) > 90.0
+    lateral_car = features(agents=cars((30.0, 6.0, 0.0, 5.0)))
+    assert float(lateral_car.ego[0, 0] * ALONG_SCALE_M) > 90.0
     behind = features(agents=cars((-15.0, 0.0, 0.0, 5.0)))
     assert float(behind.ego[0, 0] * ALONG_SCALE_M) == pytest.approx(ALONG_MAX_M)
 
 
-def test_a_crossing_car_is_in_the_way_when_it_gets_there():
-    found = features(agents=cars((20.0, -10.0, np.pi / 2, 5.0)))
-    gaps = found.ego[0, : len(TIMES_S)] * ALONG_SCALE_M
+def test_a_crossing_car_is_in_the_corridor_when_it_gets_there():
+    crossing = features(agents=cars((20.0, -10.0, np.pi / 2, 5.0)))
+    gaps = crossing.ego[0, : len(TIMES_S)] * ALONG_SCALE_M
     assert int(gaps.argmin()) == 2  # after two seconds
     assert float(gaps[0]) > 60.0
 
@@ -82,17 +82,17 @@ def test_a_red_lane_on_the_route_is_a_stop_and_a_green_one_is_none():
 
 
 def test_an_empty_scene_has_zeros_and_no_gap():
-    found = features(agents=cars())
-    for part in (found.agents, found.static_objects, found.lanes):
+    empty = features(agents=cars())
+    for part in (empty.agents, empty.static_objects, empty.lanes):
         assert (part == 0.0).all()
-    np.testing.assert_allclose(found.ego[0, : len(TIMES_S)] * ALONG_SCALE_M, ALONG_MAX_M)
+    np.testing.assert_allclose(empty.ego[0, : len(TIMES_S)] * ALONG_SCALE_M, ALONG_MAX_M)
 
 
 def test_a_scene_without_a_route_is_finite():
-    given = tensors(agents=cars((30.0, 0.0, 0.0, 5.0)))
-    line = route_line(torch.zeros_like(given["route_lanes"]), SPEC.route_line_rows)
-    found = route_features(given["agents"], given["static_objects"], given["lanes"], line)
-    assert all(torch.isfinite(part).all() for part in found)
+    inputs = tensors(agents=cars((30.0, 0.0, 0.0, 5.0)))
+    line = route_line(torch.zeros_like(inputs["route_lanes"]), SPEC.route_line_rows)
+    without_route = route_features(inputs["agents"], inputs["static_objects"], inputs["lanes"], line)
+    assert all(torch.isfinite(part).all() for part in without_route)
 
 
 def test_a_network_with_these_features_needs_the_line_of_the_route():

@@ -48,10 +48,10 @@ SUB_SCORES = ("nc", "dac", "ddc", "tlc", "ep", "ttc", "comfort", "lk", "score")
 @cache
 def entries():
     """The golden slice as JSON objects, a few that differ in kind."""
-    found = {}
+    entries_by_kind = {}
     for _, entry in golden.read_lines(GOLDEN / "scenes.jsonl.gz"):
-        found.setdefault(entry["kind"], entry)
-    return [found[kind] for kind in ("straight", "x_left", "carpark", "taper")]
+        entries_by_kind.setdefault(entry["kind"], entry)
+    return [entries_by_kind[kind] for kind in ("straight", "x_left", "carpark", "taper")]
 
 
 scenes = st.sampled_from(range(4)).map(lambda k: golden.parse_scene(entries()[k]))
@@ -60,13 +60,13 @@ scenes = st.sampled_from(range(4)).map(lambda k: golden.parse_scene(entries()[k]
 def tracks(poses, speeds, kinds=None):
     """Agents that drive straight on from poses (A, 3)."""
     poses, speeds = np.reshape(np.asarray(poses, float), (-1, 3)), np.asarray(speeds, float)
-    way = speeds[:, None] * 0.1 * np.arange(SAMPLES)
+    distances_m = speeds[:, None] * 0.1 * np.arange(SAMPLES)
     base = np.repeat(poses[:, None], SAMPLES, axis=1)
-    base[:, :, 0] += way * np.cos(base[:, :, 2])
-    base[:, :, 1] += way * np.sin(base[:, :, 2])
+    base[:, :, 0] += distances_m * np.cos(base[:, :, 2])
+    base[:, :, 1] += distances_m * np.sin(base[:, :, 2])
     return AgentTracks(
         base,
-        np.ones(way.shape, bool),
+        np.ones(distances_m.shape, bool),
         np.repeat(speeds[:, None], SAMPLES, axis=1),
         np.tile([4.5, 1.9], (len(poses), 1)),
         np.full(len(poses), AgentKind.VEHICLE) if kinds is None else kinds,
@@ -162,7 +162,7 @@ def test_a_batch_equals_its_single_runs(scene, official):
             np.testing.assert_allclose(getattr(batch, name)[k], getattr(single, name)[0], atol=1e-9, err_msg=name)
 
 
-def test_more_candidates_than_a_block_are_scored_alike():
+def test_more_candidates_than_a_batch_have_the_same_scores():
     scene = golden.parse_scene(entries()[1])
     many = np.concatenate([scene.candidates] * 30)
     before = score(scene.second, many, EPDMS).states
@@ -193,8 +193,8 @@ def test_one_more_agent_never_raises_nc_or_ttc(scene, x, y, heading, speed, offi
 
 
 @given(st.floats(0.3, 6.0), st.floats(0.0, 2.0), st.floats(-4.0, 4.0))
-def test_a_smaller_road_never_raises_dac(half, less, aside):
-    plans = np.concatenate([straight(speed, y=y) for speed in (3.0, 10.0) for y in (aside, 0.5 * aside, 0.0)])
+def test_a_smaller_road_never_raises_dac(half, less, lateral_m):
+    plans = np.concatenate([straight(speed, y=y) for speed in (3.0, 10.0) for y in (lateral_m, 0.5 * lateral_m, 0.0)])
 
     def dac(half_width):
         ring = np.array([[-20, -half_width], [60, -half_width], [60, half_width], [-20, half_width]])
@@ -205,9 +205,9 @@ def test_a_smaller_road_never_raises_dac(half, less, aside):
 
 @given(st.floats(1.2, 6.0), st.floats(-4.0, 4.0))
 @settings(max_examples=10)
-def test_the_grid_is_never_kinder_than_the_polygons(half, aside):
+def test_the_grid_is_never_kinder_than_the_polygons(half, lateral_m):
     ring = np.array([[-20, -half], [60, -half], [60, half], [-20, half]])
-    plans = np.concatenate([straight(speed, y=y) for speed in (3.0, 10.0) for y in (aside, 0.5 * aside, 0.0)])
+    plans = np.concatenate([straight(speed, y=y) for speed in (3.0, 10.0) for y in (lateral_m, 0.5 * lateral_m, 0.0)])
     lookup = drivable.grid_around_ego(drivable.union_polygons([ring]), behind_m=5.0, ahead_m=50.0, side_m=8.0)
     exact = score(road(areas=MapAreas(roadblocks=(ring,))), plans)
     approximate = score(road(areas=None, grid=lookup), plans)
@@ -232,7 +232,7 @@ def test_waypoint_safety_and_clearance_say_where_it_goes_wrong():
     assert card.clearance_m.shape == (1, 8)
     assert card.clearance_m[0, 3] == pytest.approx(30.0 - 2.25 - 20.0 - 4.049, abs=0.05)
     assert card.clearance_m[0, 4] == 0.0
-    assert (card.clearance_m[0, :3] == 5.0).all()  # told up to 5 m
+    assert (card.clearance_m[0, :3] == 5.0).all()  # reported up to 5 m
     off_road = score(road(), straight(y=4.0))
     assert off_road.dac[0] == 0.0
     assert off_road.waypoint_safety[0, -1] == 0.0
@@ -251,10 +251,10 @@ def test_the_score_is_the_weighted_mean_of_navsim():
 
 def test_epdms_counts_lane_keeping_always_and_extended_comfort_if_it_can():
     scene = road()
-    beside = score(scene, straight(y=0.9), EPDMS)
-    assert beside.lk[0] == 0.0
-    assert beside.ec is None
-    assert beside.score[0] == pytest.approx((5 * beside.ep[0] + 5 + 2 * beside.comfort[0]) / 14)
+    off_centre = score(scene, straight(y=0.9), EPDMS)
+    assert off_centre.lk[0] == 0.0
+    assert off_centre.ec is None
+    assert off_centre.score[0] == pytest.approx((5 * off_centre.ep[0] + 5 + 2 * off_centre.comfort[0]) / 14)
     before = score(scene, straight()).states[0]
     with_earlier = score(scene, straight(), EPDMS, previous_states=before)
     assert with_earlier.ec is not None

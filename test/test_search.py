@@ -20,13 +20,13 @@ def test_the_ball_has_the_size_of_the_papers(delta, count):
 
 @given(st.integers(0, 666), st.integers(0, 666), st.integers(0, 12))
 def test_the_ball_is_all_pairs_near_enough_and_on_the_codebook(x, y, delta):
-    found = ball(CODEBOOK, np.array([x, y]), delta)
+    pairs = ball(CODEBOOK, np.array([x, y]), delta)
     near = range(-delta, delta + 1)
-    wanted = {(x + a, y + b) for a in near for b in near if abs(a) + abs(b) <= delta}
-    assert sorted(map(tuple, found)) == sorted(p for p in wanted if min(p) >= 0 and max(p) < CODEBOOK.bins)
-    far = np.abs(found - [x, y]).sum(axis=1)
-    assert far[0] == 0
-    assert (np.diff(far) >= 0).all()
+    expected = {(x + a, y + b) for a in near for b in near if abs(a) + abs(b) <= delta}
+    assert sorted(map(tuple, pairs)) == sorted(p for p in expected if min(p) >= 0 and max(p) < CODEBOOK.bins)
+    distance = np.abs(pairs - [x, y]).sum(axis=1)
+    assert distance[0] == 0
+    assert (np.diff(distance) >= 0).all()
 
 
 @pytest.mark.parametrize(("pair", "count"), [((0, 0), 66), ((666, 666), 66), ((0, 333), 121), ((333, 666), 121)])

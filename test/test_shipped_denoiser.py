@@ -19,21 +19,21 @@ CARD = FOLDER / "onnx/card.json"
 LARGEST_BYTES = 8_000_000
 
 
-def asked(**changes):
+def planner_config(**changes):
     return replace(config(**changes), planner="reflexdiffusion", model=Config(planner="reflexdiffusion").model)
 
 
 @lru_cache
 def network():
-    settings = asked()
+    settings = planner_config()
     return load_network(replace(settings.model, threads=1), settings.decoding)
 
 
-def drive(seen, **changes):
-    return Engine(asked(**changes), Clock(), network=network()).step(seen)
+def drive(scene, **changes):
+    return Engine(planner_config(**changes), Clock(), network=network()).step(scene)
 
 
-def test_the_planner_drives_on_the_graphs_of_the_weights_beside_them():
+def test_the_planner_drives_on_the_graphs_of_the_shipped_weights():
     file, sha256 = SHIPPED_MODELS["reflexdiffusion"]
     assert FOLDER.parent.parent / file == CARD
     assert sha256 == sha256_of(CARD)
@@ -60,7 +60,7 @@ def test_it_does_not_drive_into_a_standing_car():
 
 
 @pytest.mark.parametrize("agents", [None, cars()], ids=["unknown", "none"])
-def test_a_car_without_a_map_gets_a_plan_and_is_told(agents):
+def test_a_car_without_a_map_gets_a_plan_and_a_note(agents):
     report = drive(observation(speed=6.0, route=straight_route(), agents=agents))
     assert len(
         report.plan.trajectory.poses

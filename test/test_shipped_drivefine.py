@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from scenes import Clock, cars, config
-from scripted_network import seen
+from scripted_network import camera_observation
 
 from reflectdrive_ros.core.config import SHIPPED_MODELS, Config
 from reflectdrive_ros.core.domain import StepKind, Verdict
@@ -20,20 +20,20 @@ CARD = FOLDER / "onnx/card.json"
 LARGEST_BYTES = 16_000_000
 
 
-def asked(**changes):
+def planner_config(**changes):
     return replace(config(**changes), planner="drivefine", model=replace(Config(planner="drivefine").model, threads=1))
 
 
 @lru_cache
 def network():
-    return load_network(asked().model, asked().decoding)
+    return load_network(planner_config().model, planner_config().decoding)
 
 
 def engine(**changes):
-    return Engine(asked(**changes), Clock(), network=network())
+    return Engine(planner_config(**changes), Clock(), network=network())
 
 
-def test_the_planner_drives_on_the_graphs_of_the_weights_beside_them():
+def test_the_planner_drives_on_the_graphs_of_the_shipped_weights():
     file, sha256 = SHIPPED_MODELS["drivefine"]
     assert FOLDER.parent.parent / file == CARD
     assert sha256 == sha256_of(CARD)
@@ -49,7 +49,7 @@ def test_no_file_is_large():
 
 
 def test_it_drives_on_and_repeats_its_plan():
-    reports = [engine().step(seen(speed=8.0)) for _ in range(2)]
+    reports = [engine().step(camera_observation(speed=8.0)) for _ in range(2)]
     assert {report.verdict for report in reports} == {Verdict.OK}
     plans = [report.plan for report in reports]
     assert {plan.step for plan in plans} == {StepKind.FULL}
@@ -59,6 +59,6 @@ def test_it_drives_on_and_repeats_its_plan():
 
 
 def test_it_does_not_drive_into_a_standing_car():
-    report = engine().step(seen(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    report = engine().step(camera_observation(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
     assert report.plan.trajectory.poses[-1, 0] < 24.0
     assert report.plan.check.unsafe_after_s is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenes import Clock, cars, config, later, turning_route
-from scripted_network import seen
+from scripted_network import camera_observation
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core import geometry
@@ -27,7 +27,7 @@ GRAPHS = {"fp32": SMALL / "onnx/card.json", "int8": SMALL / "int8/card.json"}
 
 
 @pytest.mark.parametrize("precision", GRAPHS)
-def test_the_graphs_are_those_of_the_weights_beside_them(precision):
+def test_the_graphs_are_those_of_the_shipped_weights(precision):
     card = GraphCard.read(GRAPHS[precision])
     assert card.precision == precision
     assert card.model["weights_sha256"] == sha256_of(SMALL / "weights.safetensors")
@@ -46,20 +46,20 @@ def on_graphs(precision="fp32", **changes):
 @lru_cache
 def network(precision):
     """Number and spacing of the goals are each engine's own, so all recipes and settings may share it."""
-    asked = on_graphs(precision)
-    return load_network(asked.model, asked.decoding)
+    planner_config = on_graphs(precision)
+    return load_network(planner_config.model, planner_config.decoding)
 
 
 def engine_of(precision, planner, **changes):
-    asked = on_graphs(precision, planner=planner, **changes)
-    goals = decoding_config(asked)
+    planner_config = on_graphs(precision, planner=planner, **changes)
+    goals = decoding_config(planner_config)
     network(precision).goal_choice = GoalChoice(goals.goals, goals.goal_spacing_m)
-    return Engine(asked, Clock(), network=network(precision))
+    return Engine(planner_config, Clock(), network=network(precision))
 
 
 @pytest.mark.parametrize("precision", GRAPHS)
 def test_they_drive_full_and_lite_steps_of_a_car_that_goes_straight_on(precision):
-    engine, scene = engine_of(precision, "reflectdrive2"), seen(speed=8.0)
+    engine, scene = engine_of(precision, "reflectdrive2"), camera_observation(speed=8.0)
     assert engine.backend_description.endswith("int8") is (precision == "int8")
     reports = [engine.step(later(scene, 0.1 * k, forward=0.8 * k)) for k in range(4)]
     assert [report.plan.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
@@ -68,7 +68,7 @@ def test_they_drive_full_and_lite_steps_of_a_car_that_goes_straight_on(precision
 
 # --- the recipe reflectdrive, which wants other goals than the default planner ---------------------------------------
 
-TURNING = seen(6.0, route=turning_route())
+TURNING = camera_observation(6.0, route=turning_route())
 BESIDE = cars((40.0, 20.0, 0.0, 0.0))
 
 
@@ -81,10 +81,10 @@ def test_reflectdrive_takes_the_goals_that_it_wants_of_those_that_the_graphs_giv
     report = engine.step(replace(TURNING, agents=BESIDE))
     assert report.verdict is Verdict.OK, report.reason
     plan = report.plan
-    ends = np.array([way.poses[-1, :2] for way in (plan.trajectory, *plan.candidates)])
+    ends = np.array([trajectory.poses[-1, :2] for trajectory in (plan.trajectory, *plan.candidates)])
     assert len(plan.trace.goals) == len(ends) == goals
-    apart = np.linalg.norm(plan.trace.goals[:, None] - plan.trace.goals, axis=-1)[np.triu_indices(goals, 1)]
-    assert apart.min() >= spacing_m - 1e-3
+    distances_m = np.linalg.norm(plan.trace.goals[:, None] - plan.trace.goals, axis=-1)[np.triu_indices(goals, 1)]
+    assert distances_m.min() >= spacing_m - 1e-3
     gaps = np.linalg.norm(ends[:, None] - plan.trace.goals, axis=-1)
     assert gaps.min(axis=0).max() < 0.5, f"ends {ends}, goals {plan.trace.goals}"
     assert np.diff(plan.trace.goal_probabilities).max() <= 0.0
@@ -92,21 +92,21 @@ def test_reflectdrive_takes_the_goals_that_it_wants_of_those_that_the_graphs_giv
 
 @pytest.mark.parametrize("spacing_m", [0.9, 1.2, 4.0])
 def test_the_graphs_goals_are_those_of_the_weights_that_decode_by_the_recipes_own_number(spacing_m):
-    """Three of six is three: the network weighs as many candidates either way."""
+    """Three of six is three: the network scores as many candidates in both cases."""
     pytest.importorskip("torch")
-    asked = config(planner="reflectdrive", reflectdrive__goal_spacing_m=spacing_m)
+    planner_config = config(planner="reflectdrive", reflectdrive__goal_spacing_m=spacing_m)
     weights = SMALL / "weights.safetensors"
-    model = replace(asked.model, file=str(weights), sha256=sha256_of(weights), threads=1)
-    exact = Engine(replace(asked, model=model), Clock()).step(replace(TURNING, agents=BESIDE)).plan
-    found = engine_of("fp32", "reflectdrive", reflectdrive__goal_spacing_m=spacing_m)
-    plan = found.step(replace(TURNING, agents=BESIDE)).plan
+    model = replace(planner_config.model, file=str(weights), sha256=sha256_of(weights), threads=1)
+    exact = Engine(replace(planner_config, model=model), Clock()).step(replace(TURNING, agents=BESIDE)).plan
+    engine = engine_of("fp32", "reflectdrive", reflectdrive__goal_spacing_m=spacing_m)
+    plan = engine.step(replace(TURNING, agents=BESIDE)).plan
     assert plan.tokens.tolist() == exact.tokens.tolist()
     np.testing.assert_array_equal(plan.trace.goals, exact.trace.goals)
     np.testing.assert_allclose(plan.trace.goal_probabilities, exact.trace.goal_probabilities, rtol=1e-3)
 
 
 def test_reflectdrive_repairs_on_the_shipped_graphs():
-    report = engine_of("fp32", "reflectdrive").step(seen(8.0, agents=cars((16.0, 0.0, 0.0, 0.0))))
+    report = engine_of("fp32", "reflectdrive").step(camera_observation(8.0, agents=cars((16.0, 0.0, 0.0, 0.0))))
     assert report.verdict is Verdict.OK, report.reason
     assert report.plan.check.repairs > 0
     assert report.plan.check.unsafe_after_s is None
@@ -121,9 +121,9 @@ def test_reflectdrive_repairs_on_the_shipped_graphs():
     ],
 )
 def test_what_the_graphs_cannot_give_reflectdrive_is_refused_at_the_start(precision, setting, value, sentence):
-    asked = on_graphs(precision, planner="reflectdrive", **{f"reflectdrive__{setting}": value})
+    planner_config = on_graphs(precision, planner="reflectdrive", **{f"reflectdrive__{setting}": value})
     with pytest.raises(ModelFileError, match=sentence):
-        Engine(asked, Clock())
+        Engine(planner_config, Clock())
 
 
 def test_what_is_refused_ends_a_command_with_code_2(capsys):
@@ -140,17 +140,17 @@ def test_a_threshold_of_edits_is_no_setting(tmp_path):
         load(file)
 
 
-# --- what is told of goals and tokens ---------------------------------------------------------------------------------
+# --- what is published of goals and tokens ----------------------------------------------------------------------------
 
 
 def messages(report):
     from reflectdrive_ros.ros import outputs
 
-    asked = config()
-    return outputs.debug(report, asked, {}), outputs.goals(report.plan, asked)
+    planner_config = config()
+    return outputs.debug(report, planner_config, {}), outputs.goals(report.plan, planner_config)
 
 
-FASTER = seen(9.0, route=turning_route())  # no plan stops at once, so smoothing changes the points little
+FASTER = camera_observation(9.0, route=turning_route())  # no plan stops at once, so smoothing changes the points little
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def turning():
     return [engine.step(later(placed, 0.1 * step)) for step in range(2)]
 
 
-def test_the_tokens_that_are_told_decode_to_the_plan(turning):
+def test_the_published_tokens_decode_to_the_plan(turning):
     for report in turning:
         debug, _ = messages(report)
         plan, ids = report.plan, np.array(debug.tokens_after_edit)
@@ -175,20 +175,20 @@ def test_the_tokens_that_are_told_decode_to_the_plan(turning):
         assert ((confidence > 0.0) & (confidence <= 1.0)).all()
 
 
-def test_an_edited_token_differs_and_is_told_with_its_probability(turning):
+def test_an_edited_token_differs_and_is_published_with_its_probability(turning):
     full, lite = (messages(report)[0] for report in turning)
     assert (full.step_kind, lite.step_kind) == ("full", "lite")
     before, after = np.array(lite.tokens_before_edit), np.array(lite.tokens_after_edit)
     assert 1 <= (before != after).sum() <= GraphCard.read(GRAPHS["fp32"]).model["decoding"]["edits"]["at_most"]
     assert before[-2:].tolist() == after[-2:].tolist()  # here the goal is not edited, though it may be
-    asked = network("fp32")  # once more, by hand
-    context = asked.prefill(model_inputs(later(FASTER, 0.1), asked.inputs))
-    (edited,), (probability,) = asked.step(context, before[None].astype(np.int32), 0, True)
+    edit_network = network("fp32")  # once more, by hand
+    context = edit_network.prefill(model_inputs(later(FASTER, 0.1), edit_network.inputs))
+    (edited,), (probability,) = edit_network.step(context, before[None].astype(np.int32), 0, True)
     assert edited.tolist() == after.tolist()
     np.testing.assert_allclose(lite.token_confidence, probability, rtol=1e-5)
 
 
-def test_goals_are_told_in_the_map_with_their_probabilities(turning):
+def test_goals_are_published_in_the_map_with_their_probabilities(turning):
     full, lite = (messages(report)[1] for report in turning)
     debug, plan = messages(turning[0])[0], turning[0].plan
     assert len(full.x) == len(full.y) == len(full.probability) == 6
@@ -202,7 +202,7 @@ def test_goals_are_told_in_the_map_with_their_probabilities(turning):
 
 
 def test_ids_that_repair_wrote_have_no_probability():
-    report = engine_of("fp32", "reflectdrive2").step(seen(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    report = engine_of("fp32", "reflectdrive2").step(camera_observation(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
     assert report.plan.check.repairs > 0
     debug, _ = messages(report)
     edited = np.array(debug.round_tokens).reshape(-1, 16)[-1]
@@ -221,14 +221,14 @@ def test_reflectdrive_tells_its_goals_and_its_draft_too():
     assert goals.chosen == report.plan.trace.chosen
 
 
-def test_the_live_page_shows_what_the_engine_told(turning):
+def test_the_live_page_shows_what_the_engine_published(turning):
     from reflectdrive_ros.demo import live_view
 
     debug, goals = messages(turning[1])[0], messages(turning[0])[1]
-    shown = live_view.tokens(debug)
-    assert shown["before"] == turning[1].plan.trace.ids[0].tolist()
-    assert shown["after"] == turning[1].plan.tokens.tolist()
-    assert shown["rounds"] == turning[1].plan.trace.ids[1:].tolist()
-    assert shown["confidence"] == pytest.approx(turning[1].plan.trace.confidence[-1].tolist(), abs=1e-3)
+    page = live_view.tokens(debug)
+    assert page["before"] == turning[1].plan.trace.ids[0].tolist()
+    assert page["after"] == turning[1].plan.tokens.tolist()
+    assert page["rounds"] == turning[1].plan.trace.ids[1:].tolist()
+    assert page["confidence"] == pytest.approx(turning[1].plan.trace.confidence[-1].tolist(), abs=1e-3)
     assert [row[3] for row in live_view.goals(goals)].index(True) == goals.chosen
     assert [row[2] for row in live_view.goals(goals)] == pytest.approx(list(goals.probability), abs=1e-4)

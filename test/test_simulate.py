@@ -55,7 +55,7 @@ def test_a_car_at_the_planned_speed_keeps_it():
     np.testing.assert_allclose(states[:, Y], 0.0, atol=1e-9)
 
 
-def test_a_parked_car_told_to_stay_stays():
+def test_a_parked_car_with_a_standing_plan_stays():
     states = simulate.simulate(np.zeros((2, 8, 3)), REST, PACIFICA)
     np.testing.assert_array_equal(states, 0.0)
 

@@ -48,8 +48,8 @@ def test_the_jolts_of_rounding_go():
 def test_smoothed_points_are_nearer_to_the_truth_than_rounded_ones():
     off = [
         [
-            np.hypot(*(found - points).T).mean()
-            for found in (rounded(points), smooth_points(rounded(points), state, 0.5, 0.3))
+            np.hypot(*(estimate - points).T).mean()
+            for estimate in (rounded(points), smooth_points(rounded(points), state, 0.5, 0.3))
         ]
         for points, state in drives()
     ]
@@ -94,7 +94,7 @@ def test_a_stop_stays_a_stop(speed):
         assert (moved == 0.0).all()
 
 
-def test_left_and_right_are_alike_and_many_are_as_one():
+def test_left_and_right_are_symmetric_and_many_are_as_one():
     points, state = next(drives())
     mirrored = ego(state.speed_mps, acceleration_mps2=state.acceleration_mps2, yaw_rate_rps=-state.yaw_rate_rps)
     one = smooth_points(rounded(points), state, 0.5, 0.3)

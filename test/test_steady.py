@@ -1,4 +1,4 @@
-"""Plans that jump aside get there in parts: never further beside the last one than allowed, unless safety wants it."""
+"""The lateral shift of plans is limited: never more from the last one than allowed, unless safety requires it."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -19,21 +19,21 @@ LIMIT_M = 0.5
 TIMES_S = 0.1 * np.arange(1, 41)
 
 
-def swung(aside_m, speed_mps=8.0, stamp_ns=SECOND_NS, curvature=0.0, at=(0.0, 0.0, 0.0)):
+def swung(lateral_m, speed_mps=8.0, stamp_ns=SECOND_NS, curvature=0.0, at=(0.0, 0.0, 0.0)):
     """A plan along an arc that changes to a lane `aside_m` to the left within its 4 s."""
     along = np.concatenate([[0.0], speed_mps * TIMES_S])
     share = along / along[-1]
-    aside = aside_m * (3 * share**2 - 2 * share**3)
+    offsets_m = lateral_m * (3 * share**2 - 2 * share**3)
     turn = curvature * along
     middle = np.stack([np.sinc(turn / np.pi) * along, 0.5 * turn * np.sinc(turn / 2 / np.pi) ** 2 * along], -1)
-    points = middle + aside[:, None] * np.stack([-np.sin(turn), np.cos(turn)], -1)
+    points = middle + offsets_m[:, None] * np.stack([-np.sin(turn), np.cos(turn)], -1)
     headings = geometry.headings_along(np.concatenate([points, 2 * points[-1:] - points[-2:-1]]))[:-1]
     poses = np.column_stack([points, headings])[1:]
     return Plan(stamp_ns, np.array(at), Trajectory(poses, 0.1))
 
 
-def beside(plan, last):
-    """The farthest that a plan lies beside the last one, by points of the map, straight from distances."""
+def max_lateral_shift(plan, last):
+    """The largest lateral distance of a plan to the last one, by points of the map, straight from distances."""
     then, now = (geometry.compose(each.map_from_ego, each.trajectory.poses)[:, :2] for each in (last, plan))
     fine = np.concatenate([np.linspace(a, b, 40) for a, b in pairwise(then)])
     gaps = np.linalg.norm(now[:, None] - fine, axis=-1)
@@ -42,57 +42,57 @@ def beside(plan, last):
 
 
 @given(st.floats(-6.0, 6.0), st.floats(-6.0, 6.0), st.floats(-0.03, 0.03), st.floats(3.0, 15.0))
-def test_no_point_lies_further_beside_the_last_plan_than_allowed(wanted_m, last_m, curvature, speed_mps):
-    last, plan = swung(last_m, speed_mps, curvature=curvature), swung(wanted_m, speed_mps, curvature=curvature)
-    held = comfort.limit_lateral_shift(plan, last, LIMIT_M)
-    assert beside(held, last) <= LIMIT_M + 0.02
-    if beside(plan, last) <= LIMIT_M - 0.02:
-        assert held is plan
+def test_no_point_has_more_than_the_allowed_lateral_shift(target_m, last_m, curvature, speed_mps):
+    last, plan = swung(last_m, speed_mps, curvature=curvature), swung(target_m, speed_mps, curvature=curvature)
+    limited = comfort.limit_lateral_shift(plan, last, LIMIT_M)
+    assert max_lateral_shift(limited, last) <= LIMIT_M + 0.02
+    if max_lateral_shift(plan, last) <= LIMIT_M - 0.02:
+        assert limited is plan
 
 
-def test_what_is_wanted_still_is_reached_after_some_cycles_and_then_left_alone():
-    last, wanted, shifts = swung(0.0), swung(1.8), []
+def test_the_target_is_reached_after_some_cycles_and_then_unchanged():
+    last, target, shifts = swung(0.0), swung(1.8), []
     for _ in range(6):
-        held = comfort.limit_lateral_shift(wanted, last, LIMIT_M)
-        shifts.append(beside(held, last))
-        last = held
-    np.testing.assert_allclose(last.trajectory.poses, wanted.trajectory.poses, atol=1e-9)
+        limited = comfort.limit_lateral_shift(target, last, LIMIT_M)
+        shifts.append(max_lateral_shift(limited, last))
+        last = limited
+    np.testing.assert_allclose(last.trajectory.poses, target.trajectory.poses, atol=1e-9)
     assert sum(shift > LIMIT_M - 0.02 for shift in shifts) == 3  # and the rest in the fourth
     assert shifts[-1] < 1e-6
 
 
-def test_a_plan_that_brakes_brakes_as_hard_when_it_is_held():
+def test_a_limited_plan_brakes_as_hard():
     """Only sideways is waited."""
     last = swung(0.0, 8.0)
     braking = np.maximum(8.0 - 4.0 * TIMES_S, 0.0)
     along = np.cumsum(0.1 * braking)
     poses = np.column_stack([along, 1.5 * (along / along[-1]) ** 2, np.arctan(3.0 * along / along[-1] ** 2)])
     plan = Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1))
-    held = comfort.limit_lateral_shift(plan, last, LIMIT_M)
-    assert beside(plan, last) > 1.0
-    assert beside(held, last) <= LIMIT_M + 1e-3
-    np.testing.assert_allclose(speeds(held.trajectory), speeds(plan.trajectory), atol=0.2)
-    assert held.trajectory.poses[-1, 0] == pytest.approx(poses[-1, 0], abs=1e-6)
+    limited = comfort.limit_lateral_shift(plan, last, LIMIT_M)
+    assert max_lateral_shift(plan, last) > 1.0
+    assert max_lateral_shift(limited, last) <= LIMIT_M + 1e-3
+    np.testing.assert_allclose(speeds(limited.trajectory), speeds(plan.trajectory), atol=0.2)
+    assert limited.trajectory.poses[-1, 0] == pytest.approx(poses[-1, 0], abs=1e-6)
 
 
 def test_headings_follow_the_path_that_is_driven():
-    held = comfort.limit_lateral_shift(swung(3.0, 10.0), swung(-1.0, 10.0), LIMIT_M)
-    path = np.concatenate([np.zeros((1, 2)), held.trajectory.poses[:, :2]])
-    ways = np.arctan2(*np.diff(path, axis=0).T[::-1])
-    np.testing.assert_allclose(held.trajectory.poses[:, 2], ways, atol=0.02)
+    limited = comfort.limit_lateral_shift(swung(3.0, 10.0), swung(-1.0, 10.0), LIMIT_M)
+    path = np.concatenate([np.zeros((1, 2)), limited.trajectory.poses[:, :2]])
+    headings = np.arctan2(*np.diff(path, axis=0).T[::-1])
+    np.testing.assert_allclose(limited.trajectory.poses[:, 2], headings, atol=0.02)
 
 
-def test_the_last_plan_is_found_where_it_lies_in_the_map():
-    """The car drove on along it, turning: the same way asked for again is no jump."""
+def test_the_last_plan_is_compared_in_the_map():
+    """The car drove on along it, turning: the same path again is no jump."""
     last = swung(0.0, 10.0, curvature=0.02)
     here = geometry.compose(last.map_from_ego, last.trajectory.poses[4])
     plan = swung(0.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
     assert comfort.limit_lateral_shift(plan, last, LIMIT_M) is plan
-    aside = swung(2.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
-    held = comfort.limit_lateral_shift(aside, last, LIMIT_M)
-    assert beside(aside, last) > 1.0
-    assert LIMIT_M - 0.05 < beside(held, last) <= LIMIT_M + 0.01
-    np.testing.assert_allclose(held.trajectory.poses[0], aside.trajectory.poses[0], atol=0.02)
+    shifted = swung(2.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
+    limited = comfort.limit_lateral_shift(shifted, last, LIMIT_M)
+    assert max_lateral_shift(shifted, last) > 1.0
+    assert LIMIT_M - 0.05 < max_lateral_shift(limited, last) <= LIMIT_M + 0.01
+    np.testing.assert_allclose(limited.trajectory.poses[0], shifted.trajectory.poses[0], atol=0.02)
 
 
 @pytest.mark.parametrize("off_m", [0.3, -1.0, 20.0])
@@ -124,7 +124,7 @@ class Swerving:
 
 
 def two_steps(planner, agents=None, **settings):
-    """What came of two steps 0.1 s apart, what is in the way seen with the second only."""
+    """What came of two steps 0.1 s apart, the obstacle is observed in the second only."""
     pilot = Engine(config(**settings), Clock(), planner)
     scene = observation(speed=8.0)
     first = pilot.step(scene)
@@ -136,41 +136,42 @@ def two_steps(planner, agents=None, **settings):
 
 def test_the_engine_sends_plans_that_shift_by_half_a_metre_at_most():
     pilot, first, second = two_steps(Swerving(0.0, 3.0))
-    assert LIMIT_M - 0.05 < beside(second.plan, first) <= LIMIT_M + 0.01
+    assert LIMIT_M - 0.05 < max_lateral_shift(second.plan, first) <= LIMIT_M + 0.01
     assert second.notes == ()
     assert pilot._state.previous.trajectory.poses[-1, 1] == pytest.approx(3.0)  # the planner goes on from its own
 
 
-def test_what_is_held_to_is_what_was_sent():
+def test_the_reference_is_the_plan_that_was_sent():
     pilot = Engine(config(), Clock(), Swerving(0.0, 3.0, 3.0, 3.0))
     scene, sent = observation(speed=8.0), []
     for _ in range(4):
         sent.append(pilot.step(scene).plan)
         scene = later(scene, 0.1)
-    assert all(beside(after, before) <= LIMIT_M + 0.02 for before, after in pairwise(sent))
-    assert beside(sent[3], sent[0]) > 1.0
+    assert all(max_lateral_shift(after, before) <= LIMIT_M + 0.02 for before, after in pairwise(sent))
+    assert max_lateral_shift(sent[3], sent[0]) > 1.0
 
 
-def test_a_jump_that_safety_wants_is_made_at_once():
+def test_a_jump_that_safety_requires_is_not_limited():
     """A car stands 22 m ahead, half in the lane: past it on the left is safe, half a metre of that is not."""
     standing = cars((22.0, -0.4, 0.0, 0.0))
     _, first, second = two_steps(Swerving(0.0, 6.0), agents=standing)
-    assert beside(second.plan, first) > 2.0
+    assert max_lateral_shift(second.plan, first) > 2.0
     assert second.plan.check.unsafe_after_s is None
     (note,) = second.notes
     assert note.startswith("the lateral shift is not limited: with the limit the plan hits ")
 
 
 def test_distance_to_others_is_not_given_away_for_a_steady_plan():
-    """A car stands 22 m ahead beside the lane: half a metre aside is clear of it, but closer than the planner wants."""
+    """A car stands 22 m ahead next to the lane: a shift of half a metre is clear of it, but closer than the planner
+    wants."""
     _, first, second = two_steps(Swerving(0.0, 6.0), agents=cars((22.0, -2.6, 0.0, 0.0)))
-    assert beside(second.plan, first) > 2.0
+    assert max_lateral_shift(second.plan, first) > 2.0
     (note,) = second.notes
     assert note.endswith("with the limit the plan has less clearance to agents or to the road's edge")
 
 
 @pytest.mark.parametrize(
-    ("own", "held", "word"),
+    ("own", "limited", "word"),
     [
         (SafetyCheck(unsafe_after_s=3.5), SafetyCheck(unsafe_after_s=3.2), "unsafe after 3.2 s"),
         (SafetyCheck(), SafetyCheck(unsafe_after_s=3.9), "unsafe after 3.9 s"),
@@ -181,8 +182,8 @@ def test_distance_to_others_is_not_given_away_for_a_steady_plan():
         (SafetyCheck(road_clearance_m=0.4), SafetyCheck(road_clearance_m=0.1), "less clearance"),
     ],
 )
-def test_what_a_steady_plan_would_give_away_is_named(own, held, word):
+def test_what_a_steady_plan_would_give_away_is_named(own, limited, word):
     """A gap of more than a metre may shrink to one metre."""
-    found = safety_loss(own, held)
-    assert word in found
-    assert bool(word) == bool(found)
+    loss = safety_loss(own, limited)
+    assert word in loss
+    assert bool(word) == bool(loss)

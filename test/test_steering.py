@@ -1,4 +1,4 @@
-"""Plans that no front wheel can follow are drawn as a car would drive them; all others are left alone."""
+"""Plans with too much curvature are replaced by those of a car that follows them; all others are unchanged."""
 
 import numpy as np
 import pytest
@@ -33,11 +33,11 @@ def test_a_curl_is_too_tight_and_what_drivers_do_is_not():
 
 def test_a_steered_car_turns_no_sharper_faces_where_it_goes_and_drives_as_far():
     rng = np.random.default_rng(2)
-    ways = np.cumsum(rng.uniform(-0.3, 0.5, (50, 40, 2)), axis=1)
-    poses = np.concatenate([ways, np.zeros((50, 40, 1))], axis=-1)
+    points = np.cumsum(rng.uniform(-0.3, 0.5, (50, 40, 2)), axis=1)
+    poses = np.concatenate([points, np.zeros((50, 40, 1))], axis=-1)
     driven = np.cumsum(rng.uniform(0.0, 0.6, (50, 40)), axis=1)
-    found = limit_curvature(poses, driven)
-    started = np.concatenate([np.zeros((50, 1, 3)), found], axis=1)
+    limited = limit_curvature(poses, driven)
+    started = np.concatenate([np.zeros((50, 1, 3)), limited], axis=1)
     step = np.diff(started[..., :2], axis=1)
     length = np.hypot(step[..., 0], step[..., 1])
     np.testing.assert_allclose(np.cumsum(length, axis=1), driven, atol=1e-9)
@@ -48,8 +48,8 @@ def test_a_steered_car_turns_no_sharper_faces_where_it_goes_and_drives_as_far():
 
 
 @pytest.mark.parametrize("curvature", [-0.2, -0.05, 0.0, 0.1, 0.25])
-def test_who_steers_along_a_way_that_can_be_driven_stays_on_it(curvature):
-    way = kinematics.arc(curvature, 3.0 * TIMES_S)
-    (found,) = limit_curvature(way[None], 3.0 * TIMES_S[None])
-    assert np.hypot(*(found - way)[:, :2].T).max() < 0.35
-    assert np.abs(kinematics.curvatures(Trajectory(found, 0.1))).max() < TIGHTEST_PER_M + 0.02
+def test_a_path_that_can_be_driven_is_followed(curvature):
+    path = kinematics.arc(curvature, 3.0 * TIMES_S)
+    (limited,) = limit_curvature(path[None], 3.0 * TIMES_S[None])
+    assert np.hypot(*(limited - path)[:, :2].T).max() < 0.35
+    assert np.abs(kinematics.curvatures(Trajectory(limited, 0.1))).max() < TIGHTEST_PER_M + 0.02

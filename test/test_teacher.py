@@ -40,9 +40,9 @@ def test_a_route_is_read_in_the_teachers_bins():
     route = np.array([[[10.0, 2.0], [20.0, -4.0]]])
     ids = codebook.to_ids(route)
     ids[0, 1] = codebook.mask_id
-    found = teacher.decoded_routes(ids, POSES)
-    np.testing.assert_allclose(found[0, 0], route[0, 0], atol=0.5 * codebook.bin_m)
-    assert np.isnan(found[0, 1]).all()
+    points = teacher.decoded_routes(ids, POSES)
+    np.testing.assert_allclose(points[0, 0], route[0, 0], atol=0.5 * codebook.bin_m)
+    assert np.isnan(points[0, 1]).all()
 
 
 def test_a_plan_is_smoothed_within_its_bins_and_points_along_its_path():
@@ -71,11 +71,11 @@ def sft(sets, out, init, *more, yaml=YAML):
 
 
 def test_a_student_learns_the_plans_of_its_teacher_in_the_scenes_that_it_sees(sets, init, tmp_path, monkeypatch):
-    seen = []
+    jobs = []
     plain = TokenJob.batches
-    monkeypatch.setattr(TokenJob, "batches", lambda job, *given: seen.append(job) or plain(job, *given))
+    monkeypatch.setattr(TokenJob, "batches", lambda job, *arguments: jobs.append(job) or plain(job, *arguments))
     assert sft(sets, tmp_path / "run", init, "--teacher", str(init), "--steps", "2") == 0
-    (job,) = seen
+    (job,) = jobs
     batch = next(job.batches(0, 0, 1))
     layout, rows = job.network.layout, batch.rows.numpy()
     np.testing.assert_array_equal(batch.clean, layout.clip(layout.encode(job.targets[rows][..., :2])))

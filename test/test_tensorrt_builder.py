@@ -50,16 +50,16 @@ def products_of_tiny_networks_are_worth_it():
 def folders(request, tmp_path_factory):
     """Folders of graphs by precision."""
     net = network(**NETWORKS[request.param])
-    made = {precision: tmp_path_factory.mktemp(precision) for precision in (*PRECISIONS, "calibration")}
-    export(net, "0" * 64, made["fp32"], {}, RULES, SEQUENCES)
-    export(to_bfloat16(net), "0" * 64, made["bf16"], {}, RULES, SEQUENCES)
-    exact = GraphCard.read(made["fp32"] / CARD)
-    write_calibration_graphs(exact, made["calibration"])
-    watched = CalibrationNetwork(GraphCard.read(made["calibration"] / CARD))
+    folders_by_precision = {precision: tmp_path_factory.mktemp(precision) for precision in (*PRECISIONS, "calibration")}
+    export(net, "0" * 64, folders_by_precision["fp32"], {}, RULES, SEQUENCES)
+    export(to_bfloat16(net), "0" * 64, folders_by_precision["bf16"], {}, RULES, SEQUENCES)
+    exact = GraphCard.read(folders_by_precision["fp32"] / CARD)
+    write_calibration_graphs(exact, folders_by_precision["calibration"])
+    watched = CalibrationNetwork(GraphCard.read(folders_by_precision["calibration"] / CARD))
     run_every_graph(watched, net)
     for precision in QUANTISED:
-        write_quantised(exact, made[precision], precision, activation_ranges(watched.recorded))
-    return made
+        write_quantised(exact, folders_by_precision[precision], precision, activation_ranges(watched.recorded))
+    return folders_by_precision
 
 
 def run_every_graph(network, net):
@@ -110,8 +110,8 @@ def test_the_command_says_what_was_built_and_that_nothing_ran(folders, tmp_path,
     card = folders["fp32"] / CARD
     assert main(["engine", str(card), "--without-gpu", "--json", str(tmp_path / "told.json")]) == 0
     assert "takes all graphs of" in capsys.readouterr().out.replace("\n", " ")
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert [row["graph"] for row in told["engines"]] == list(GraphCard.read(card).files)
+    report = json.loads((tmp_path / "told.json").read_text())
+    assert [row["graph"] for row in report["engines"]] == list(GraphCard.read(card).files)
     assert not (card.parent / "engines").exists()
 
 

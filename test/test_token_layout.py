@@ -69,22 +69,24 @@ def test_every_token_gets_ids_of_its_own_axis(net):
 def test_cached_and_packed_passes_agree(net):
     inputs, actions = tiny_inputs(net), random_actions(net)
     with torch.no_grad():
-        kept = rollout.prefill(net, *inputs)
-        torch.testing.assert_close(net.decode(actions, kept), net.packed_logits(*inputs, actions), atol=1e-5, rtol=1e-5)
+        cache = rollout.prefill(net, *inputs)
+        torch.testing.assert_close(
+            net.decode(actions, cache), net.packed_logits(*inputs, actions), atol=1e-5, rtol=1e-5
+        )
 
 
 def test_a_full_step_writes_all_tokens_and_edits_any(net):
     with torch.no_grad():
-        found = rollout.full_step(net, *tiny_inputs(net), DECODING)
-        assert found.actions.shape == (2, 1, 24)
-        assert found.actions.equal(net.config.clamp_to_range(found.actions))
-        assert (found.actions < POSES.mask_id).all()
-        assert [int((each.actions != POSES.mask_id).sum()) for each in found.rounds[:3]] == [16, 32, 48]
+        decoded = rollout.full_step(net, *tiny_inputs(net), DECODING)
+        assert decoded.actions.shape == (2, 1, 24)
+        assert decoded.actions.equal(net.config.clamp_to_range(decoded.actions))
+        assert (decoded.actions < POSES.mask_id).all()
+        assert [int((each.actions != POSES.mask_id).sum()) for each in decoded.rounds[:3]] == [16, 32, 48]
         # the goal of the default layout would be 14 and 15: without one all tokens may be edited
-        wanted = torch.zeros_like(found.actions) + torch.tensor([50, 50, 50] * 8)
-        logits = 9.0 * torch.nn.functional.one_hot(wanted, POSES.bins).float()
-        edited, _ = ops.auto_edit(found.actions, logits, POSES, EditRules(at_most=24))
-        assert edited.equal(wanted)
+        targets = torch.zeros_like(decoded.actions) + torch.tensor([50, 50, 50] * 8)
+        logits = 9.0 * torch.nn.functional.one_hot(targets, POSES.bins).float()
+        edited, _ = ops.auto_edit(decoded.actions, logits, POSES, EditRules(at_most=24))
+        assert edited.equal(targets)
 
 
 def test_a_lite_step_drafts_the_masked_end(net):
@@ -96,11 +98,11 @@ def test_a_lite_step_drafts_the_masked_end(net):
     assert (after != before)[..., :21].sum(-1).max() <= 2
 
 
-def test_tokens_are_drawn_and_their_log_probabilities_kept(net):
+def test_tokens_are_sampled_with_their_log_probabilities(net):
     with torch.no_grad():
-        kept = rollout.prefill(net, *tiny_inputs(net))
+        cache = rollout.prefill(net, *tiny_inputs(net))
         rounds = rollout.rollout(
-            lambda ids: net.decode(ids, kept),
+            lambda ids: net.decode(ids, cache),
             net.all_masked(2, torch.device("cpu")),
             POSES,
             decoding_rounds(24, 4, 1),
@@ -116,13 +118,13 @@ def test_a_goal_may_stand_inside_the_sequence():
     net = tiny_net(layout=GOAL_INSIDE)
     inputs = tiny_inputs(net)
     with torch.no_grad():
-        known = rollout.prefill_goal(net, *inputs, DECODING.goals)
-        assert (known.actions[..., list(GOAL_INSIDE.free)] == GOAL_INSIDE.mask_id).all()
-        goals = known.actions[..., 21:23]
+        prefilled = rollout.prefill_goal(net, *inputs, DECODING.goals)
+        assert (prefilled.actions[..., list(GOAL_INSIDE.free)] == GOAL_INSIDE.mask_id).all()
+        goals = prefilled.actions[..., 21:23]
         assert (goals != GOAL_INSIDE.mask_id).all()
-        found = rollout.full_step(net, *inputs, DECODING)
-    assert found.actions[..., 21:23].equal(goals)
-    assert (found.actions < GOAL_INSIDE.mask_id).all()
+        decoded = rollout.full_step(net, *inputs, DECODING)
+    assert decoded.actions[..., 21:23].equal(goals)
+    assert (decoded.actions < GOAL_INSIDE.mask_id).all()
 
 
 def test_perturbed_poses_turn_their_headings_and_keep_their_axes():
@@ -135,8 +137,8 @@ def test_perturbed_poses_turn_their_headings_and_keep_their_axes():
     assert longer[0, 0, 2] == pytest.approx(1.4 * poses[0, 0, 2], abs=0.01)
     actions = augment.perturbed_actions(poses, 2, POSES, np.random.default_rng(0))
     assert actions.shape == (500, 2, 24)
-    known = actions[(actions != POSES.mask_id).all(axis=-1)]
-    assert (known.reshape(-1, 8, 3).max(axis=(0, 1)) < [101, 101, 157]).all()
+    unmasked = actions[(actions != POSES.mask_id).all(axis=-1)]
+    assert (unmasked.reshape(-1, 8, 3).max(axis=(0, 1)) < [101, 101, 157]).all()
     lost = (actions == POSES.mask_id).reshape(-1, 8, 3)
     assert (lost.all(axis=-1) == lost.any(axis=-1)).all()  # whole waypoints
     masked = augment.masked_actions(np.full((400, 24), 40), 4, POSES, np.random.default_rng(0))
@@ -177,17 +179,17 @@ def test_losses_are_finite_and_reach_every_head(layout):
         masked=3,
     )
     losses = Losses(net, LossConfig(aux_perception=0.0), torch.Generator().manual_seed(0))
-    found = losses(batch)
-    assert all(torch.isfinite(value) for value in found.values())
-    assert (found["goal"] > 0.0) == bool(layout.goal)
-    found["loss"].backward()
+    values_by_name = losses(batch)
+    assert all(torch.isfinite(value) for value in values_by_name.values())
+    assert (values_by_name["goal"] > 0.0) == bool(layout.goal)
+    values_by_name["loss"].backward()
     for axis in layout.axes:
         assert getattr(net, f"{axis.name}_head").weight.grad.abs().sum() > 0.0
 
 
 def test_the_costs_of_a_layout_without_a_goal_have_no_part_for_goals(net):
-    found = costs(net.config, 1)
-    assert found.keys() == {"vision", "prefill", "step"}
+    parts = costs(net.config, 1)
+    assert parts.keys() == {"vision", "prefill", "step"}
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -34,12 +34,13 @@ def no_gradients():
 
 
 def spelled_out(net, prompt, actions):
-    """Logits of one block by the definition: one sequence, one explicit mask, attention as sums over what is seen."""
+    """Logits of one block by the definition: one sequence, one explicit mask, attention as sums over the visible
+    tokens."""
     x = torch.cat([prompt, net.action_embeddings(actions[:, None])[:, 0]], 1)
     length = prompt.shape[1]
-    seen = torch.zeros(length + ACTION_TOKENS, length + ACTION_TOKENS, dtype=torch.bool)
-    seen[:length, :length] = torch.ones(length, length).tril().bool()
-    seen[length:] = True
+    mask = torch.zeros(length + ACTION_TOKENS, length + ACTION_TOKENS, dtype=torch.bool)
+    mask[:length, :length] = torch.ones(length, length).tril().bool()
+    mask[length:] = True
     config = net.config.transformer
     frequency = config.rope_theta ** (-torch.arange(0, config.head_dim, 2) / config.head_dim)
     angle = torch.arange(length + ACTION_TOKENS)[:, None] * torch.cat([frequency, frequency])
@@ -57,7 +58,7 @@ def spelled_out(net, prompt, actions):
         group = config.heads // config.kv_heads
         k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * config.head_dim**-0.5
-        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
         x = x + attention.o_proj(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2))
         normed = layer.post_attention_layernorm(x)
         x = x + torch.cat([layer.mlp(normed[:, :length]), layer.action_mlp(normed[:, length:])], 1)
@@ -86,7 +87,7 @@ def shipped():
 
 @pytest.mark.parametrize("name", ["tiny", "shipped"])
 def test_in_half_precision_the_cached_path_is_as_near_to_float32_as_the_full_one(name, request):
-    """Both paths round at each operation, at places of their own: they differ as each of them does from float32.
+    """Both paths round at each operation, at different points: they differ as each of them does from float32.
 
     On the shipped weights that is 0.03 nats (root mean square), up to 0.3 nats; in float32 the paths differ by 1e-5
     nats. Without the values of one layer the cached path is 11 times as far from float32 as the full one.
@@ -98,11 +99,11 @@ def test_in_half_precision_the_cached_path_is_as_near_to_float32_as_the_full_one
     exact = packed.logits.log_softmax(-1)
     likely = exact > -10.0  # nats; the others have no part in any decision
 
-    def apart(logits):
+    def squared_error(logits):
         return (logits.log_softmax(-1) - exact)[likely].square().mean().sqrt().item()  # nats
 
-    assert apart(net.decode(actions, packed.keys_values)) < 1e-4
-    full, cached = apart(packed_half.logits), apart(half.decode(actions, packed_half.keys_values))
+    assert squared_error(net.decode(actions, packed.keys_values)) < 1e-4
+    full, cached = squared_error(packed_half.logits), squared_error(half.decode(actions, packed_half.keys_values))
     assert 0.0 < full < 0.05
     assert cached < 2.0 * full
 
@@ -132,35 +133,35 @@ def test_a_block_does_not_know_of_another():
 
 
 def test_a_block_is_bidirectional_and_the_prompt_causal():
-    seen = attention_mask(4, 2, ACTION_TOKENS, torch.device("cpu"))
-    assert seen[:4, :4].equal(torch.ones(4, 4).tril().bool())
-    assert not seen[:4, 4:].any()
-    assert seen[4:, :4].all()
-    assert seen[4:20, 4:20].all()
-    assert not seen[4:20, 20:].any()
+    mask = attention_mask(4, 2, ACTION_TOKENS, torch.device("cpu"))
+    assert mask[:4, :4].equal(torch.ones(4, 4).tril().bool())
+    assert not mask[:4, 4:].any()
+    assert mask[4:, :4].all()
+    assert mask[4:20, 4:20].all()
+    assert not mask[4:20, 20:].any()
 
 
 def test_no_pass_leaves_anything_behind():
-    """Every pass begins from the prompt's keys and values alone: stale ones of an earlier block are never seen."""
+    """Every pass begins from the prompt's keys and values alone: stale ones of an earlier sequence are never read."""
     net = tiny_net()
     inputs, actions = tiny_inputs(net), random_actions(net)
-    known = net.forward_packed(*inputs, actions).keys_values
-    kept = [(keys.clone(), values.clone()) for keys, values in known]
-    first = net.decode(actions, known)
+    keys_values = net.forward_packed(*inputs, actions).keys_values
+    copies = [(keys.clone(), values.clone()) for keys, values in keys_values]
+    first = net.decode(actions, keys_values)
     for seed in range(3):
-        net.decode(random_actions(net, seed=seed), known)
-    torch.testing.assert_close(net.decode(actions, known), first, atol=0, rtol=0)
-    for (keys, values), (keys_then, values_then) in zip(known, kept, strict=True):
+        net.decode(random_actions(net, seed=seed), keys_values)
+    torch.testing.assert_close(net.decode(actions, keys_values), first, atol=0, rtol=0)
+    for (keys, values), (keys_then, values_then) in zip(keys_values, copies, strict=True):
         assert keys.equal(keys_then)
         assert values.equal(values_then)
 
 
 def test_the_prompts_keys_are_one_copy_whatever_the_number_of_goals():
     net = tiny_net()
-    known = net.forward_packed(*tiny_inputs(net, scenes=1), random_actions(net, scenes=1, count=6)).keys_values
+    keys_values = net.forward_packed(*tiny_inputs(net, scenes=1), random_actions(net, scenes=1, count=6)).keys_values
     actions = net.config.transformer
     expected = (1, actions.kv_heads, net.config.prompt_length, actions.head_dim)
-    assert all(part.shape == expected for layer in known for part in layer)
+    assert all(part.shape == expected for layer in keys_values for part in layer)
 
 
 def test_action_tokens_pass_their_own_ffn_and_prompt_tokens_the_full_one():
@@ -182,18 +183,18 @@ def test_action_tokens_pass_their_own_ffn_and_prompt_tokens_the_full_one():
 @pytest.mark.parametrize("masked", [True, False])
 def test_attention_that_learns_is_the_attention_that_drives(masked):
     """Values and gradients of the one that is written out are those of torch's own."""
-    made = torch.Generator().manual_seed(0)
-    queries, keys, values = (torch.randn(2, 3, n, 8, generator=made) for n in (10, 7, 7))
-    mask = torch.where(torch.rand(10, 7, generator=made) < 0.3, -1e9, 0.0) if masked else None
-    found = []
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = (torch.randn(2, 3, n, 8, generator=generator) for n in (10, 7, 7))
+    mask = torch.where(torch.rand(10, 7, generator=generator) < 0.3, -1e9, 0.0) if masked else None
+    results = []
     with torch.enable_grad():
         for function in (attention, partial(torch.nn.functional.scaled_dot_product_attention, attn_mask=mask)):
-            given = [part.clone().requires_grad_() for part in (queries, keys, values)]
-            seen = function(*given, mask) if function is attention else function(*given)
-            seen.square().sum().backward()
-            found.append([seen.detach(), *(part.grad for part in given)])
-    torch.testing.assert_close(*found)
-    torch.testing.assert_close(attention(queries, keys, values, mask), found[0][0])
+            parts = [part.clone().requires_grad_() for part in (queries, keys, values)]
+            attended = function(*parts, mask) if function is attention else function(*parts)
+            attended.square().sum().backward()
+            results.append([attended.detach(), *(part.grad for part in parts)])
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(attention(queries, keys, values, mask), results[0][0])
 
 
 def test_what_is_out_of_range_has_no_probability():
@@ -235,34 +236,34 @@ def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
     net = tiny_net().train()
     inputs = tiny_inputs(net, scenes=1)
     goals = torch.tensor([[[433, 353], [366, 313]]])
-    wanted = goals[0, :, 1] - net.config.layout.id_ranges[1][0]
+    targets = goals[0, :, 1] - net.config.layout.id_ranges[1][0]
     nothing = torch.full((1, 1, ACTION_TOKENS), net.config.layout.mask_id)
     with torch.enable_grad():
         optimiser = torch.optim.Adam(net.parameters(), 3e-3)
         for _ in range(150):
             out = net.forward_packed(*inputs, nothing)
             x = torch.nn.functional.cross_entropy(out.logits[0, 0, GOAL_X].expand(2, -1), goals[0, :, 0])
-            y = torch.nn.functional.cross_entropy(net.goal_y_logits(out, goals[..., 0])[0], wanted)
+            y = torch.nn.functional.cross_entropy(net.goal_y_logits(out, goals[..., 0])[0], targets)
             optimiser.zero_grad()
             (x + y).backward()
             optimiser.step()
     x_logits, y_logits = goal_logits(net, *inputs, goals[..., 0])
-    joint = x_logits.softmax(-1)[0, goals[0, :, 0], None] * y_logits[0].softmax(-1)[:, wanted]
+    joint = x_logits.softmax(-1)[0, goals[0, :, 0], None] * y_logits[0].softmax(-1)[:, targets]
     assert joint.diagonal().sum() > 0.9
     assert joint.fliplr().diagonal().sum() < 0.05  # the product of the marginals has 0.5
 
 
-def test_images_of_both_instants_are_seen_in_their_order():
+def test_images_of_both_instants_are_read_in_their_order():
     """Swapping the instants, or two cameras, is another scene."""
     for frames in (1, 2):
         net = tiny_net(vision=dataclasses.replace(tiny_config().vision, frames=frames))
-        images, *told = tiny_inputs(net)
+        images, *prompt = tiny_inputs(net)
         actions = random_actions(net)
-        logits = net.packed_logits(images, *told, actions)
+        logits = net.packed_logits(images, *prompt, actions)
         for order in ((3, 4, 5, 0, 1, 2), (1, 0, 2, 4, 3, 5)):
-            assert not torch.allclose(net.packed_logits(images[:, order], *told, actions), logits, atol=1e-4)
+            assert not torch.allclose(net.packed_logits(images[:, order], *prompt, actions), logits, atol=1e-4)
     with pytest.raises(ValueError, match="images has 5 images, expected 6"):
-        net.packed_logits(images[:, :5], *told, actions)
+        net.packed_logits(images[:, :5], *prompt, actions)
 
 
 def test_the_same_seed_makes_the_same_network():

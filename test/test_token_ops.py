@@ -1,4 +1,4 @@
-"""Decoding keeps its promises whatever the network says: counts add up, masks never come back, goals stay apart."""
+"""Decoding holds its invariants for any logits: counts add up, masks never come back, goals keep their spacing."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def random_ids(seed, masked, actions=3, length=16):
 # --- unmasking -------------------------------------------------------------------------------------------------------
 
 
-def test_ranks_are_places_in_a_sorted_list_and_ties_go_left():
+def test_ranks_are_indices_in_a_sorted_list_and_ties_go_left():
     values = torch.tensor([0.3, 0.9, 0.3, 0.9, 0.1])
     assert ranks(values, torch.ones(5, dtype=torch.bool)).tolist() == [2, 0, 3, 1, 4]
     assert ranks(values, torch.tensor([True, False, True, True, True])).tolist() == [1, 0, 2, 0, 3]
@@ -52,7 +52,7 @@ def test_ranks_are_places_in_a_sorted_list_and_ties_go_left():
 def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(seed):
     ids, logits = random_ids(seed, 0.6), random_logits(seed)
     confidence = logits.softmax(-1).amax(-1)
-    written, told = unmask(ids, logits, LAYOUT, 4)
+    written, probabilities = unmask(ids, logits, LAYOUT, 4)
     masked, left = ids == MASK, written == MASK
     assert written[~masked].equal(ids[~masked])
     assert (masked.sum(-1) - left.sum(-1)).equal(masked.sum(-1).clamp(max=4))
@@ -62,8 +62,10 @@ def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(see
         for scene in range(2):
             rest, done = (confidence[scene, block][part[scene, block]] for part in (left, changed))
             assert not len(rest) or not len(done) or done.min() >= rest.max()
-    assert (told[left] == 0.0).all()
-    assert told[~left].equal(logits.softmax(-1).gather(-1, torch.where(left, 0, written)[..., None])[..., 0][~left])
+    assert (probabilities[left] == 0.0).all()
+    assert probabilities[~left].equal(
+        logits.softmax(-1).gather(-1, torch.where(left, 0, written)[..., None])[..., 0][~left]
+    )
 
 
 def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
@@ -84,7 +86,7 @@ def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
 def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
     rules = EditRules(at_most=5)
     ids, logits = random_ids(seed, 0.2), random_logits(seed, scale=1.0)
-    edited, told = auto_edit(ids, logits, LAYOUT, rules)
+    edited, confidence = auto_edit(ids, logits, LAYOUT, rules)
     probability = logits.softmax(-1)
     masked, changed = ids == MASK, edited != ids
     assert ((edited == MASK) == masked).all()  # no new mask, and a mask is left to drafting
@@ -94,8 +96,8 @@ def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
     before = probability.gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
     after = probability.gather(-1, torch.where(masked, 0, edited)[..., None])[..., 0]
     assert (after[changed] > before[changed]).all()
-    assert told[~masked].equal(after[~masked])
-    assert (told[masked] == 0.0).all()
+    assert confidence[~masked].equal(after[~masked])
+    assert (confidence[masked] == 0.0).all()
     spared = ~changed & ~masked & (logits.argmax(-1) != ids)
     spared[..., -2:] = False
     spared &= probability.amax(-1) > before
@@ -119,12 +121,12 @@ def test_a_draft_that_the_network_believes_in_is_left_alone():
 
 
 def test_edits_come_to_rest():
-    """With the same opinion each round, all is repaired after three rounds of five, the goal apart."""
-    ids, wanted = random_ids(1, 0.0), random_ids(2, 0.0)
-    logits = 6.0 * torch.nn.functional.one_hot(wanted, BINS).float()
+    """With the same opinion each round, all is repaired after three rounds of five, except the goal."""
+    ids, targets = random_ids(1, 0.0), random_ids(2, 0.0)
+    logits = 6.0 * torch.nn.functional.one_hot(targets, BINS).float()
     for _ in range(3):
         ids = auto_edit(ids, logits, LAYOUT, EditRules())[0]
-    assert ids[..., :-2].equal(wanted[..., :-2])
+    assert ids[..., :-2].equal(targets[..., :-2])
 
 
 # --- goals -----------------------------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def goals(x_logits, y_logits, rules, x_m=X_M):
     return choose_goals(x_logits.log_softmax(-1), y_logits, x_m.expand(len(x_logits), -1), Y_M, rules)
 
 
-def places(cells):
+def positions_m(cells):
     return torch.stack([X_M[cells[..., 0]], Y_M[cells[..., 1]]], -1)
 
 
@@ -159,20 +161,20 @@ def test_goals_keep_their_distance_in_metres_and_the_first_is_the_most_probable(
     assert valid.all()
     assert (log_probs.diff(dim=1) <= 0).all()
     torch.testing.assert_close(log_probs.exp(), torch.stack([joint[b][tuple(cells[b].T)] for b in range(2)]))
-    apart = torch.cdist(places(cells), places(cells)) + 1e9 * torch.eye(6)
-    assert apart.min() >= spacing - 1e-3
+    distances_m = torch.cdist(positions_m(cells), positions_m(cells)) + 1e9 * torch.eye(6)
+    assert distances_m.min() >= spacing - 1e-3
 
 
-def test_goals_exactly_the_spacing_apart_are_two():
+def test_goals_at_exactly_the_spacing_are_two():
     x_logits, y_logits = torch.full((1, len(X_M)), -20.0), torch.full((1, len(X_M), len(Y_M)), -20.0)
-    x_logits[0, [20, 24, 27]] = torch.tensor([2.0, 1.0, 0.0])  # 1.2 m and 0.9 m apart
+    x_logits[0, [20, 24, 27]] = torch.tensor([2.0, 1.0, 0.0])  # spacing of 1.2 m and 0.9 m
     y_logits[..., 20] = 0.0
     cells, _, valid = goals(x_logits, y_logits, GoalRules(2, 1.2))
     assert cells[0].tolist() == [[20, 20], [24, 20]]
     assert valid.all()
 
 
-def test_slots_without_a_goal_worth_drafting_are_flagged_and_repeat_the_first():
+def test_slots_without_a_probable_goal_are_flagged_and_repeat_the_first():
     x_logits, y_logits = torch.zeros(1, len(X_M)), torch.zeros(1, len(X_M), len(Y_M))
     x_logits[0, [10, 40]] = torch.tensor([20.0, 18.0])
     y_logits[..., 5] = 20.0
@@ -238,7 +240,7 @@ def test_no_ghost_between_two_behaviours():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_could_be_one(seed):
+def test_goals_searched_at_likely_bins_are_those_of_all_bins_where_no_other_could_be_one(seed):
     generator, rules = torch.Generator().manual_seed(seed), GoalRules(6, 1.2)
     along = torch.arange(374)
     peaks = 374 * torch.rand(3, generator=generator)
@@ -246,17 +248,17 @@ def test_goals_sought_at_likely_places_are_those_of_all_places_where_no_other_co
     y_logits = 4 * torch.randn(1, 374, len(Y_M), generator=generator)
     x_log_probs, x_m = x_logits.log_softmax(-1), 0.3 * along
     near = likely_x_indices(x_logits)
-    found, log_probs, valid = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
+    cells, log_probs, valid = choose_goals(x_log_probs.gather(-1, near), y_logits[:, near[0]], x_m[near], Y_M, rules)
     others = x_log_probs[0, ~torch.isin(along, near[0])]
     assert others.max() < log_probs[0, 0] + np.log(rules.floor)  # what an x alone has, a goal there cannot surpass
     expected, expected_log_probs, expected_real = choose_goals(x_log_probs, y_logits, x_m[None], Y_M, rules)
     assert valid.equal(expected_real)
-    torch.testing.assert_close(near[0][found[..., 0]], expected[..., 0])
-    assert found[..., 1].equal(expected[..., 1])
+    torch.testing.assert_close(near[0][cells[..., 0]], expected[..., 0])
+    assert cells[..., 1].equal(expected[..., 1])
     torch.testing.assert_close(log_probs, expected_log_probs)
 
 
-def test_likely_places_are_the_best_stretches_and_all_of_a_short_line():
+def test_likely_bins_are_the_best_segments_and_all_of_a_short_axis():
     logits = torch.zeros(2, 374)
     logits[0, [3, 200, 373]] = torch.tensor([1.0, 3.0, 2.0])
     stretches = likely_x_indices(logits)[0].unflatten(0, (-1, 8))
@@ -275,8 +277,8 @@ def test_equally_probable_goals_come_in_the_order_of_their_ids():
 FINE = replace(whole_layout(41), goal=(), interval_bins=3)
 
 
-def test_the_most_probable_interval_is_taken_before_a_single_peak():
-    """A chance peak of 0.2 stands beside a hill of 0.8, no bin of which has more than 0.16."""
+def test_the_most_probable_interval_is_selected_before_a_single_peak():
+    """A single peak of 0.2 next to a hill of 0.8, no bin of which has more than 0.16."""
     probability = torch.zeros(1, 1, 16, 41)
     probability[..., 5] = 0.2
     hill = torch.tensor([0.04, 0.12, 0.16, 0.16, 0.16, 0.12, 0.04])
@@ -309,8 +311,8 @@ REACHABLE = replace(  # x reaches 21 of 41 bins, from id 15 on; y 31, from id 5 
 def reachable_logits(seed):
     """(1, 3, 16, 41) logits, those of the bins out of reach masked as by the network."""
     logits = 3.0 * torch.randn(1, 3, 16, 41, generator=torch.Generator().manual_seed(seed))
-    for place, (low, high) in enumerate(REACHABLE.token_ranges):
-        logits[..., place, :low] = logits[..., place, high + 1 :] = -1e4
+    for position, (low, high) in enumerate(REACHABLE.token_ranges):
+        logits[..., position, :low] = logits[..., position, high + 1 :] = -1e4
     return logits
 
 
@@ -328,10 +330,10 @@ def test_the_bins_in_reach_give_the_probabilities_and_ids_of_all_bins():
     assert torch.equal(draw(logits, REACHABLE, 0.8, share), draw(logits, layout, 0.8, share))
 
 
-def test_ids_out_of_reach_have_a_probability_and_are_kept():
+def test_ids_out_of_reach_have_a_probability_and_stay():
     logits, ids = reachable_logits(4), torch.zeros(1, 3, 16, dtype=torch.int64)
-    kept, confidence = unmask(ids, logits, REACHABLE, 4)
-    assert torch.equal(kept, ids)
+    written, confidence = unmask(ids, logits, REACHABLE, 4)
+    assert torch.equal(written, ids)
     assert torch.isfinite(confidence).all()
 
 

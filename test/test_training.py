@@ -105,17 +105,17 @@ def test_a_run_that_is_killed_ends_with_the_same_weights(sets, scenes, finished,
             child.send_signal(signal.SIGKILL)
             break
     assert child.wait() == -signal.SIGKILL
-    begun, _ = train_state.read_progress(tmp_path)
-    assert 4 <= begun.step < 8
+    progress, _ = train_state.read_progress(tmp_path)
+    assert 4 <= progress.step < 8
     reporter = Silent()
     train(job_of(scenes, tmp_path), reporter)
-    assert [step for step, _ in reporter.steps] == list(range(begun.step + 1, 9))
+    assert [step for step, _ in reporter.steps] == list(range(progress.step + 1, 9))
     assert same(tmp_path, finished)
 
 
 def test_a_run_that_is_stopped_goes_on_where_it_was(scenes, finished, tmp_path):
-    asked = iter([False, False, False, True])
-    progress = train(job_of(scenes, tmp_path), stop=lambda: next(asked))
+    stops = iter([False, False, False, True])
+    progress = train(job_of(scenes, tmp_path), stop=lambda: next(stops))
     assert progress.step == 3
     assert train(job_of(scenes, tmp_path)).step == 8
     assert same(tmp_path, finished)
@@ -150,8 +150,8 @@ def test_a_run_begins_with_a_network_that_was_passed_on_without_its_state(scenes
     assert all(name.startswith("aux_heads.") for name in reporter.anew)  # what only training needs
     before, after = weights(finished), weights(tmp_path / "later")
     assert (after["learning.net.slot"] - before["average.slot"]).abs().max() < 0.01  # bfloat16, and a small step
-    told = train_state.describe_init_run(passed_on)
-    assert (told["steps"], told["settings"]["seed"]) == (8, 0)
+    described = train_state.describe_init_run(passed_on)
+    assert (described["steps"], described["settings"]["seed"]) == (8, 0)
     assert train_state.describe_init_run(finished)["steps"] == 8
     with pytest.raises(
         train_state.StateError, match=r"is missing, and .*card\.json too: name the --out of another run"
@@ -172,20 +172,20 @@ def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, fin
     anew = train_state.load_pretrained(finished, learning, copy.deepcopy(grown))
     assert {name.split(".layers.")[0] for name in anew} == {"net", "net.vision"}
     before = TokenNet(smaller)
-    kept = {k.removeprefix("average."): v for k, v in weights(finished).items() if k.startswith("average.")}
-    before.load_state_dict(kept)
-    asked = source(scenes).batch(0)
+    averaged = {k.removeprefix("average."): v for k, v in weights(finished).items() if k.startswith("average.")}
+    before.load_state_dict(averaged)
+    batch = source(scenes).batch(0)
     with torch.no_grad():
-        found, wanted = (each.forward_packed(*asked.inputs, asked.actions).logits for each in (grown, before))
-    torch.testing.assert_close(found, wanted)
+        logits, expected = (each.forward_packed(*batch.inputs, batch.actions).logits for each in (grown, before))
+    torch.testing.assert_close(logits, expected)
 
 
-def test_patches_of_another_size_answer_alike_to_the_same_patch_enlarged():
+def test_resized_patch_embeddings_give_the_same_output_for_the_enlarged_patch():
     generator = torch.Generator().manual_seed(0)
     weight, patch = (torch.randn(shape, generator=generator) for shape in ((5, 3, 4, 4), (1, 3, 4, 4)))
     enlarged = nn.functional.interpolate(patch, (6, 6), mode="bilinear", align_corners=False)
-    found = nn.functional.conv2d(enlarged, vision.resize_patch_embedding(weight, 6))
-    torch.testing.assert_close(found, nn.functional.conv2d(patch, weight))
+    embedded = nn.functional.conv2d(enlarged, vision.resize_patch_embedding(weight, 6))
+    torch.testing.assert_close(embedded, nn.functional.conv2d(patch, weight))
     torch.testing.assert_close(vision.resize_patch_embedding(weight, 4), weight)
 
 
@@ -234,7 +234,7 @@ def test_two_processes_learn_what_one_does(sets, scenes, tmp_path, shards):
 
 
 def draft_in_processes(train_set, out):
-    """For torchrun: plans that a network in shards drafts beside those of the same network whole."""
+    """For torchrun: plans that a network in shards drafts, against those of the same network whole."""
     config = settings_of(data={**SMALL, "draft_fraction": 0.5}, checkpointing=NEVER, device={"fsdp": True})
     several = launch_fabric(config)
     scenes = prepare(Path(train_set))
@@ -242,10 +242,10 @@ def draft_in_processes(train_set, out):
     losses = Losses(net, LossConfig(), torch.Generator().manual_seed(0))
     several.setup_module(losses)
     batch = source(scenes, perturbed_actions=2).batch(0)
-    made = losses.run_unsharded(
+    drafted = losses.run_unsharded(
         lambda net: self_drafts.add_self_drafts(net, batch, 2, 1.0, torch.Generator().manual_seed(0))
     )
-    assert equal(made, self_drafts.add_self_drafts(alone, batch, 2, 1.0, torch.Generator().manual_seed(0)))
+    assert equal(drafted, self_drafts.add_self_drafts(alone, batch, 2, 1.0, torch.Generator().manual_seed(0)))
     Path(out, f"{several.global_rank}").touch()
 
 
@@ -272,7 +272,7 @@ def test_what_is_left_is_a_network_with_its_card(finished):
         torch.testing.assert_close(value, stored, rtol=0.01, atol=1e-3)
 
 
-def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path, monkeypatch):
+def test_a_few_scenes_are_overfitted_and_driven(sets, scenes, tmp_path, monkeypatch):
     monkeypatch.setattr("reflectdrive_ros.training.data.COLOR_JITTER", 0.0)
     whole = validation.load_validation_set(sets[0], SHAPE, len(scenes), pytest.fail)
     validation_set = validation.ValidationSet(whole.scenes[:4], whole.inputs[:4])
@@ -292,16 +292,17 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path, mon
     reporter = Silent()
     train(job, reporter)
     assert [step for step, _ in reporter.exams] == [75, 150]
-    found = reporter.exams[-1][1]
+    means = reporter.exams[-1][1]
     dlm = [row["dlm"] for row in reporter.rows if np.isfinite(row["dlm"])]
     assert dlm[-1] < 0.35 * dlm[0]
-    assert found["goal_error_m"] < 1.5, found
-    assert found["pdms"] > 60, found
-    assert found["pdms_best"] >= found["pdms"]
+    assert means["goal_error_m"] < 1.5, means
+    assert means["pdms"] > 60, means
+    assert means["pdms_best"] >= means["pdms"]
 
 
 def test_validation_smooths_a_plan_of_fine_tokens_as_the_car_does(sets, monkeypatch):
-    """Tokens of 0.05 m, known to 0.75 m, as DriveFine's: read to the bin, a straight drive would be a zigzag."""
+    """Tokens of 0.05 m, uncertain within 0.75 m, as DriveFine's: read to the bin, a straight drive would be a
+    zigzag."""
     layout = xy_layout(4001, 0.05, goal=(), interval_bins=15)
     net = TokenNet(network(layout=layout))
     validation_set = validation.load_validation_set(sets[1], shape_of(net.config), 4, pytest.fail)
@@ -309,7 +310,7 @@ def test_validation_smooths_a_plan_of_fine_tokens_as_the_car_does(sets, monkeypa
     plans = np.stack([layout.encode(scene.expert[:, :2] + zigzag_m) for scene in validation_set.scenes])
     decoding = Decoding(GoalRules(count=1))
     rounds = [SimpleNamespace(actions=torch.from_numpy(plans.astype(np.int64))[:, None])] * len(decoding.rounds(layout))
-    monkeypatch.setattr(validation.rollout, "full_step", lambda *given: SimpleNamespace(rounds=rounds))
+    monkeypatch.setattr(validation.rollout, "full_step", lambda *arguments: SimpleNamespace(rounds=rounds))
     validated = validation.validate(net, validation_set, decoding, torch.device("cpu"))
     car = PlanScorer(layout)
     sent = [car(scene, ids[None], True)[0] for scene, ids in zip(validation_set.scenes, plans, strict=True)]
@@ -317,7 +318,7 @@ def test_validation_smooths_a_plan_of_fine_tokens_as_the_car_does(sets, monkeypa
     assert validated["comfort"] == comfort == 100.0
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_kept(scenes, tmp_path):
+def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_stored(scenes, tmp_path):
     ego = scenes.ego.copy()
     ego[source(scenes).rows(0)[2]] = np.nan
     job = job_of(
@@ -326,10 +327,10 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_its_batch_is_kept(scenes, tm
     job = replace(job, config=replace(job.config, seed=3))
     with pytest.raises(TrainingError, match="not finite"):
         train(job)
-    kept = np.load(tmp_path / trainer.NONFINITE_BATCH)
-    assert kept["step"] == 0
-    assert kept["images"].shape == (4, 6, 32, 64, 3)
-    assert np.isnan(kept["ego"]).any()
+    stored = np.load(tmp_path / trainer.NONFINITE_BATCH)
+    assert stored["step"] == 0
+    assert stored["images"].shape == (4, 6, 32, 64, 3)
+    assert np.isnan(stored["ego"]).any()
     assert not (tmp_path / train_state.FILE).exists()
 
 
@@ -345,9 +346,9 @@ def test_a_run_by_the_clock_ends_when_the_time_is_over_with_the_schedule_at_its_
 @pytest.mark.parametrize("vision_pretrain_fraction", [0.0, 0.2])
 def test_the_learning_rate_rises_and_falls_in_each_part_of_a_run(vision_pretrain_fraction):
     config = settings.OptimizerConfig(vision_pretrain_fraction=vision_pretrain_fraction)
-    begun = round(1000 * vision_pretrain_fraction)
+    first_steps = round(1000 * vision_pretrain_fraction)
     rates = np.array([schedule.learning_rate(config, at, 1000) for at in np.arange(1001) / 1000])
-    for part in filter(len, (rates[:begun], rates[begun:])):
+    for part in filter(len, (rates[:first_steps], rates[first_steps:])):
         top = int(np.argmax(part))
         assert top == pytest.approx(schedule.WARMUP_FRACTION * len(part), abs=1)
         assert part[top] == pytest.approx(config.learning_rate, rel=0.01)
@@ -356,13 +357,13 @@ def test_the_learning_rate_rises_and_falls_in_each_part_of_a_run(vision_pretrain
         assert (np.diff(part[top:]) < 0).all()
 
 
-def test_the_eyes_learn_first_and_alone(scenes, tmp_path):
+def test_the_vision_encoder_learns_first_and_alone(scenes, tmp_path):
     job = job_of(scenes, tmp_path, optimizer={"vision_pretrain_fraction": 0.5}, data={**SMALL, "draft_start": 0.0})
     net = uniform_goal_values(tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12))
     before = dict(net.named_parameters())
-    asked = iter([False] * 4 + [True])
+    stops = iter([False] * 4 + [True])
     reporter = Silent()
-    assert train(job, reporter, stop=lambda: next(asked)).step == 4
+    assert train(job, reporter, stop=lambda: next(stops)).step == 4
     state = weights(tmp_path)
     eyes = ("vision.", "projector.", "camera", "instant")
     for name, value in before.items():
@@ -388,11 +389,11 @@ def test_a_log_that_is_none_is_one_sentence_before_training(sets, tmp_path, caps
 def test_a_run_is_not_continued_with_other_settings_or_scenes(sets, finished, capsys, tmp_path):
     args = command(sets, finished, yaml="data: {batch: 4, masked_actions: 3}\nloss: {field: 0.3}")
     assert train_run.run(args) == 2
-    told = capsys.readouterr().err
-    assert "data.masked_actions" in told
-    assert "loss.field" in told
-    assert "another --out" in told
-    assert "schedule" not in told  # may be changed
+    message = capsys.readouterr().err
+    assert "data.masked_actions" in message
+    assert "loss.field" in message
+    assert "another --out" in message
+    assert "schedule" not in message  # may be changed
     (tmp_path / train_state.FILE).write_bytes(b"not safetensors")
     assert train_run.run(command(sets, tmp_path)) == 2
     assert "not a state of a training run" in capsys.readouterr().err

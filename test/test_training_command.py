@@ -89,14 +89,14 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
 
     quiet = ("--setting", "optimizer.learning_rate=1.0e-9")
     assert run("--steps", "1", *quiet, *public) == 0
-    kept = weights(tmp_path / "run")
+    stored = weights(tmp_path / "run")
     for name, theirs in (
         ("layers.0.mlp.gate_proj.weight", qwen.model.layers[0].mlp.gate_proj.weight),
         ("vision.layers.0.mlp.fc1.weight", siglip.vision_model.encoder.layers[0].mlp.fc1.weight),
     ):
         for part in ("learning.net.", "average."):
-            torch.testing.assert_close(kept[part + name], theirs.detach(), rtol=0.0, atol=1e-6)
-    row = kept["average.embed_tokens.weight"][features.WORDS.index("left")]
+            torch.testing.assert_close(stored[part + name], theirs.detach(), rtol=0.0, atol=1e-6)
+    row = stored["average.embed_tokens.weight"][features.WORDS.index("left")]
     torch.testing.assert_close(row, qwen.model.embed_tokens.weight[7].detach(), rtol=0.0, atol=1e-6)
     card = json.loads((tmp_path / "run/card.json").read_text())
     assert card["data"]["public_weights"] == {"language": "qwen", "vision": "siglip"}
@@ -124,13 +124,15 @@ def run_tiny(args):
 
 def test_two_sets_are_mixed_by_their_weights_and_the_card_names_both(sets, tmp_path, monkeypatch):
     out = tmp_path / "run"
-    given = command(sets, out, "--steps", "2", yaml=TINY)
-    given.train = [str(sets[0]), str(sets[1])]
-    given.weights = [0.7, 0.3, 1.0]
+    arguments = command(sets, out, "--steps", "2", yaml=TINY)
+    arguments.train = [str(sets[0]), str(sets[1])]
+    arguments.weights = [0.7, 0.3, 1.0]
     with pytest.raises(ConfigError, match="--weights has 3 numbers for 2 sets"):
-        train_run.run_with_network(given, train_run._config(given), network(), Console(quiet=True), Console(quiet=True))
-    given.weights = [0.75, 0.25]
-    assert run_tiny(given) == 0
+        train_run.run_with_network(
+            arguments, train_run._config(arguments), network(), Console(quiet=True), Console(quiet=True)
+        )
+    arguments.weights = [0.75, 0.25]
+    assert run_tiny(arguments) == 0
     described = json.loads((out / "card.json").read_text())["data"]["train"]
     assert [(each["folder"], each["used"], each["weight"]) for each in described] == [
         ("train", 12, 0.75),
@@ -138,21 +140,23 @@ def test_two_sets_are_mixed_by_their_weights_and_the_card_names_both(sets, tmp_p
     ]
     one, other = prepare(sets[0]), prepare(sets[1])
     mixed = cache.merge([one, other], [0.75, 0.25])
-    drawn = np.concatenate([source(mixed).rows(step) for step in range(1000)])
-    assert np.mean(drawn < len(one)) == pytest.approx(0.75, abs=0.03)
+    rows = np.concatenate([source(mixed).rows(step) for step in range(1000)])
+    assert np.mean(rows < len(one)) == pytest.approx(0.75, abs=0.03)
     monkeypatch.setattr("reflectdrive_ros.training.data.COLOR_JITTER", 0.0)
     batch = source(mixed, flip_prob=0.0).batch(0)
-    for place, row in enumerate(source(mixed).rows(0)):
+    for index, row in enumerate(source(mixed).rows(0)):
         own, at = (one, row) if row < len(one) else (other, row - len(one))
         shard, in_shard = own.location[at]
-        np.testing.assert_array_equal(batch.images[place].numpy(), own.images[shard][in_shard])
+        np.testing.assert_array_equal(batch.images[index].numpy(), own.images[shard][in_shard])
 
 
 def test_goals_of_a_mixture_cannot_be_scored(sets, tmp_path):
-    given = command(sets, tmp_path / "run", "--setting", "loss.goal_score=1.0", yaml=TINY)
-    given.train = [str(sets[0]), str(sets[1])]
+    arguments = command(sets, tmp_path / "run", "--setting", "loss.goal_score=1.0", yaml=TINY)
+    arguments.train = [str(sets[0]), str(sets[1])]
     with pytest.raises(ConfigError, match="scores the goals of one set, but --train names 2"):
-        train_run.run_with_network(given, train_run._config(given), network(), Console(quiet=True), Console(quiet=True))
+        train_run.run_with_network(
+            arguments, train_run._config(arguments), network(), Console(quiet=True), Console(quiet=True)
+        )
 
 
 def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
@@ -167,11 +171,11 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
     assert (out / train_state.WEIGHTS).exists()
 
 
-def test_the_losses_of_the_first_steps_are_told_at_once_and_validation_waits_until_the_end(sets, tmp_path):
-    out, shown = tmp_path / "run", Console(file=io.StringIO(), width=400)
-    given = command(sets, out, "--steps", "6", yaml="data: {batch: 4}\ncheckpointing: {validation_scenes: 2}\n")
-    assert train_run.run_with_network(given, train_run._config(given), network(), shown, shown) == 0
-    lines = shown.file.getvalue().splitlines()
+def test_the_losses_of_the_first_steps_are_printed_at_once_and_validation_waits_until_the_end(sets, tmp_path):
+    out, console = tmp_path / "run", Console(file=io.StringIO(), width=400)
+    arguments = command(sets, out, "--steps", "6", yaml="data: {batch: 4}\ncheckpointing: {validation_scenes: 2}\n")
+    assert train_run.run_with_network(arguments, train_run._config(arguments), network(), console, console) == 0
+    lines = console.file.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines if ": loss " in line] == ["step 1", "step 2", "step 5", "step 6"]
     assert [line.split(",")[0] for line in lines if "PDMS" in line] == ["step 6"]
     with (out / run_log.LOG).open() as file:
@@ -180,20 +184,20 @@ def test_the_losses_of_the_first_steps_are_told_at_once_and_validation_waits_unt
     assert all(float(row["scenes_per_s"]) > 0.0 for row in rows)
 
 
-def test_what_the_weights_of_another_run_lack_is_told_by_module(sets, tmp_path):
+def test_what_the_weights_of_another_run_lack_is_reported_by_module(sets, tmp_path):
     first, published = tmp_path / "first", tmp_path / "published"
     assert run_tiny(command(sets, first, "--steps", "1", yaml=TINY)) == 0
     published.mkdir()
     for name in (train_state.WEIGHTS, "card.json"):
         shutil.copy(first / name, published / name)
-    shown = Console(file=io.StringIO(), width=400)
-    given = command(sets, tmp_path / "next", "--steps", "1", "--init-from", str(published), yaml=TINY)
-    assert train_run.run_with_network(given, train_run._config(given), network(), shown, shown) == 0
-    (line,) = [line for line in shown.file.getvalue().splitlines() if "--init-from" in line]
+    console = Console(file=io.StringIO(), width=400)
+    arguments = command(sets, tmp_path / "next", "--steps", "1", "--init-from", str(published), yaml=TINY)
+    assert train_run.run_with_network(arguments, train_run._config(arguments), network(), console, console) == 0
+    (line,) = [line for line in console.file.getvalue().splitlines() if "--init-from" in line]
     assert line.endswith("initialised as in a new run: aux_heads (11 parameters)")
 
 
-def test_goals_are_learnt_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
+def test_goals_are_learned_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
     first, later = tmp_path / "first", tmp_path / "later"
     assert run_tiny(command(sets, first, "--steps", "2", yaml=TINY)) == 0
     weights_of_scores = ("--setting", "loss.goal_score=2", "--setting", "loss.goal_value=2")
@@ -253,7 +257,7 @@ def test_faults_end_with_exit_code_2_and_one_sentence(sets, tmp_path, capsys):
     assert "none.yaml does not exist" in capsys.readouterr().err
 
 
-def test_sets_and_networks_that_are_not_there_are_said_before_the_work(sets, tmp_path, capsys, monkeypatch):
+def test_missing_sets_and_networks_are_reported_before_the_work(sets, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(token_runs, "build_cache", lambda *_: pytest.fail("scenes are made ready first"))
     assert train_run.run(command((sets[0], tmp_path / "nowhere"), tmp_path / "a")) == 2
     assert "nowhere holds no set of scenes" in capsys.readouterr().err

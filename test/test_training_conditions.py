@@ -1,4 +1,4 @@
-"""What a network was trained with is known where it drives: black cameras, and the domain of its images."""
+"""The training conditions of a network are checked where it drives: black cameras, and the domain of its images."""
 
 import json
 import shutil
@@ -95,7 +95,7 @@ def test_a_bag_of_the_proving_ground_says_that_its_images_are_rendered(storage, 
             bag.write(name, 1, String(data="") if name == "/words" else b"")
     with BagReader(tmp_path / "bag") as reader:
         assert reader.descriptions == {IMAGE_DOMAIN: RENDERED}
-        found = map_topics(
+        mapping = map_topics(
             config(planner="route_follower", cameras__required=False), reader, [], driven_route=False
         ).config
-    assert found.cameras.domain == RENDERED
+    assert mapping.cameras.domain == RENDERED

@@ -1,4 +1,4 @@
-"""Scenes made ready for training, and batches of them that follow from seed and step."""
+"""Scenes prepared for training, and batches of them that follow from seed and step."""
 
 from dataclasses import replace
 
@@ -32,8 +32,8 @@ def test_scenes_are_what_the_features_say(sets, scenes):
     assert len(scenes) == len(stored) == SCENES
     for row, scene in enumerate(stored):
         inputs = features.model_inputs(scene.observation(), SHAPE.spec)
-        shard, place = scenes.location[row]
-        np.testing.assert_array_equal(scenes.images[shard][place], inputs.images)
+        shard, index = scenes.location[row]
+        np.testing.assert_array_equal(scenes.images[shard][index], inputs.images)
         np.testing.assert_array_equal(scenes.text[row], inputs.text)
         np.testing.assert_array_equal(scenes.ego[row], inputs.ego)
         np.testing.assert_array_equal(features.encode_route(scenes.route[row], SHAPE.codebook), inputs.route)
@@ -45,7 +45,7 @@ def test_networks_of_other_tokens_share_a_prepared_set():
     assert replace(SHAPE, width=SHAPE.width + 32).key != SHAPE.key
 
 
-def test_two_processes_make_the_same_and_what_is_ready_is_not_made_again(tmp_path, scenes, monkeypatch):
+def test_two_processes_prepare_the_same_and_what_is_ready_is_not_prepared_again(tmp_path, scenes, monkeypatch):
     folder = make_set(tmp_path / "train")
     again = prepare(folder, workers=2)
     assert again.key == scenes.key
@@ -55,27 +55,27 @@ def test_two_processes_make_the_same_and_what_is_ready_is_not_made_again(tmp_pat
     assert prepare(folder).key == scenes.key
 
 
-def test_a_damaged_shard_is_named_left_out_and_taken_in_once_it_is_whole(tmp_path):
+def test_a_damaged_shard_is_named_left_out_and_used_once_it_is_whole(tmp_path):
     folder = make_set(tmp_path / "train")
     path = folder / "train-00001.tar"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1000] + bytes(1000)[: 1000 - 1] + b"x")
-    said = []
-    assert len(prepare(folder, on_damage=said.append)) == 6
-    assert len(said) == 1
-    assert str(path) in said[0]
+    messages = []
+    assert len(prepare(folder, on_damage=messages.append)) == 6
+    assert len(messages) == 1
+    assert str(path) in messages[0]
     path.write_bytes(whole)
     assert len(prepare(folder)) == SCENES
 
 
-def test_a_set_that_is_half_made_is_learnt_from_and_said_in_one_sentence(tmp_path):
+def test_an_incomplete_set_is_used_and_reported_in_one_sentence(tmp_path):
     folder = make_set(tmp_path / "train")
     index = shards.index_of(folder)
     shards.write_index(folder, replace(index, missing={f"train-{k:05d}": "interrupted" for k in range(2, 70)}))
-    said = []
-    assert len(prepare(folder, on_damage=said.append)) == SCENES
-    assert len(said) == 1
-    assert said[0].endswith("train-00002.tar was never made: interrupted (and 67 more faults)")
+    messages = []
+    assert len(prepare(folder, on_damage=messages.append)) == SCENES
+    assert len(messages) == 1
+    assert messages[0].endswith("train-00002.tar was never made: interrupted (and 67 more faults)")
 
 
 def test_a_set_without_any_whole_shard_is_refused(tmp_path):
@@ -96,13 +96,13 @@ def test_every_scene_comes_once_in_an_epoch_in_another_order_each_time(scenes):
 
 
 def test_a_batch_follows_from_seed_and_step_and_threads_keep_the_order(scenes):
-    made = source(scenes)
-    coming = data.batches(made, 5, 0, 1)
+    batches_of = source(scenes)
+    coming = data.batches(batches_of, 5, 0, 1)
     for step in range(5, 11):
         assert equal(next(coming), source(scenes).batch(step))
     coming.close()
-    assert not equal(made.batch(5), made.batch(6))
-    assert not equal(made.batch(5), replace(made, seed=4).batch(5))
+    assert not equal(batches_of.batch(5), batches_of.batch(6))
+    assert not equal(batches_of.batch(5), replace(batches_of, seed=4).batch(5))
 
 
 def test_processes_share_a_batch(scenes):
@@ -167,22 +167,22 @@ def test_a_share_of_scenes_lacks_one_or_two_cameras_at_both_instants(scenes):
     black = (instants == 0).flatten(3).all(dim=3)
     assert (black[:, 0] == black[:, 1]).all()
     assert set(black[:, 0].sum(dim=1).tolist()) <= {1, 2}
-    kept = ~black.flatten(1)
-    assert torch.equal(dropped.images[kept], plain.images[kept])  # nothing else changes
+    has_image = ~black.flatten(1)
+    assert torch.equal(dropped.images[has_image], plain.images[has_image])  # nothing else changes
     assert torch.equal(dropped.actions, plain.actions)
     assert not (plain.images == 0).flatten(2).all(dim=2).any()
 
 
 def test_every_camera_is_missing_equally_often_alone_and_with_another():
-    drawn = data.dropped_cameras(4000, 3, 0.5, np.random.default_rng(0))
-    counts = np.bincount(drawn.sum(axis=1), minlength=4) / 4000
+    dropped = data.dropped_cameras(4000, 3, 0.5, np.random.default_rng(0))
+    counts = np.bincount(dropped.sum(axis=1), minlength=4) / 4000
     np.testing.assert_allclose(counts, [0.5, 0.25, 0.25, 0.0], atol=0.03)
-    np.testing.assert_allclose(drawn.mean(axis=0), [0.25] * 3, atol=0.03)
+    np.testing.assert_allclose(dropped.mean(axis=0), [0.25] * 3, atol=0.03)
 
 
 @pytest.fixture
 def drafter(tmp_path):
-    """Weights of a network that can be asked for plans."""
+    """Weights of a network that can draft plans."""
     path = tmp_path / "drafter.safetensors"
     net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
     return worths.DraftingWeights(path, checkpoint.save(net, path, {}), fast=False)
@@ -192,36 +192,36 @@ def goal_scores_of(folder, drafter, progress=lambda done, total: None, workers=1
     return worths.score_set(folder, SHAPE, drafter, workers, progress)
 
 
-def test_goals_are_worth_the_score_of_the_plans_that_the_network_writes_for_them(sets, scenes, drafter):
-    found = goal_scores_of(sets[0], drafter)
+def test_goal_scores_are_those_of_the_plans_that_the_network_drafts_for_them(sets, scenes, drafter):
+    scored = goal_scores_of(sets[0], drafter)
     goals = worths.GOALS.count + 1
-    assert found.goals.shape == (SCENES, goals, 2)
-    assert found.score.shape == (SCENES, goals)
-    np.testing.assert_array_equal(found.goals[:, -1], CODEBOOK.encode(scenes.expert[..., :2])[:, 14:])  # the expert's
+    assert scored.goals.shape == (SCENES, goals, 2)
+    assert scored.score.shape == (SCENES, goals)
+    np.testing.assert_array_equal(scored.goals[:, -1], CODEBOOK.encode(scenes.expert[..., :2])[:, 14:])  # the expert's
     stored = list(shards.read(sets[0], images=True, on_damage=pytest.fail))[7:9]
     net = checkpoint.load(drafter.file, drafter.sha256)
-    asked = [(scene, features.model_inputs(scene.observation(), SHAPE.spec)) for scene in stored]
-    for row, (actions, scene) in enumerate(zip(worths.draft_to_goals(net, asked, fast=False), stored, strict=True)):
-        assert (actions[:, 14:] == found.goals[7 + row]).all()
+    inputs = [(scene, features.model_inputs(scene.observation(), SHAPE.spec)) for scene in stored]
+    for row, (actions, scene) in enumerate(zip(worths.draft_to_goals(net, inputs, fast=False), stored, strict=True)):
+        assert (actions[:, 14:] == scored.goals[7 + row]).all()
         road = FrenetFrame.of(scene.route)
         points = postprocess(CODEBOOK.decode(actions), scene.ego, CODEBOOK.bin_m, road)
         card = score(scene.scored(), poses_on_road(points, road))
-        np.testing.assert_allclose(card.score, found.score[7 + row], atol=1e-6)
-        for part, name in zip(found.sub_scores[7 + row].T, ("nc", "dac", "ttc", "comfort", "ep"), strict=True):
+        np.testing.assert_allclose(card.score, scored.score[7 + row], atol=1e-6)
+        for part, name in zip(scored.sub_scores[7 + row].T, ("nc", "dac", "ttc", "comfort", "ep"), strict=True):
             np.testing.assert_allclose(getattr(card, name), part, atol=1e-6)
 
 
-def test_worth_is_found_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
-    first, seen = goal_scores_of(sets[0], drafter, workers=2), []
+def test_goal_scores_are_computed_once_for_each_network_by_any_number_of_processes(sets, scenes, drafter, monkeypatch):
+    first, progress = goal_scores_of(sets[0], drafter, workers=2), []
     monkeypatch.setattr(worths, "score_drafts", pytest.fail)
-    again = goal_scores_of(sets[0], drafter, lambda done, total: seen.append((done, total)))
+    again = goal_scores_of(sets[0], drafter, lambda done, total: progress.append((done, total)))
     np.testing.assert_array_equal(again.score, first.score)
-    assert seen == [(2, 2)]
+    assert progress == [(2, 2)]
     with pytest.raises(checkpoint.CheckpointError, match="SHA-256"):
         goal_scores_of(sets[0], replace(drafter, sha256="0" * 64))
 
 
-def test_goals_and_what_they_are_worth_are_mirrored_with_their_scene(sets, scenes, drafter):
+def test_goals_and_their_scores_are_mirrored_with_their_scene(sets, scenes, drafter):
     goal_scores = goal_scores_of(sets[0], drafter)
     plain, mirrored = (
         replace(source(scenes, flip_prob=share), goal_scores=goal_scores).batch(1) for share in (0.0, 1.0)
@@ -236,39 +236,37 @@ def test_goals_and_what_they_are_worth_are_mirrored_with_their_scene(sets, scene
     assert source(scenes).batch(1).goals.shape == (4, 0, 2)
 
 
-def test_drafts_take_the_place_of_wrong_plans_and_keep_the_goal(scenes):
+def test_drafts_replace_perturbed_plans_and_keep_the_goal(scenes):
     net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
     batch = source(scenes, perturbed_actions=2).batch(0)
-    made = [self_drafts.add_self_drafts(net, batch, 3, 1.0, torch.Generator().manual_seed(0)) for _ in range(2)]
-    assert equal(*made)
-    assert torch.equal(made[0].actions[:, :2], batch.actions[:, :2])
-    assert torch.equal(made[0].actions[3:], batch.actions[3:])
-    drafted = made[0].actions[:3, 2:]
+    batches = [self_drafts.add_self_drafts(net, batch, 3, 1.0, torch.Generator().manual_seed(0)) for _ in range(2)]
+    assert equal(*batches)
+    assert torch.equal(batches[0].actions[:, :2], batch.actions[:, :2])
+    assert torch.equal(batches[0].actions[3:], batch.actions[3:])
+    drafted = batches[0].actions[:3, 2:]
     assert (drafted != net.config.layout.mask_id).all()
     assert torch.equal(drafted[..., 14:], batch.clean[:3, None, 14:].expand(-1, 2, -1))
     assert torch.equal(drafted, net.config.clamp_to_range(drafted))
     assert (drafted[:, 0] != drafted[:, 1]).any()
 
 
-def test_routes_are_mirrored_with_their_scene_missing_now_and_then_and_else_a_little_beside_the_lane(
-    scenes, monkeypatch
-):
+def test_routes_are_mirrored_with_their_scene_dropped_at_times_and_else_shifted_a_little(scenes, monkeypatch):
     monkeypatch.setattr(data, "ROUTE_NOISE_M", 0.0)
     monkeypatch.setattr(data, "ROUTE_YAW_NOISE_RAD", 0.0)
     exact = {"route_dropout": 0.0}
-    made = source(scenes, flip_prob=0.0, **exact)
-    told = features.encode_route(scenes.route[made.rows(0)], CODEBOOK)
-    np.testing.assert_array_equal(made.batch(0).route.numpy(), told)
+    exact_source = source(scenes, flip_prob=0.0, **exact)
+    route_ids = features.encode_route(scenes.route[exact_source.rows(0)], CODEBOOK)
+    np.testing.assert_array_equal(exact_source.batch(0).route.numpy(), route_ids)
     mirrored = source(scenes, flip_prob=1.0, **exact).batch(0).route.numpy()
-    known = told[..., 1] != CODEBOOK.mask_id
-    assert known.any()
-    np.testing.assert_array_equal(mirrored[known][:, 1], 2 * CODEBOOK.zero_id - told[known][:, 1])
+    has_point = route_ids[..., 1] != CODEBOOK.mask_id
+    assert has_point.any()
+    np.testing.assert_array_equal(mirrored[has_point][:, 1], 2 * CODEBOOK.zero_id - route_ids[has_point][:, 1])
     missing = source(scenes, **{**exact, "route_dropout": 1.0}).batch(0).route
     assert (missing == CODEBOOK.mask_id).all()
     monkeypatch.setattr(data, "ROUTE_NOISE_M", 0.5)
-    beside = source(scenes, flip_prob=0.0, **exact).batch(0).route.numpy()
-    np.testing.assert_array_equal(beside[known][:, 0], told[known][:, 0])
-    off_m = CODEBOOK.bin_m * np.abs(beside[known][:, 1] - told[known][:, 1])
+    shifted = source(scenes, flip_prob=0.0, **exact).batch(0).route.numpy()
+    np.testing.assert_array_equal(shifted[has_point][:, 0], route_ids[has_point][:, 0])
+    off_m = CODEBOOK.bin_m * np.abs(shifted[has_point][:, 1] - route_ids[has_point][:, 1])
     assert 0.05 < off_m.mean() < 2.0
 
 
@@ -285,8 +283,8 @@ def test_scenario_tags_weigh_the_scenes_of_each_set_and_keep_the_weights_of_the_
 
 def test_noise_of_a_camera_changes_a_share_of_the_scenes_only():
     clean = np.full((6, 36, 64, 3), 100, np.uint8)
-    made = data.noisy(clean, np.random.default_rng(1))
-    assert made.shape == clean.shape
-    assert abs(made.mean() - 100.0) < 1.0
-    assert made.std() > 0.1
-    assert np.array_equal(made, data.noisy(clean, np.random.default_rng(1)))
+    with_noise = data.noisy(clean, np.random.default_rng(1))
+    assert with_noise.shape == clean.shape
+    assert abs(with_noise.mean() - 100.0) < 1.0
+    assert with_noise.std() > 0.1
+    assert np.array_equal(with_noise, data.noisy(clean, np.random.default_rng(1)))

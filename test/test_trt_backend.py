@@ -1,4 +1,4 @@
-"""The TensorRT backend against a GPU and a TensorRT that are made up (`fake_gpu`), with graphs that are real."""
+"""The TensorRT backend against a simulated GPU and TensorRT (`fake_gpu`), with real graphs."""
 
 import ast
 import json
@@ -74,8 +74,8 @@ def test_engines_of_bfloat16_hand_on_keys_and_values_as_they_are(trt, cards, net
     network, eager = opened(cards["bf16"], tmp_path, backend="tensorrt"), TorchNetwork(nets["bf16"], decoding=RULES)
     assert "Fake Thor, bf16," in network.backend_description
     scenes = [scene(network, seed) for seed in range(4)]
-    found, expected = ([decoded(of, each)[-2] for each in scenes] for of in (network, eager))
-    assert np.equal(found, expected).mean() > 0.9  # sums of bfloat16 in another order are other sums
+    cached, expected = ([decoded(of, each)[-2] for each in scenes] for of in (network, eager))
+    assert np.equal(cached, expected).mean() > 0.9  # sums of bfloat16 in another order are other sums
 
 
 def test_more_actions_than_an_engine_takes_are_several_calls(built, cards, driver):  # noqa: F811
@@ -101,9 +101,9 @@ def test_a_call_is_one_copy_back_and_one_launch(built, cards, driver):  # noqa: 
 def test_what_was_given_is_not_written_over_by_the_next_call(built, cards):
     network = TrtNetwork(cards["fp32"], "cuda", built)
     first = decoded(network, scene(network, 0))
-    kept = [row.copy() for row in first]
+    copies = [row.copy() for row in first]
     decoded(network, scene(network, 1))
-    for mine, before in zip(first, kept, strict=True):
+    for mine, before in zip(first, copies, strict=True):
         np.testing.assert_array_equal(mine, before)
 
 
@@ -160,19 +160,19 @@ def test_a_wrong_feed_is_refused_by_the_name_of_its_tensor(built, cards):
     ):
         with pytest.raises(PlanningError, match=complaint):
             network.prefill_goal(changed)
-    known = network.prefill_goal(good)
+    prefilled = network.prefill_goal(good)
     with pytest.raises(PlanningError, match=r"actions is int64 \(1, 6, 15\), expected int64 \(1, 6, 16\)"):
-        network.step(known.context, known.actions[:, :15], 1, False)
+        network.step(prefilled.context, prefilled.actions[:, :15], 1, False)
 
 
 def test_a_gpu_that_is_lost_while_driving_stops_the_car(built, cards, driver):  # noqa: F811
-    engine, seen = Engine(on(cards["fp32"], built), Clock()), observation(speed=8.0, cameras=camera_images())
+    engine, scene = Engine(on(cards["fp32"], built), Clock()), observation(speed=8.0, cameras=camera_images())
     assert engine.backend_description.startswith("TensorRT 10.13.3.9 on Fake Thor")
-    assert "graph" not in engine.step(seen).reason
+    assert "graph" not in engine.step(scene).reason
     driver.lost = True
-    assert engine.step(seen).source is not PlanSource.PLANNER
+    assert engine.step(scene).source is not PlanSource.PLANNER
     engine.reset()
-    report = engine.step(seen)
+    report = engine.step(scene)
     assert report.source is PlanSource.STOP
     assert "graph vision_encoder failed: CUDA says 'unspecified launch failure' (error 719" in report.reason
 
@@ -215,16 +215,16 @@ def test_a_driver_without_a_gpu_and_a_gpu_that_is_not_there_are_named(cards, dri
 
 
 def test_a_tensorrt_that_is_missing_too_old_or_broken_is_named(built, cards, trt, monkeypatch):  # noqa: F811
-    def asked():
+    def message_of_load():
         return refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
 
     trt.runtime_fault = "CUDA initialization failure\nwith error: 35"
-    assert asked() == "TensorRT returns no runtime: CUDA initialization failure with error: 35"
+    assert message_of_load() == "TensorRT returns no runtime: CUDA initialization failure with error: 35"
     trt.__version__ = "8.6.1"
-    assert "TensorRT 8.6.1 is too old: 10.13 or later is needed" in asked()
+    assert "TensorRT 8.6.1 is too old: 10.13 or later is needed" in message_of_load()
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    assert "TensorRT cannot be imported" in asked()
-    assert "python3-libnvinfer" in asked()
+    assert "TensorRT cannot be imported" in message_of_load()
+    assert "python3-libnvinfer" in message_of_load()
 
 
 def elsewhere(monkeypatch, trt, **changes):  # noqa: F811
@@ -324,7 +324,7 @@ def test_auto_falls_back_and_says_why(built, cards, trt, fault, monkeypatch):  #
     assert "ONNX Runtime" not in refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
 
 
-def test_where_nobody_speaks_of_a_gpu_nothing_is_said_of_tensorrt(cards, monkeypatch):
+def test_without_a_configured_gpu_tensorrt_is_not_mentioned(cards, monkeypatch):
     monkeypatch.setattr(cuda_device, "LIBRARY", "libcuda-that-is-not-there.so.1")
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     assert opened(cards["fp32"], "").backend_description.endswith("on cpu, 2 threads")
@@ -340,7 +340,7 @@ def test_graphs_in_bfloat16_are_for_tensorrt_alone(cards, trt, tmp_path):  # noq
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_graphs_in_bfloat16_are_onnx_and_made_of_what_tensorrt_takes(cards, name):
+def test_graphs_in_bfloat16_are_onnx_of_operators_that_tensorrt_takes(cards, name):
     file = cards["bf16"].files[name]
     onnx.checker.check_model(str(file), full_check=True)
     assert unknown_to_tensorrt(file) == []
@@ -358,8 +358,10 @@ def test_products_are_in_bfloat16_and_what_is_summed_up_long_in_float32(cards, n
     in_full = {"prefill_goal": "Exp", "step": "Greater"}
     assert "BFLOAT16" not in kinds.get(in_full.get(name), ())
     tensors = onnx.load(cards["bf16"].files["step"]).graph.input
-    kept = {value.type.tensor_type.elem_type for value in tensors if value.name.startswith(("keys_", "values_"))}
-    assert kept == {onnx.TensorProto.BFLOAT16}
+    element_types = {
+        value.type.tensor_type.elem_type for value in tensors if value.name.startswith(("keys_", "values_"))
+    }
+    assert element_types == {onnx.TensorProto.BFLOAT16}
 
 
 def test_the_card_tells_the_precision(cards):
@@ -397,14 +399,14 @@ def test_what_was_timed_is_used_again_by_the_same_tensorrt_only(built, cards, tr
 
 
 def test_a_build_that_fails_says_why_and_leaves_nothing(trt, cards, tmp_path):  # noqa: F811
-    def asked():
+    def message_of_build():
         return refused(lambda: list(engines.build(cards["fp32"], "cuda", tmp_path, Clock())), EngineError)
 
     trt.build_fault = "[defaultAllocator.cpp::allocate::57] Error Code 1: Cuda Runtime (out of memory)"
-    assert "out of memory while an engine of" in asked()
-    assert "close other programs that use the GPU" in asked()
+    assert "out of memory while an engine of" in message_of_build()
+    assert "close other programs that use the GPU" in message_of_build()
     trt.build_fault = "Could not find any implementation for node {ForeignNode}."
-    assert "TensorRT 10.13.3.9 cannot build an engine of" in asked()
+    assert "TensorRT 10.13.3.9 cannot build an engine of" in message_of_build()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -421,10 +423,10 @@ def test_the_command_builds_checks_and_tells_by_its_exit_code(trt, cards, tmp_pa
     assert "there is no TensorRT engine of vision_encoder" in capsys.readouterr().err
     assert trt.builds == 0
     assert main([*words, "--json", str(tmp_path / "told.json")]) == 0
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert [row["graph"] for row in told["engines"]] == list(GRAPHS)
-    assert all(Path(row["file"]).is_file() for row in told["engines"])
-    assert told["backend_description"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
+    report = json.loads((tmp_path / "told.json").read_text())
+    assert [row["graph"] for row in report["engines"]] == list(GRAPHS)
+    assert all(Path(row["file"]).is_file() for row in report["engines"])
+    assert report["backend_description"].startswith("TensorRT 10.13.3.9 on Fake Thor, fp32")
     assert main([*words, "--check"]) == 0
     assert trt.builds == len(GRAPHS)
     assert main(["engine", str(tmp_path / "card.json")]) == 2
@@ -444,7 +446,7 @@ def exporting(cards, nets, tmp_path, monkeypatch):
     return ["export", str(weights), "--sha256", checkpoint.save(nets["fp32"], weights, {})], exported
 
 
-def test_export_takes_the_network_to_bfloat16_only_when_it_is_told_to(exporting, tmp_path):
+def test_export_takes_the_network_to_bfloat16_only_on_request(exporting, tmp_path):
     words, exported = exporting
     assert main([*words, "--out", str(tmp_path / "a")]) == 0
     assert main([*words, "--out", str(tmp_path / "b"), "--precision", "bf16"]) == 0

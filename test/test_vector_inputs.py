@@ -14,7 +14,7 @@ SPEC = VectorSpec(agents=6, static_objects=3, lanes=8, route_lanes=4, predicted_
 GREEN, AMBER, RED, UNKNOWN = 8, 9, 10, 11  # columns of a lane point
 
 
-def seen_always(agents):
+def full_history(agents):
     """The history of agents that kept their velocity for 2 s."""
     times = AgentHistory.DT_S * (np.arange(AgentHistory.STEPS) - AgentHistory.STEPS + 1)
     poses = np.repeat(agents.poses[:, None], AgentHistory.STEPS, axis=1)
@@ -31,10 +31,10 @@ HERE = lanes((-10.0, 0.0, 38.0, 3.5, 13.9, LightState.UNKNOWN))
 
 
 def full(**changes):
-    """An observation in which everything is known."""
+    """An observation without unknowns."""
     agents = cars((30.0, 0.0, 0.0, 5.0), (-10.0, 3.5, np.pi, 7.0))
-    known = {"agents": agents, "history": seen_always(agents), "lanes": HERE, "route_lanes": HERE, **changes}
-    return observation(**known)
+    fields = {"agents": agents, "history": full_history(agents), "lanes": HERE, "route_lanes": HERE, **changes}
+    return observation(**fields)
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
@@ -42,8 +42,8 @@ def full(**changes):
 
 @pytest.mark.parametrize("spec", [SPEC, VectorSpec()])
 def test_shapes_are_those_of_the_specification_and_nothing_is_noted_of_a_full_observation(spec):
-    found = vector_inputs(full(), spec)
-    assert {name: array.shape for name, array in found.arrays.items()} == {
+    inputs = vector_inputs(full(), spec)
+    assert {name: array.shape for name, array in inputs.arrays.items()} == {
         "ego": (10,),
         "agents": (spec.agents, 21, 11),
         "static_objects": (spec.static_objects, 10),
@@ -53,27 +53,27 @@ def test_shapes_are_those_of_the_specification_and_nothing_is_noted_of_a_full_ob
         "route_lanes": (spec.route_lanes, 20, 12),
     }
     assert all(
-        array.dtype == (bool if name == "lane_has_limit" else np.float32) for name, array in found.arrays.items()
+        array.dtype == (bool if name == "lane_has_limit" else np.float32) for name, array in inputs.arrays.items()
     )
-    assert found.notes == ()
+    assert inputs.notes == ()
 
 
 def test_padded_rows_are_zero():
-    found = vector_inputs(full(), SPEC)
-    assert not found.agents[2:].any()
-    assert not found.static_objects.any()
-    assert not found.lanes[1:].any()
-    assert not found.lane_limits[1:].any()
-    assert not found.lane_has_limit[1:].any()
-    assert not found.route_lanes[1:].any()
+    inputs = vector_inputs(full(), SPEC)
+    assert not inputs.agents[2:].any()
+    assert not inputs.static_objects.any()
+    assert not inputs.lanes[1:].any()
+    assert not inputs.lane_limits[1:].any()
+    assert not inputs.lane_has_limit[1:].any()
+    assert not inputs.route_lanes[1:].any()
 
 
 # --- the ego ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_ego_is_at_the_origin_with_its_motion():
-    found = ego_row(ego(10.0, acceleration_mps2=-1.0, yaw_rate_rps=0.2, steering_rad=0.05, at=(300.0, 40.0, 1.0)))
-    np.testing.assert_allclose(found, [0.0, 0.0, 1.0, 0.0, 10.0, 0.0, -1.0, 2.0, 0.05, 0.2], rtol=1e-6)
+    row = ego_row(ego(10.0, acceleration_mps2=-1.0, yaw_rate_rps=0.2, steering_rad=0.05, at=(300.0, 40.0, 1.0)))
+    np.testing.assert_allclose(row, [0.0, 0.0, 1.0, 0.0, 10.0, 0.0, -1.0, 2.0, 0.05, 0.2], rtol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{"speed": 101.0}, {"acceleration_mps2": -101.0}, {"yaw_rate_rps": 1e9}])
@@ -87,8 +87,8 @@ def test_motion_beyond_any_cars_is_refused_by_name(changes):
 
 
 def test_an_agents_columns_are_pose_velocity_width_length_and_kind_over_its_history():
-    found = vector_inputs(full(), SPEC).agents
-    nearest, ahead = found[0], found[1]  # behind in the other lane, 10.6 m away; 30 m ahead
+    agents = vector_inputs(full(), SPEC).agents
+    nearest, ahead = agents[0], agents[1]  # behind in the other lane, 10.6 m away; 30 m ahead
     np.testing.assert_allclose(ahead[-1], [30.0, 0.0, 1.0, 0.0, 5.0, 0.0, 1.9, 4.5, 1.0, 0.0, 0.0], atol=1e-6)
     np.testing.assert_allclose(nearest[-1], [-10.0, 3.5, -1.0, 0.0, -7.0, 0.0, 1.9, 4.5, 1.0, 0.0, 0.0], atol=1e-6)
     np.testing.assert_allclose(ahead[:, 0], 30.0 + 0.5 * np.arange(-20, 1), rtol=1e-6)  # 5 m/s, oldest first
@@ -98,8 +98,8 @@ def test_an_agents_columns_are_pose_velocity_width_length_and_kind_over_its_hist
 def test_agents_come_nearest_first():
     away = [40.0, 5.0, 25.0, 12.0]
     agents = cars(*((x, 0.0, 0.0, 0.0) for x in away))
-    found = vector_inputs(full(agents=agents, history=seen_always(agents)), SPEC)
-    assert found.agents[:4, -1, 0].tolist() == sorted(away)
+    inputs = vector_inputs(full(agents=agents, history=full_history(agents)), SPEC)
+    assert inputs.agents[:4, -1, 0].tolist() == sorted(away)
     assert agent_order(agents, SPEC).tolist() == [1, 3, 2, 0]
 
 
@@ -109,37 +109,37 @@ def test_agents_come_nearest_first():
 )
 def test_the_kind_of_an_agent_is_one_hot(kind, column):
     agents = of_kinds(cars((20.0, 0.0, 0.0, 1.0)), kind)
-    row = vector_inputs(full(agents=agents, history=seen_always(agents)), SPEC).agents[0, -1]
+    row = vector_inputs(full(agents=agents, history=full_history(agents)), SPEC).agents[0, -1]
     assert np.flatnonzero(row[8:]).tolist() == [column - 8]
 
 
 def test_of_500_agents_the_nearest_are_read_and_one_sentence_counts_them():
     agents = cars(*((float(x), 0.0, 0.0, 0.0) for x in range(500, 0, -1)))
-    found = vector_inputs(full(agents=agents, history=seen_always(agents)), SPEC)
-    assert found.agents[:, -1, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    assert found.notes == ("500 objects are known: the nearest 6 are read",)
+    inputs = vector_inputs(full(agents=agents, history=full_history(agents)), SPEC)
+    assert inputs.agents[:, -1, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert inputs.notes == ("500 objects are known: the nearest 6 are read",)
 
 
 def test_agents_without_a_history_are_read_where_they_are_now_and_that_is_noted():
-    found = vector_inputs(full(history=None), SPEC)
-    assert not found.agents[:, :-1].any()
-    np.testing.assert_allclose(found.agents[1, -1, :2], [30.0, 0.0])
-    assert found.notes == ("objects have no history: the network reads where they are now",)
+    inputs = vector_inputs(full(history=None), SPEC)
+    assert not inputs.agents[:, :-1].any()
+    np.testing.assert_allclose(inputs.agents[1, -1, :2], [30.0, 0.0])
+    assert inputs.notes == ("objects have no history: the network reads where they are now",)
 
 
-def test_an_instant_at_which_an_agent_was_not_seen_is_zero():
+def test_an_instant_at_which_an_agent_was_not_observed_is_zero():
     observed = full()
     valid = observed.history.valid.copy()
     valid[0, :15] = False
-    found = vector_inputs(replace(observed, history=replace(observed.history, valid=valid)), SPEC).agents
-    assert not found[1, :15].any()
-    assert found[1, 15:].any(axis=1).all()
-    assert found[0].any(axis=1).all()
+    agents = vector_inputs(replace(observed, history=replace(observed.history, valid=valid)), SPEC).agents
+    assert not agents[1, :15].any()
+    assert agents[1, 15:].any(axis=1).all()
+    assert agents[0].any(axis=1).all()
 
 
 def test_an_empty_road_differs_from_an_unknown_one_by_its_note_only():
     none = Agents.none()
-    empty = vector_inputs(full(agents=none, history=seen_always(none)), SPEC)
+    empty = vector_inputs(full(agents=none, history=full_history(none)), SPEC)
     unknown = vector_inputs(full(agents=None, history=None), SPEC)
     assert empty.notes == ()
     assert unknown.notes == ("objects are unknown: the network plans as on an empty road",)
@@ -156,19 +156,19 @@ def test_a_history_of_another_length_is_refused_by_name():
 
 def test_obstacles_and_static_agents_are_static_objects_nearest_first():
     agents = of_kinds(cars((30.0, 0.0, 0.0, 5.0), (12.0, 2.0, np.pi / 2, 0.0)), AgentKind.VEHICLE, AgentKind.STATIC)
-    observed = full(agents=agents, history=seen_always(agents), obstacles=cars((8.0, -1.0, 0.0, 0.0)))
-    found = vector_inputs(observed, SPEC)
+    observed = full(agents=agents, history=full_history(agents), obstacles=cars((8.0, -1.0, 0.0, 0.0)))
+    inputs = vector_inputs(observed, SPEC)
     generic = [0.0, 0.0, 0.0, 1.0]
-    np.testing.assert_allclose(found.static_objects[0], [8.0, -1.0, 1.0, 0.0, 1.9, 4.5, *generic], atol=1e-6)
-    np.testing.assert_allclose(found.static_objects[1], [12.0, 2.0, 0.0, 1.0, 1.9, 4.5, *generic], atol=1e-6)
-    assert not found.static_objects[2:].any()
-    assert found.agents[:, -1, 0].tolist() == [30.0, *5 * [0.0]]  # a static agent is not among the moving ones
+    np.testing.assert_allclose(inputs.static_objects[0], [8.0, -1.0, 1.0, 0.0, 1.9, 4.5, *generic], atol=1e-6)
+    np.testing.assert_allclose(inputs.static_objects[1], [12.0, 2.0, 0.0, 1.0, 1.9, 4.5, *generic], atol=1e-6)
+    assert not inputs.static_objects[2:].any()
+    assert inputs.agents[:, -1, 0].tolist() == [30.0, *5 * [0.0]]  # a static agent is not among the moving ones
 
 
 def test_static_objects_beyond_the_nearest_are_counted():
-    found = vector_inputs(full(obstacles=cars(*((x, 0.0, 0.0, 0.0) for x in (9.0, 3.0, 6.0, 12.0)))), SPEC)
-    assert found.static_objects[:, 0].tolist() == [3.0, 6.0, 9.0]
-    assert found.notes == ("4 static objects are known: the nearest 3 are read",)
+    inputs = vector_inputs(full(obstacles=cars(*((x, 0.0, 0.0, 0.0) for x in (9.0, 3.0, 6.0, 12.0)))), SPEC)
+    assert inputs.static_objects[:, 0].tolist() == [3.0, 6.0, 9.0]
+    assert inputs.notes == ("4 static objects are known: the nearest 3 are read",)
 
 
 # --- lanes -----------------------------------------------------------------------------------------------------------
@@ -194,26 +194,26 @@ def test_the_left_edge_turns_with_the_lane():
     [(LightState.GREEN, GREEN), (LightState.AMBER, AMBER), (LightState.RED, RED), (LightState.UNKNOWN, UNKNOWN)],
 )
 def test_a_light_is_one_hot_in_its_column_at_every_point(light, column):
-    shown = lanes((-10.0, 0.0, 40.0, 3.5, 0.0, light))
-    found = vector_inputs(full(lanes=shown, route_lanes=shown), SPEC)
-    for rows in (found.lanes[0], found.route_lanes[0]):
+    lit = lanes((-10.0, 0.0, 40.0, 3.5, 0.0, light))
+    inputs = vector_inputs(full(lanes=lit, route_lanes=lit), SPEC)
+    for rows in (inputs.lanes[0], inputs.route_lanes[0]):
         assert (rows[:, column] == 1.0).all()
         assert (rows[:, 8:].sum(axis=1) == 1.0).all()
 
 
 def test_a_lane_without_a_limit_of_its_own_has_that_of_the_road():
     both = lanes((0.0, 0.0, 20.0, 3.5, 8.3, 0), (0.0, 4.0, 20.0, 3.5, 0.0, 0))
-    found = vector_inputs(full(lanes=both, speed_limit_mps=16.7), SPEC)
-    np.testing.assert_allclose(found.lane_limits[:3, 0], [8.3, 16.7, 0.0], rtol=1e-6)
-    assert found.lane_has_limit[:3, 0].tolist() == [True, True, False]
+    inputs = vector_inputs(full(lanes=both, speed_limit_mps=16.7), SPEC)
+    np.testing.assert_allclose(inputs.lane_limits[:3, 0], [8.3, 16.7, 0.0], rtol=1e-6)
+    assert inputs.lane_has_limit[:3, 0].tolist() == [True, True, False]
 
 
 def test_lanes_keep_their_order_and_the_first_are_read():
     many = lanes(*((0.0, float(y), 20.0, 3.0, 1.0 + y, 0) for y in range(12)))
-    found = vector_inputs(full(lanes=many, route_lanes=many), SPEC)
-    assert found.lanes[:, 0, 1].tolist() == list(range(8))
-    assert found.lane_limits[:, 0].tolist() == list(range(1, 9))
-    assert found.route_lanes[:, 0, 1].tolist() == list(range(4))
+    inputs = vector_inputs(full(lanes=many, route_lanes=many), SPEC)
+    assert inputs.lanes[:, 0, 1].tolist() == list(range(8))
+    assert inputs.lane_limits[:, 0].tolist() == list(range(1, 9))
+    assert inputs.route_lanes[:, 0, 1].tolist() == list(range(4))
 
 
 @pytest.mark.parametrize("name", ["lanes", "route_lanes"])
@@ -229,21 +229,21 @@ def test_a_lane_whose_points_are_all_the_same_has_finite_columns():
 
 
 def test_unknown_lanes_are_noted_and_the_route_is_read():
-    found = vector_inputs(full(lanes=None), SPEC)
-    assert not found.lanes.any()
-    assert not found.lane_has_limit.any()
-    assert found.route_lanes[0].any()
-    assert found.notes == ("lanes are unknown: the network plans by its route alone",)
+    inputs = vector_inputs(full(lanes=None), SPEC)
+    assert not inputs.lanes.any()
+    assert not inputs.lane_has_limit.any()
+    assert inputs.route_lanes[0].any()
+    assert inputs.notes == ("lanes are unknown: the network plans by its route alone",)
 
 
 # --- the route -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("known", [None, lanes(pad=4)])
-def test_a_route_without_lanes_is_read_from_its_line_and_that_is_noted(known):
-    found = vector_inputs(full(route_lanes=known), SPEC)
-    assert found.notes == ("the lanes of the route are unknown: its line is read instead",)
-    used = found.route_lanes[found.route_lanes.any(axis=(1, 2))]
+@pytest.mark.parametrize("route_lanes", [None, lanes(pad=4)])
+def test_a_route_without_lanes_is_read_from_its_line_and_that_is_noted(route_lanes):
+    inputs = vector_inputs(full(route_lanes=route_lanes), SPEC)
+    assert inputs.notes == ("the lanes of the route are unknown: its line is read instead",)
+    used = inputs.route_lanes[inputs.route_lanes.any(axis=(1, 2))]
     assert len(used) == 4
     np.testing.assert_allclose(used[:, 0, 0], [0.0, 50.0, 100.0, 150.0], atol=1e-3)  # ahead of the ego
     np.testing.assert_allclose(used[:-1, -1, 0], used[1:, 0, 0], atol=1e-3)  # without gaps
@@ -265,6 +265,6 @@ def test_a_route_that_does_not_pass_the_vehicle_is_refused_by_name():
 
 
 def test_a_route_that_ends_here_is_still_read():
-    found = vector_inputs(full(route_lanes=None, route=straight_route(length=1.0)), SPEC)
-    assert np.isfinite(found.route_lanes).all()
-    assert found.route_lanes[0].any()
+    inputs = vector_inputs(full(route_lanes=None, route=straight_route(length=1.0)), SPEC)
+    assert np.isfinite(inputs.route_lanes).all()
+    assert inputs.route_lanes[0].any()

@@ -1,4 +1,4 @@
-"""The ring of what was seen: encoding three new images is encoding six, and no image is taken for another."""
+"""The feature ring: encoding three new images equals encoding six, and no image is confused with another."""
 
 from dataclasses import replace
 
@@ -33,8 +33,8 @@ def drive(count, interval=2):
 class Counting(TorchNetwork):
     """Counts the images that are encoded."""
 
-    def __init__(self, *given):
-        super().__init__(*given)
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
         self.looked_at = 0
         self._net.vision.register_forward_pre_hook(self._count)
 
@@ -46,11 +46,11 @@ def test_a_step_encodes_three_new_images_and_answers_as_if_it_had_encoded_six():
     ring = Counting(net())
     for step, inputs in enumerate(drive(8)):
         before = ring.looked_at
-        known, afresh = ring.prefill_goal(inputs), TorchNetwork(net()).prefill_goal(inputs)
+        prefilled, afresh = ring.prefill_goal(inputs), TorchNetwork(net()).prefill_goal(inputs)
         assert ring.looked_at - before == (6 if step < 2 else 3)
-        np.testing.assert_array_equal(known.actions, afresh.actions)
-        assert_same_answer(known.goal_log_probs, afresh.goal_log_probs)
-        for mine, others in zip(known.context, afresh.context, strict=True):
+        np.testing.assert_array_equal(prefilled.actions, afresh.actions)
+        assert_same_answer(prefilled.goal_log_probs, afresh.goal_log_probs)
+        for mine, others in zip(prefilled.context, afresh.context, strict=True):
             for part, other in zip(mine, others, strict=True):
                 torch.testing.assert_close(part, other, atol=1e-5, rtol=1e-5)
 
@@ -87,18 +87,18 @@ def graphs(tmp_path_factory):
 def test_exported_graphs_look_at_three_new_images_too(graphs, threads, monkeypatch):
     looked_at, run = [], Graph.run
 
-    def counted(graph, feeds, kept=None):
+    def counted(graph, feeds, tensors=None):
         if graph.name == "vision_encoder":
             looked_at.append(len(feeds["views"]))
-        return run(graph, feeds, kept)
+        return run(graph, feeds, tensors)
 
     monkeypatch.setattr(Graph, "run", counted)
     ring = OrtNetwork.from_file(graphs, threads)
     for step, inputs in enumerate(drive(5)):
         looked_at.clear()
-        known = ring.prefill_goal(inputs)
+        prefilled = ring.prefill_goal(inputs)
         assert sum(looked_at) == (6 if step < 2 else 3)
         assert max(looked_at) == (3 if threads == 1 else 2)  # threads share out cameras
         expected = TorchNetwork(net()).prefill_goal(inputs)
-        np.testing.assert_array_equal(known.actions, expected.actions)
-        np.testing.assert_allclose(known.goal_log_probs, expected.goal_log_probs, atol=1e-4)
+        np.testing.assert_array_equal(prefilled.actions, expected.actions)
+        np.testing.assert_allclose(prefilled.goal_log_probs, expected.goal_log_probs, atol=1e-4)

@@ -1,4 +1,4 @@
-"""A tiny network to export, what is asked of its graphs, and what TensorRT takes."""
+"""A tiny network to export, what its graphs must compute, and what TensorRT takes."""
 
 import json
 from pathlib import Path
@@ -43,17 +43,17 @@ def scene(seed):
 
 
 def decoded(net, inputs, moves=MOVES, count=None):
-    known = net.prefill_goal(inputs)
-    actions, confidence = known.actions[:count], None
+    prefilled = net.prefill_goal(inputs)
+    actions, confidence = prefilled.actions[:count], None
     for limit, edit in moves:
-        actions, confidence = net.step(known.context, actions, limit, edit)
-    return known, actions, confidence
+        actions, confidence = net.step(prefilled.context, actions, limit, edit)
+    return prefilled, actions, confidence
 
 
 CAMERA = (150, 90)  # neither a whole number of times as large as the network's nor of its shape
 
 
-def taken_by_a_camera(seed):
+def camera_pixels(seed):
     width, height = CAMERA
     small = np.random.default_rng(seed).integers(0, 256, (6, height // 6, width // 6, 3), np.uint8)
     return np.stack([cv2.resize(each, CAMERA, interpolation=cv2.INTER_CUBIC) for each in small])
@@ -66,8 +66,8 @@ def unknown_to_tensorrt(file):
     for node in graph.all_nodes():
         judged = node.inputs[1 if node.op_type == "Where" else 0] if node.op_type != "Cast" else node.outputs[0]
         kind = None if judged is None or judged.dtype is None else judged.dtype.name
-        taken = OPERATORS["types"].get(node.op_type) if node.domain == "" else None
-        if taken is None or (kind is not None and kind not in taken):
+        supported_types = OPERATORS["types"].get(node.op_type) if node.domain == "" else None
+        if supported_types is None or (kind is not None and kind not in supported_types):
             unknown.append(f"{node.domain}{node.op_type} of {kind}")
     return unknown
 

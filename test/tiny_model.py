@@ -34,18 +34,18 @@ def straight_on():
     from reflectdrive_ros.features.images import WORDS
 
     net = uniform_goal_values(tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16)).train()
-    way = np.stack([SPEED_MPS * 0.5 * np.arange(1, 9), np.zeros(8)], -1)
-    wanted = torch.from_numpy(Codebook().encode(way).astype(np.int64)).expand(4, 1, 16)
+    path = np.stack([SPEED_MPS * 0.5 * np.arange(1, 9), np.zeros(8)], -1)
+    targets = torch.from_numpy(Codebook().encode(path).astype(np.int64)).expand(4, 1, 16)
     inputs = tiny_inputs(net, scenes=4)
     generator = torch.Generator().manual_seed(5)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     for step in range(STEPS):
-        hidden = torch.rand(wanted.shape, generator=generator) < (1.0 if step % 2 else 0.5)
-        out = net.forward_packed(*inputs, torch.where(hidden, net.config.layout.mask_id, wanted))
-        loss = F.cross_entropy(out.logits.flatten(0, 2), wanted.flatten())
+        hidden = torch.rand(targets.shape, generator=generator) < (1.0 if step % 2 else 0.5)
+        out = net.forward_packed(*inputs, torch.where(hidden, net.config.layout.mask_id, targets))
+        loss = F.cross_entropy(out.logits.flatten(0, 2), targets.flatten())
         if step % 2:
-            y_logits = net.goal_y_logits(out, wanted[:, 0, 14:15])
-            loss = loss + F.cross_entropy(y_logits[:, 0], wanted[:, 0, 15] - net.config.layout.id_ranges[1][0])
+            y_logits = net.goal_y_logits(out, targets[:, 0, 14:15])
+            loss = loss + F.cross_entropy(y_logits[:, 0], targets[:, 0, 15] - net.config.layout.id_ranges[1][0])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -50,7 +50,7 @@ def tiny_config(**changes):
 
 
 def tiny_net(seed=0, **changes):
-    """Random in all it has; a second look at its goals, too, tells them apart."""
+    """Random in all it has; the second pass over its goals, too, distinguishes them."""
     net, generator = TokenNet(tiny_config(**changes)), torch.Generator().manual_seed(seed)
     net.initialise(generator)
     if net.config.layout.goal:
@@ -97,14 +97,14 @@ def lite_frame(net, inputs, before, edits):
     return rollout.rollout(lambda ids: net.decode(ids, keys_values), before, layout, rounds, edits)[-1].actions
 
 
-def assert_same_answer(found, expected):
+def assert_same_answer(answer, expected):
     """Arrays of two runtimes, or of one runtime in batches of two sizes: ids and flags exactly, floats nearly.
 
     Each runtime adds up float32 products in an order of its own, which also depends on the processor's vector width.
     A log-probability of 13 nats then differs by up to 1e-5, a probability by 1e-5 of its value.
     """
-    assert found.dtype == expected.dtype
-    if found.dtype.kind == "f":
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert answer.dtype == expected.dtype
+    if answer.dtype.kind == "f":
+        np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
     else:
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(answer, expected)

@@ -27,11 +27,11 @@ def sampled(net, config=SMALL, seed=0, scenes=2):
     return inputs, rollouts.sample(net, inputs, RULES, config, torch.Generator().manual_seed(seed))
 
 
-def policy_of(net, found, config=SMALL, reward=None, seed=0):
+def policy_of(net, sampled_rollouts, config=SMALL, reward=None, seed=0):
     if reward is None:
-        reward = torch.rand(found.plans.shape[:2], generator=torch.Generator().manual_seed(seed))
-    greedy = reward[:, : found.goals.shape[1]]
-    return make_policy_batch(found, reward, greedy, net.config.layout, config)
+        reward = torch.rand(sampled_rollouts.plans.shape[:2], generator=torch.Generator().manual_seed(seed))
+    greedy = reward[:, : sampled_rollouts.goals.shape[1]]
+    return make_policy_batch(sampled_rollouts, reward, greedy, net.config.layout, config)
 
 
 def token_log_probs(net, inputs, policy, temperature=1.0):
@@ -74,12 +74,12 @@ def kill_after_two_steps(module, sets, out, init):
     child = subprocess.Popen([sys.executable, "-c", call], env=environment)
     try:
         end_s = time.monotonic() + 120.0
-        while (found := train_state.read_progress(out)) is None or found[0].step < 2:
+        while (saved := train_state.read_progress(out)) is None or saved[0].step < 2:
             assert time.monotonic() < end_s
             assert child.poll() is None
             time.sleep(0.02)
     finally:
         child.kill()
         child.wait()
-    begun, _ = train_state.read_progress(out)
-    assert 2 <= begun.step < 6
+    progress, _ = train_state.read_progress(out)
+    assert 2 <= progress.step < 6

@@ -50,8 +50,8 @@ class Silent:
     def missing_keys(self, names):
         self.anew = names
 
-    def validated(self, progress, found):
-        self.exams.append((progress.step, found))
+    def validated(self, progress, means):
+        self.exams.append((progress.step, means))
 
 
 def in_processes(module, folder, call):
@@ -69,8 +69,8 @@ def make_set(folder, name="train", scenes=SCENES, per_shard=6):
     notes = []
     for first in range(0, scenes, per_shard):
         shard = f"{name}-{first // per_shard:05d}"
-        made = [hand_scenes.scene(f"{shard}-{k:03d}", size=(64, 36), agents=3) for k in range(per_shard)]
-        notes.append(shards.write_shard(folder, shard, ShardContent.of(made), requested=per_shard, generator={}))
+        stored = [hand_scenes.scene(f"{shard}-{k:03d}", size=(64, 36), agents=3) for k in range(per_shard)]
+        notes.append(shards.write_shard(folder, shard, ShardContent.of(stored), requested=per_shard, generator={}))
     shards.write_index(folder, Index(name, scenes, tuple(notes), {}))
     return folder
 
@@ -120,8 +120,8 @@ def command(sets, out, *more, yaml="", config=None, kind="sft"):
     path = config or out.parent / f"{out.name}.yaml"
     if config is None:
         path.write_text(yaml)
-    given = [kind, str(path), "--train", str(sets[0]), "--val", str(sets[1]), "--out", str(out), *more]
-    return parser.parse_args(given)
+    arguments = [kind, str(path), "--train", str(sets[0]), "--val", str(sets[1]), "--out", str(out), *more]
+    return parser.parse_args(arguments)
 
 
 def a_batch(net, masked=2, wrong=1, seed=0):
@@ -131,13 +131,20 @@ def a_batch(net, masked=2, wrong=1, seed=0):
     actions = [augment.masked_actions(clean, masked, LAYOUT, rng)]
     if wrong:
         actions.append(augment.perturbed_actions(points, wrong, LAYOUT, rng))
-    shown = hand_scenes.scene(images=False)
-    distances = np.stack([distance_map.distance_map(shown.areas)] * 2)
-    taken = np.stack([occupancy.occupancy(shown)] * 2)
+    stored = hand_scenes.scene(images=False)
+    distances = np.stack([distance_map.distance_map(stored.areas)] * 2)
+    occupied = np.stack([occupancy.occupancy(stored)] * 2)
     goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
     worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
     parts = np.stack([worth > 0.0, worth > 0.3, worth > 0.5, np.ones_like(worth), worth], -1).astype(np.float32)
-    told = goals, worth, parts, np.array([[0, 2], [0, 1]])
+    goal_arrays = goals, worth, parts, np.array([[0, 2], [0, 1]])
     about = np.arange(2), np.zeros(2, bool), np.ones(2, bool), np.ones((2, 2), bool)
-    tensors = (clean.astype(np.int64), np.concatenate(actions, 1).astype(np.int64), distances, taken, *told, *about)
+    tensors = (
+        clean.astype(np.int64),
+        np.concatenate(actions, 1).astype(np.int64),
+        distances,
+        occupied,
+        *goal_arrays,
+        *about,
+    )
     return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
