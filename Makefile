@@ -16,9 +16,9 @@ help:
 	@echo "make test-avx2  the tests as on a processor without AVX-512"
 	@echo "make test-tensorrt  NVIDIA's parser and builder on all exported graphs, without a GPU (fetches 95 MB from NVIDIA)"
 	@echo "make doctor     what is installed, what is missing, what to do"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff, mypy and clang-format"
 	@echo "make audit      is what is installed what was chosen, and is any of it known to be vulnerable"
-	@echo "make format     let ruff put the code in shape"
+	@echo "make format     let ruff and clang-format put the code in shape"
 	@echo "make bench      timings of the node on this machine"
 	@echo "make train      the small network from scratch, supervised and by reward, in five hours on two cores"
 	@echo "make test-cluster  two nodes of Ray on this machine, one killed, and shared storage"
@@ -69,14 +69,16 @@ test-cluster: setup
 doctor: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive doctor $(ARGS)
 
+SOURCES := src/*.cpp src/*.hpp
 lint: setup
-	@cd "$(ROOT)" && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+	@cd "$(ROOT)" && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/clang-format --dry-run -Werror $(SOURCES)
+	@cd "$(ROOT)" && $(BIN)/mypy
 
 audit: setup
 	@cd "$(ROOT)" && $(BIN)/python tools/audit
 
 format: setup
-	@cd "$(ROOT)" && $(BIN)/ruff check --fix && $(BIN)/ruff format
+	@cd "$(ROOT)" && $(BIN)/ruff check --fix && $(BIN)/ruff format && $(BIN)/clang-format -i $(SOURCES)
 
 bench: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive bench node $(ARGS)
