@@ -11,14 +11,16 @@ KERNEL(follow_leads) {
     const Doubles speeds(take.next(), "speeds", 1), accelerations(take.next(), "accelerations", 2);
     const Array<const long long> leads(take.next(), "leads", 1);
     const Doubles gaps(take.next(), "gaps", 1), times(take.next(), "times", 1);
-    const Following rule{take.number(), take.number(), take.number(), take.number(), take.number(), take.number(), take.number()};
+    const Following rule{take.number(), take.number(), take.number(), take.number(),
+                         take.number(), take.number(), take.number()};
     const Array<double> driven(take.next(), "driven", 2);
     const Py_ssize_t agents = speeds.size(0), steps = accelerations.size(1);
     accelerations.of(0, agents, "accelerations"), leads.of(0, agents, "leads"), gaps.of(0, agents, "gaps");
     driven.of(0, agents, "driven").of(1, times.size(0), "driven");
     if (steps < 1) throw std::invalid_argument("accelerations has no step");
     for (Py_ssize_t a = 0; a < agents; ++a)
-      if (leads.data()[a] < 0 || leads.data()[a] >= agents) throw std::invalid_argument("leads holds no row of an agent");
+      if (leads.data()[a] < 0 || leads.data()[a] >= agents)
+        throw std::invalid_argument("leads holds no row of an agent");
     for (Py_ssize_t t = 0; t < times.size(0); ++t)
       if (!(times.data()[t] >= 0.0)) throw std::invalid_argument("times is negative");
     unlocked([&] {
@@ -33,7 +35,8 @@ KERNEL(project_to_road) {
   return call("project_to_road", values, count, [](Arguments& take) {
     const RouteArguments road(take);
     const Doubles poses(take.next(), "poses", 2);
-    const Array<double> at(take.next(), "at_m", 1), beside(take.next(), "beside_m", 1), facing(take.next(), "facing", 1);
+    const Array<double> at(take.next(), "at_m", 1), beside(take.next(), "beside_m", 1),
+        facing(take.next(), "facing", 1);
     const Py_ssize_t agents = poses.size(0);
     poses.of(1, 3, "poses"), at.of(0, agents, "at_m"), beside.of(0, agents, "beside_m"), facing.of(0, agents, "facing");
     if (road.route().count == 0) throw std::invalid_argument("at is empty");
@@ -56,9 +59,17 @@ KERNEL(find_leads) {
     const Py_ssize_t agents = speeds.size(0);
     poses.of(0, agents, "poses").of(1, 3, "poses"), sizes.of(0, agents, "sizes").of(1, 2, "sizes");
     follows.of(0, agents, "follows"), at.of(0, agents, "at_m"), beside.of(0, agents, "beside_m");
-    facing.of(0, agents, "facing"), on_road.of(0, agents, "on_road"), rows.of(0, agents, "rows"), gaps.of(0, agents, "gaps");
-    const RoadUsers users{static_cast<int>(agents), poses.data(), speeds.data(), sizes.data(), follows.data(),
-                          at.data(),                beside.data(), facing.data(), on_road.data()};
+    facing.of(0, agents, "facing"), on_road.of(0, agents, "on_road"), rows.of(0, agents, "rows"),
+        gaps.of(0, agents, "gaps");
+    const RoadUsers users{static_cast<int>(agents),
+                          poses.data(),
+                          speeds.data(),
+                          sizes.data(),
+                          follows.data(),
+                          at.data(),
+                          beside.data(),
+                          facing.data(),
+                          on_road.data()};
     unlocked([&] { find_leads(users, rule, rows.data(), gaps.data()); });
     return 0;
   });
@@ -66,7 +77,8 @@ KERNEL(find_leads) {
 
 KERNEL(along_arcs) {
   return call("along_arcs", values, count, [](Arguments& take) {
-    const Doubles poses(take.next(), "poses", 2), velocities(take.next(), "velocities", 2), rates(take.next(), "yaw_rates", 1);
+    const Doubles poses(take.next(), "poses", 2), velocities(take.next(), "velocities", 2),
+        rates(take.next(), "yaw_rates", 1);
     const Doubles driven(take.next(), "driven", 2);
     const double decay_s = take.number(), least_mps = take.number();
     const Array<double> found(take.next(), "found", 3);
@@ -93,8 +105,8 @@ KERNEL(along_road) {
     driven.of(0, agents, "driven"), found.of(0, agents, "found").of(1, number, "found").of(2, 3, "found");
     if (road.route().count == 0 || number == 0) throw std::invalid_argument("at or driven is empty");
     unlocked([&] {
-      along_road(road.route(), at.data(), beside.data(), poses.data(), speeds.data(), static_cast<int>(agents), driven.data(),
-                 static_cast<int>(number), decay_s, least_mps, found.data());
+      along_road(road.route(), at.data(), beside.data(), poses.data(), speeds.data(), static_cast<int>(agents),
+                 driven.data(), static_cast<int>(number), decay_s, least_mps, found.data());
     });
     return 0;
   });
@@ -110,7 +122,8 @@ KERNEL(continue_tracks) {
     speeds.of(0, agents, "speeds").of(1, kSamples, "speeds");
     if (poses.size(1) < 1 || !(dt_s > 0.0)) throw std::invalid_argument("poses has no instant, or dt is not positive");
     unlocked([&] {
-      continue_tracks(poses.data(), static_cast<int>(agents), static_cast<int>(poses.size(1)), dt_s, found.data(), speeds.data());
+      continue_tracks(poses.data(), static_cast<int>(agents), static_cast<int>(poses.size(1)), dt_s, found.data(),
+                      speeds.data());
     });
     return 0;
   });

@@ -21,7 +21,8 @@ class Array {
     const int flags = PyBUF_FORMAT | (is_read ? PyBUF_STRIDES : PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     if (PyObject_GetBuffer(object, &view_, flags) != 0) {
       PyErr_Clear();
-      throw std::invalid_argument(std::string(name) + (is_read ? " is no array" : " is no contiguous array to write to"));
+      throw std::invalid_argument(std::string(name) +
+                                  (is_read ? " is no array" : " is no contiguous array to write to"));
     }
     data_ = static_cast<Element*>(view_.buf);
     if (view_.ndim != axes || view_.itemsize != sizeof(Element) || !holds(view_.format)) {

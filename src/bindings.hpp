@@ -59,8 +59,7 @@ PyObject* call(const char* name, PyObject* const* values, Py_ssize_t count, Body
 // Without Python's lock: no Python object may be touched.
 template <class Body>
 void unlocked(Body body) {
-  Py_BEGIN_ALLOW_THREADS
-  body();
+  Py_BEGIN_ALLOW_THREADS body();
   Py_END_ALLOW_THREADS
 }
 
@@ -70,17 +69,27 @@ void unlocked(Body body) {
 class AgentArguments {
  public:
   explicit AgentArguments(Arguments& take)
-      : columns_(take.next(), "columns", 3), present_(take.next(), "present", 2), sizes_(take.next(), "sizes", 2),
+      : columns_(take.next(), "columns", 3),
+        present_(take.next(), "present", 2),
+        sizes_(take.next(), "sizes", 2),
         fixed_(take.next(), "static", 1) {
     const Py_ssize_t agents = present_.size(0);
     columns_.of(0, 5, "columns").of(1, agents, "columns").of(2, kSamples, "columns");
-    present_.of(1, kSamples, "present"), sizes_.of(0, agents, "sizes").of(1, 2, "sizes"), fixed_.of(0, agents, "static");
+    present_.of(1, kSamples, "present"), sizes_.of(0, agents, "sizes").of(1, 2, "sizes"),
+        fixed_.of(0, agents, "static");
   }
   Agents agents() const {
     const Py_ssize_t size = present_.size(0) * kSamples;
     const double* x = columns_.data();
-    return {static_cast<int>(present_.size(0)), x, x + size, x + 2 * size, x + 3 * size, x + 4 * size,
-            present_.data(), sizes_.data(), fixed_.data()};
+    return {static_cast<int>(present_.size(0)),
+            x,
+            x + size,
+            x + 2 * size,
+            x + 3 * size,
+            x + 4 * size,
+            present_.data(),
+            sizes_.data(),
+            fixed_.data()};
   }
 
  private:
@@ -96,7 +105,8 @@ class GridArguments {
   explicit GridArguments(Arguments& take)
       : distance_(take.next(), "distance_m", 2), place_(take.next(), "place", 1), resolution_m_(take.number()) {
     place_.of(0, 3, "place");
-    if (distance_.size(0) < 2 || distance_.size(1) < 2) throw std::invalid_argument("distance_m has fewer than 2 x 2 cells");
+    if (distance_.size(0) < 2 || distance_.size(1) < 2)
+      throw std::invalid_argument("distance_m has fewer than 2 x 2 cells");
   }
   DistanceGrid grid() const {
     const double* at = place_.data();

@@ -7,9 +7,9 @@ namespace reflectdrive {
 // axis, centripetal with the wrong sign), or of the centre by the right one, which then counts in the jerks too.
 enum class ComfortPoint { kRearAxle, kOfficial, kCenter };
 
-// Five filters of T samples: of an acceleration before it is judged, before its derivative is taken, the derivative, from
-// headings to the yaw acceleration, and to the yaw rate. `weights` (5, T, blocks of 16): row k has those of sample k in
-// each result, padded with 0. `ranges` (5, blocks, 2) are the first and the end of the samples that a block needs.
+// Five filters of T samples: of an acceleration before it is judged, before its derivative is taken, the derivative,
+// from headings to the yaw acceleration, and to the yaw rate. `weights` (5, T, blocks of 16): row k has those of sample
+// k in each result, padded with 0. `ranges` (5, blocks, 2) are the first and the end of the samples that a block needs.
 struct ComfortFilters {
   int samples, blocks;
   const double* weights;

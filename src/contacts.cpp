@@ -37,7 +37,11 @@ constexpr double kSlack = 1e-9;  // m, against rounding where agents are left ou
 class Reaches {
  public:
   Reaches(const Agents& agents, double radius)
-      : low_x_(agents.count), low_y_(agents.count), high_x_(agents.count), high_y_(agents.count), reach_(agents.count),
+      : low_x_(agents.count),
+        low_y_(agents.count),
+        high_x_(agents.count),
+        high_y_(agents.count),
+        reach_(agents.count),
         is_near_(agents.count) {
     for (int a = 0; a < agents.count; ++a) {
       Bounds bounds;
@@ -54,7 +58,8 @@ class Reaches {
   const std::vector<int>& near(const Bounds& path) {
     const int count = static_cast<int>(reach_.size());
     for (int a = 0; a < count; ++a)
-      is_near_[a] = (path.low_x <= high_x_[a]) & (low_x_[a] <= path.high_x) & (path.low_y <= high_y_[a]) & (low_y_[a] <= path.high_y);
+      is_near_[a] = (path.low_x <= high_x_[a]) & (low_x_[a] <= path.high_x) & (path.low_y <= high_y_[a]) &
+                    (low_y_[a] <= path.high_y);
     near_.clear();
     for (int a = 0; a < count; ++a)
       if (is_near_[a]) near_.push_back(a);
@@ -71,7 +76,11 @@ class Reaches {
 
 Box box_of(const Agents& agents, int a, int t) {
   const int at = kSamples * a + t;
-  return {agents.x[at],    agents.y[at],    agents.cos[at], agents.sin[at], 0.5 * agents.sizes[2 * a],
+  return {agents.x[at],
+          agents.y[at],
+          agents.cos[at],
+          agents.sin[at],
+          0.5 * agents.sizes[2 * a],
           0.5 * agents.sizes[2 * a + 1]};
 }
 
@@ -99,7 +108,8 @@ struct Path {
 };
 
 // Whether some of the first `count` circles of two paths meet: a loop without branches, which is vectorised.
-bool any_near(const double* x, const double* y, const double* other_x, const double* other_y, int count, double reach2) {
+bool any_near(const double* x, const double* y, const double* other_x, const double* other_y, int count,
+              double reach2) {
   long long near = 0;
   for (int t = 0; t < count; ++t) {
     const double dx = other_x[t] - x[t], dy = other_y[t] - y[t];
@@ -110,7 +120,8 @@ bool any_near(const double* x, const double* y, const double* other_x, const dou
 
 }  // namespace
 
-void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool whole, bool spare_first, double* score) {
+void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool whole, bool spare_first,
+                  double* score) {
   Reaches reaches(agents, circle(box.length_m, box.width_m));
   std::fill(score, score + ego.count * kInstants, 1.0);
   for (int n = 0; n < ego.count; ++n) {
@@ -143,8 +154,7 @@ void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool 
           Box bumper = ours;
           bumper.x += ours.half_length * ours.cos, bumper.y += ours.half_length * ours.sin, bumper.half_length = 0.0;
           const bool standing = agents.fixed[a] || agents.speed[row + t] <= kStopped;
-          fault = path.speed[t] > kStopped &&
-                  (standing || (!behind && (touches(bumper, other) || beside_counts[t])));
+          fault = path.speed[t] > kStopped && (standing || (!behind && (touches(bumper, other) || beside_counts[t])));
           if (spare_first && t == 0) fault = false;
         }
         if (fault) by_step[t] = std::min(by_step[t], agents.fixed[a] ? kStaticPenalty : 0.0);
@@ -153,8 +163,8 @@ void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool 
   }
 }
 
-void time_to_collision(
-    const Candidates& ego, EgoBox box, const Agents& agents, int last, bool whole, bool at_contact, double* score) {
+void time_to_collision(const Candidates& ego, EgoBox box, const Agents& agents, int last, bool whole, bool at_contact,
+                       double* score) {
   Reaches reaches(agents, circle(box.length_m, box.width_m));
   const int steps = last + 1;
   constexpr int looks = sizeof(kLooks) / sizeof(kLooks[0]);
@@ -216,10 +226,12 @@ void agent_gaps(const double* centers, int candidates, int instants, const long 
       for (int k = 0; k < instants; ++k) {
         const int sample = static_cast<int>(samples[k]);
         if (!agents.present[kSamples * a + sample]) continue;
-        const double dx = agents.x[kSamples * a + sample] - poses[3 * k], dy = agents.y[kSamples * a + sample] - poses[3 * k + 1];
+        const double dx = agents.x[kSamples * a + sample] - poses[3 * k],
+                     dy = agents.y[kSamples * a + sample] - poses[3 * k + 1];
         if (dx * dx + dy * dy > reach2) continue;
         const double heading = poses[3 * k + 2];
-        const Box ours{poses[3 * k], poses[3 * k + 1], std::cos(heading), std::sin(heading), 0.5 * box.length_m, 0.5 * box.width_m};
+        const Box ours{poses[3 * k],      poses[3 * k + 1],   std::cos(heading),
+                       std::sin(heading), 0.5 * box.length_m, 0.5 * box.width_m};
         double& gap = gaps[n * instants + k];
         gap = std::min(gap, std::max(separation(ours, box_of(agents, a, sample)), 0.0));
       }

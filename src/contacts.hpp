@@ -3,16 +3,16 @@
 
 namespace reflectdrive {
 
-inline constexpr int kSamples = 51;  // of the agents: 0, 0.1, .. 5 s
+inline constexpr int kSamples = 51;   // of the agents: 0, 0.1, .. 5 s
 inline constexpr int kInstants = 41;  // of a candidate: 0, 0.1, .. 4 s
 
 // Agents as columns: each of x, y, cos, sin and speed is (A, 51).
 struct Agents {
   int count;
   const double *x, *y, *cos, *sin, *speed;
-  const bool* present;   // (A, 51)
-  const double* sizes;   // (A, 2) length and width
-  const bool* fixed;     // (A) cones, barriers and the like
+  const bool* present;  // (A, 51)
+  const double* sizes;  // (A, 2) length and width
+  const bool* fixed;    // (A) cones, barriers and the like
 };
 
 struct EgoBox {
@@ -33,8 +33,8 @@ void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool 
 
 // TTC (N): section 9, for instants up to `last`. `at_contact`: ego and agent are compared at the time of their contact,
 // else the agent then with the ego now.
-void time_to_collision(
-    const Candidates& ego, EgoBox box, const Agents& agents, int last, bool whole, bool at_contact, double* score);
+void time_to_collision(const Candidates& ego, EgoBox box, const Agents& agents, int last, bool whole, bool at_contact,
+                       double* score);
 
 // Gaps (N, K) in metres from boxes at centre poses (N, K, 3) to the nearest agent at its samples (K): 0 on contact, at
 // most `most_m`. Lower bounds by separating axes.

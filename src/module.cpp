@@ -1,4 +1,5 @@
-// The module reflectdrive_kernels: compiled loops of scoring and planning, whose Python documents and wraps each function.
+// The module reflectdrive_kernels: compiled loops of scoring and planning, whose Python documents and wraps each
+// function.
 //
 // Results are written into contiguous arrays of the caller. Python's lock is released meanwhile. The
 // arithmetic is the same on every processor: no contraction to fused operations, no reordering.
@@ -8,12 +9,20 @@
 namespace reflectdrive {
 namespace {
 
-#define ENTRY(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_##name)), METH_FASTCALL, nullptr},
+#define ENTRY(name) \
+  {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_##name)), METH_FASTCALL, nullptr},
 
 PyMethodDef kMethods[] = {REFLECTDRIVE_KERNELS(ENTRY){nullptr, nullptr, 0, nullptr}};
 
-PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "reflectdrive_kernels", "Compiled loops of the driving score.", -1,
-                       kMethods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
+                       "reflectdrive_kernels",
+                       "Compiled loops of the driving score.",
+                       -1,
+                       kMethods,
+                       nullptr,
+                       nullptr,
+                       nullptr,
+                       nullptr};
 
 }  // namespace
 }  // namespace reflectdrive
@@ -32,7 +41,8 @@ PyMODINIT_FUNC FOR_EVERY_PROCESSOR PyInit_reflectdrive_kernels() {
         __builtin_cpu_supports("fma"))) {
     PyObject* name = PyUnicode_FromString("reflectdrive_kernels");
     PyObject* message = PyUnicode_FromString(
-        "this processor lacks instructions of x86-64-v3 (AVX2, BMI, FMA), which reflectdrive needs: use one that has them "
+        "this processor lacks instructions of x86-64-v3 (AVX2, BMI, FMA), which reflectdrive needs: use one that has "
+        "them "
         "(Intel since 2013, AMD since 2015), in a virtual machine the processor type of its host");
     PyErr_SetImportError(message, name, nullptr);
     Py_XDECREF(message);

@@ -52,12 +52,14 @@ KERNEL(sample) {
   return call("sample", values, count, [](Arguments& take) {
     const LineOfPoints line(take, 1);
     const Doubles along(take.next(), "along", 1);
-    const Array<double> begins(take.next(), "begins", 2), headings(take.next(), "headings", 1), beyond(take.next(), "beyond", 1);
+    const Array<double> begins(take.next(), "begins", 2), headings(take.next(), "headings", 1),
+        beyond(take.next(), "beyond", 1);
     const Py_ssize_t number = along.size(0);
-    begins.of(0, 2, "begins").of(1, number, "begins"), headings.of(0, number, "headings"), beyond.of(0, number, "beyond");
+    begins.of(0, 2, "begins").of(1, number, "begins"), headings.of(0, number, "headings"),
+        beyond.of(0, number, "beyond");
     unlocked([&] {
-      sample(line.line().points, line.line().count, along.data(), static_cast<int>(number), begins.data(), headings.data(),
-             beyond.data());
+      sample(line.line().points, line.line().count, along.data(), static_cast<int>(number), begins.data(),
+             headings.data(), beyond.data());
     });
     return 0;
   });
@@ -77,7 +79,9 @@ KERNEL(lane_keeping) {
     unlocked([&] {
       for (Py_ssize_t n = 0; n < plans; ++n)
         score.data()[n] = stays_farther(line.line(), centers.data() + 3 * n * number, static_cast<int>(number), 3,
-                                        spared.data() + n * number, offset_m, static_cast<int>(steps)) ? 0.0 : 1.0;
+                                        spared.data() + n * number, offset_m, static_cast<int>(steps))
+                              ? 0.0
+                              : 1.0;
     });
     return 0;
   });
@@ -95,8 +99,8 @@ KERNEL(first_fault) {
     sizes.of(0, agents, "sizes").of(1, 2, "sizes");
     long long found = -1;
     unlocked([&] {
-      found = first_fault(centers.data(), rear_axles.data(), moving.data(), static_cast<int>(samples), box, others.data(),
-                          sizes.data(), static_cast<int>(agents));
+      found = first_fault(centers.data(), rear_axles.data(), moving.data(), static_cast<int>(samples), box,
+                          others.data(), sizes.data(), static_cast<int>(agents));
     });
     return found;
   });
@@ -104,18 +108,21 @@ KERNEL(first_fault) {
 
 KERNEL(to_frenet) {
   return call("to_frenet", values, count, [](Arguments& take) {
-    const Doubles places(take.next(), "places", 2), route_headings(take.next(), "route_headings", 1), at(take.next(), "at", 1);
+    const Doubles places(take.next(), "places", 2), route_headings(take.next(), "route_headings", 1),
+        at(take.next(), "at", 1);
     const Doubles points(take.next(), "points", 3);
     const double tolerance_m = take.number();
     const Array<double> straight(take.next(), "straight", 3), headings(take.next(), "headings", 2);
     const Py_ssize_t plans = points.size(0), number = points.size(1), length = at.size(0);
-    places.of(0, length, "places").of(1, 2, "places"), route_headings.of(0, length, "route_headings"), points.of(2, 2, "points");
+    places.of(0, length, "places").of(1, 2, "places"), route_headings.of(0, length, "route_headings"),
+        points.of(2, 2, "points");
     straight.of(0, plans, "straight").of(1, number, "straight").of(2, 2, "straight");
     headings.of(0, plans, "headings").of(1, number, "headings");
     if (length == 0) throw std::invalid_argument("at is empty");
     const Route route{places.data(), route_headings.data(), at.data(), static_cast<int>(length)};
     unlocked([&] {
-      to_frenet(route, points.data(), static_cast<int>(plans), static_cast<int>(number), tolerance_m, straight.data(), headings.data());
+      to_frenet(route, points.data(), static_cast<int>(plans), static_cast<int>(number), tolerance_m, straight.data(),
+                headings.data());
     });
     return 0;
   });
@@ -124,7 +131,8 @@ KERNEL(to_frenet) {
 KERNEL(headings_of_points) {
   return call("headings_of_points", values, count, [](Arguments& take) {
     const Doubles points(take.next(), "points", 3);
-    const HeadingPrior prior{take.number(), take.number(), take.number(), take.number(), take.number(), take.number(), take.number()};
+    const HeadingPrior prior{take.number(), take.number(), take.number(), take.number(),
+                             take.number(), take.number(), take.number()};
     const Array<double> headings(take.next(), "headings", 2);
     const Py_ssize_t plans = points.size(0), number = points.size(1);
     points.of(2, 2, "points"), headings.of(0, plans, "headings").of(1, number, "headings");
@@ -143,8 +151,8 @@ KERNEL(resample) {
     poses.of(1, 3, "poses"), knots.of(0, poses.size(0), "knots"), found.of(0, times.size(0), "found").of(1, 3, "found");
     if (poses.size(0) < 2) throw std::invalid_argument("poses has fewer than 2");
     unlocked([&] {
-      resample(poses.data(), knots.data(), static_cast<int>(poses.size(0)), times.data(), static_cast<int>(times.size(0)),
-               same_place_m, found.data());
+      resample(poses.data(), knots.data(), static_cast<int>(poses.size(0)), times.data(),
+               static_cast<int>(times.size(0)), same_place_m, found.data());
     });
     return 0;
   });
@@ -201,7 +209,8 @@ KERNEL(bends_too_sharply) {
     const Py_ssize_t plans = knots.size(0), number = knots.size(1);
     knots.of(2, 2, "knots"), found.of(0, plans, "found");
     for (Py_ssize_t n = 0; n < plans; ++n)
-      found.data()[n] = bends_too_sharply(knots.data() + 2 * n * number, static_cast<int>(number), tightest_per_m, telling_m);
+      found.data()[n] =
+          bends_too_sharply(knots.data() + 2 * n * number, static_cast<int>(number), tightest_per_m, telling_m);
     return 0;
   });
 }
@@ -243,8 +252,8 @@ KERNEL(headings_on_road) {
     here.of(0, 3, "here"), points.of(2, 2, "points"), headings.of(0, plans, "headings").of(1, number, "headings");
     if (road.route().count == 0) throw std::invalid_argument("at is empty");
     unlocked([&] {
-      headings_on_road(road.route(), here.data(), points.data(), static_cast<int>(plans), static_cast<int>(number), rule,
-                       prior, headings.data());
+      headings_on_road(road.route(), here.data(), points.data(), static_cast<int>(plans), static_cast<int>(number),
+                       rule, prior, headings.data());
     });
     return 0;
   });
@@ -280,8 +289,8 @@ KERNEL(smooth_points) {
     points.of(2, 2, "points"), start.of(0, 2, "start").of(1, 2, "start");
     moved.of(0, plans, "moved").of(1, number, "moved").of(2, 2, "moved");
     unlocked([&] {
-      smooth_points(points.data(), static_cast<int>(plans), static_cast<int>(number), start.data(), bin_m, plain.weights(),
-                    on_road.weights(), road.route(), rule, moved.data());
+      smooth_points(points.data(), static_cast<int>(plans), static_cast<int>(number), start.data(), bin_m,
+                    plain.weights(), on_road.weights(), road.route(), rule, moved.data());
     });
     return 0;
   });
@@ -294,7 +303,8 @@ KERNEL(limit_acceleration) {
     points.of(2, 2, "points");
     int changed = 0;
     unlocked([&] {
-      changed = limit_acceleration(points.data(), static_cast<int>(points.size(0)), static_cast<int>(points.size(1)), pace);
+      changed =
+          limit_acceleration(points.data(), static_cast<int>(points.size(0)), static_cast<int>(points.size(1)), pace);
     });
     return changed;
   });
@@ -365,8 +375,8 @@ KERNEL(plan_safety) {
     by_step.of(0, plans, "by_step").of(1, kInstants, "by_step"), excess.of(0, plans, "excess");
     unlocked([&] {
       const RoadCheck road{grid.grid(), outline.data(), static_cast<int>(outline.size(0)), margin_m};
-      plan_safety(states.data(), static_cast<int>(plans), ahead_m, box, agents.agents(), road, lines.lines(), centers.data(),
-                  clearances.data(), by_step.data(), excess.data());
+      plan_safety(states.data(), static_cast<int>(plans), ahead_m, box, agents.agents(), road, lines.lines(),
+                  centers.data(), clearances.data(), by_step.data(), excess.data());
     });
     return 0;
   });

@@ -7,7 +7,7 @@
 namespace reflectdrive {
 namespace {
 
-constexpr double kSlack = 1e-6;  // m, against rounding where segments are skipped
+constexpr double kSlack = 1e-6;     // m, against rounding where segments are skipped
 constexpr double kRepeated = 1e-6;  // m, a shorter step repeats the point before
 
 struct Place {
@@ -31,7 +31,7 @@ int next_segment(const Polyline& line, int segment, double away, double best) {
   const int next = segment + 1;
   if (!(skipped > 0.0) || next >= line.count - 1) return next;
   const double *ends = line.along + next + 1, *last = line.along + line.count;
-  const double until = line.along[next] + skipped;  // segments that end before are too far away
+  const double until = line.along[next] + skipped;                      // segments that end before are too far away
   for (int near = 0; near < 4 && next + near < line.count - 1; ++near)  // mostly it is one of the next ones
     if (ends[near] >= until) return next + near;
   return static_cast<int>(std::lower_bound(ends, last, until) - line.along) - 1;
@@ -43,7 +43,8 @@ double heading_of(const Polyline& line, int segment) {
   int k = segment;
   while (k >= 0 && !moves(k)) --k;
   for (k = std::max(k, 0); k < line.count - 1; ++k)
-    if (moves(k)) return std::atan2(line.points[2 * k + 3] - line.points[2 * k + 1], line.points[2 * k + 2] - line.points[2 * k]);
+    if (moves(k))
+      return std::atan2(line.points[2 * k + 3] - line.points[2 * k + 1], line.points[2 * k + 2] - line.points[2 * k]);
   return 0.0;
 }
 
@@ -83,7 +84,8 @@ void project(const Polyline& line, const double* points, long long count, double
   }
 }
 
-void sample(const double* points, int length, const double* along, int count, double* begins, double* headings, double* beyond) {
+void sample(const double* points, int length, const double* along, int count, double* begins, double* headings,
+            double* beyond) {
   std::vector<double> kept(points, points + 2), at(length), of_segments(length, 0.0);
   for (int k = 1; k < length; ++k) {
     const double *point = points + 2 * k, *before = point - 2;
@@ -101,7 +103,8 @@ void sample(const double* points, int length, const double* along, int count, do
   }
 }
 
-bool stays_farther(const Polyline& line, const double* points, int count, int stride, const bool* spared, double distance, int steps) {
+bool stays_farther(const Polyline& line, const double* points, int count, int stride, const bool* spared,
+                   double distance, int steps) {
   std::vector<int> counted;
   for (int t = 0; t < count; ++t)
     if (!spared[t]) counted.push_back(t);

@@ -16,12 +16,14 @@ void arc_lengths(const double* points, int count, double* along);
 // positive. Of equally near segments the first counts.
 void project(const Polyline& line, const double* points, long long count, double* along, double* offsets);
 
-// Of arc lengths (N) along points (L, 2), L >= 1: the segments' first points (2, N) and headings (N), and how far beyond
-// (N) these points they are, the last segment being extended. Points that repeat the one before are left out.
-void sample(const double* points, int length, const double* along, int count, double* begins, double* headings, double* beyond);
+// Of arc lengths (N) along points (L, 2), L >= 1: the segments' first points (2, N) and headings (N), and how far
+// beyond (N) these points they are, the last segment being extended. Points that repeat the one before are left out.
+void sample(const double* points, int length, const double* along, int count, double* begins, double* headings,
+            double* beyond);
 
-// Whether a run of `steps` of the points (T, 2), `stride` numbers apart, is further from the polyline than a distance; those
-// that are `spared` (T) neither count nor interrupt it.
-bool stays_farther(const Polyline& line, const double* points, int count, int stride, const bool* spared, double distance, int steps);
+// Whether a run of `steps` of the points (T, 2), `stride` numbers apart, is further from the polyline than a distance;
+// those that are `spared` (T) neither count nor interrupt it.
+bool stays_farther(const Polyline& line, const double* points, int count, int stride, const bool* spared,
+                   double distance, int steps);
 
 }  // namespace reflectdrive

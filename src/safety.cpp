@@ -11,8 +11,8 @@
 namespace reflectdrive {
 namespace {
 
-constexpr double kStopped = 0.05;     // m/s: slower is stopped
-constexpr double kBesideLine = 0.5;   // m, stop lines may be drawn shorter than their lane is wide
+constexpr double kStopped = 0.05;    // m/s: slower is stopped
+constexpr double kBesideLine = 0.5;  // m, stop lines may be drawn shorter than their lane is wide
 enum State { X, Y, HEADING, VX };
 
 }  // namespace
@@ -38,15 +38,18 @@ void first_crossings(const StopLines& lines, const double* poses, int plans, int
   }
 }
 
-void plan_safety(const double* states, int plans, double ahead_m, const PlacedBox& box, const Agents& agents, const RoadCheck& road,
-                 const StopLines& lines, double* centers, double* clearances_m, double* by_step, double* excess) {
+void plan_safety(const double* states, int plans, double ahead_m, const PlacedBox& box, const Agents& agents,
+                 const RoadCheck& road, const StopLines& lines, double* centers, double* clearances_m, double* by_step,
+                 double* excess) {
   const int instants = plans * kInstants;
   std::vector<double> of_box(3 * instants);
   for (int i = 0; i < instants; ++i) {
     const double *state = states + static_cast<long long>(kStateSize) * i, heading = state[HEADING];
     const double cos = std::cos(heading), sin = std::sin(heading);
-    centers[3 * i] = state[X] + ahead_m * cos, centers[3 * i + 1] = state[Y] + ahead_m * sin, centers[3 * i + 2] = heading;
-    of_box[3 * i] = state[X] + box.ahead_m * cos, of_box[3 * i + 1] = state[Y] + box.ahead_m * sin, of_box[3 * i + 2] = heading;
+    centers[3 * i] = state[X] + ahead_m * cos, centers[3 * i + 1] = state[Y] + ahead_m * sin,
+                centers[3 * i + 2] = heading;
+    of_box[3 * i] = state[X] + box.ahead_m * cos, of_box[3 * i + 1] = state[Y] + box.ahead_m * sin,
+               of_box[3 * i + 2] = heading;
   }
   std::fill(by_step, by_step + instants, 1.0);
   std::fill(excess, excess + plans, 0.0);
@@ -82,15 +85,18 @@ void plan_safety(const double* states, int plans, double ahead_m, const PlacedBo
   }
 }
 
-void vehicle_demands(const double* poses, int plans, int count, double dt_s, double speed_mps, double slowest_mps, double* demands) {
+void vehicle_demands(const double* poses, int plans, int count, double dt_s, double speed_mps, double slowest_mps,
+                     double* demands) {
   const long long size = static_cast<long long>(plans) * count;
   for (int n = 0; n < plans; ++n) {
     double here[3] = {0.0, 0.0, 0.0}, before_x = 0.0, before_y = 0.0, before_mps = speed_mps;
     for (int t = 0; t < count; ++t) {
       const long long i = static_cast<long long>(n) * count + t;
       const double* next = poses + 3 * i;
-      const double x = next[0] - here[0], y = next[1] - here[1], turn = wrap(next[2] - here[2]), middle = here[2] + 0.5 * turn;
-      const double length = std::hypot(x, y), mps = std::copysign(length, x * std::cos(middle) + y * std::sin(middle)) / dt_s;
+      const double x = next[0] - here[0], y = next[1] - here[1], turn = wrap(next[2] - here[2]),
+                   middle = here[2] + 0.5 * turn;
+      const double length = std::hypot(x, y),
+                   mps = std::copysign(length, x * std::cos(middle) + y * std::sin(middle)) / dt_s;
       // from the present speed to the mean of the first interval is half an interval
       const double change = (t ? mps - before_mps : 2.0 * (mps - before_mps)) / dt_s, rate = turn / dt_s;
       double aside = 0.0;  // from the change of direction: a path may bend more than its headings

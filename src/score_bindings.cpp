@@ -25,7 +25,8 @@ KERNEL(interpolate_plans) {
 
 KERNEL(follow) {
   return call("follow", values, count, [](Arguments& take) {
-    const Doubles reference(take.next(), "reference", 3), motion(take.next(), "motion", 2), fit(take.next(), "speed_fit", 2);
+    const Doubles reference(take.next(), "reference", 3), motion(take.next(), "motion", 2),
+        fit(take.next(), "speed_fit", 2);
     const Bicycle car{take.number(), take.number()};
     const Array<double> states(take.next(), "states", 3);
     const Py_ssize_t cars = reference.size(0);
@@ -35,8 +36,9 @@ KERNEL(follow) {
     if (motion.size(0) != 1) motion.of(0, cars, "motion");
     unlocked([&] {
       for (Py_ssize_t n = 0; n < cars; ++n)
-        follow(reference.data() + n * (kSteps + 1) * 3, motion.data() + (motion.size(0) == 1 ? 0 : n) * (kStateSize - 3),
-               fit.data(), car, states.data() + n * (kSteps + 1) * kStateSize);
+        follow(reference.data() + n * (kSteps + 1) * 3,
+               motion.data() + (motion.size(0) == 1 ? 0 : n) * (kStateSize - 3), fit.data(), car,
+               states.data() + n * (kSteps + 1) * kStateSize);
     });
     return 0;
   });
@@ -60,7 +62,9 @@ namespace {
 class CandidateArguments {
  public:
   explicit CandidateArguments(Arguments& take)
-      : states_(take.next(), "states", 3), centers_(take.next(), "centers", 3), beside_(take.next(), "beside_counts", 2) {
+      : states_(take.next(), "states", 3),
+        centers_(take.next(), "centers", 3),
+        beside_(take.next(), "beside_counts", 2) {
     states_.of(1, kInstants, "states").of(2, kStateSize, "states");
     centers_.of(0, states_.size(0), "centers").of(1, kInstants, "centers").of(2, 3, "centers");
     beside_.of(0, states_.size(0), "beside_counts").of(1, kInstants, "beside_counts");
@@ -135,7 +139,10 @@ namespace {
 class BoxArguments {
  public:
   explicit BoxArguments(Arguments& take)
-      : centers_(take.next(), "centers", 2), length_m_(take.number()), width_m_(take.number()), ahead_m_(take.number()) {
+      : centers_(take.next(), "centers", 2),
+        length_m_(take.number()),
+        width_m_(take.number()),
+        ahead_m_(take.number()) {
     centers_.of(1, 3, "centers");
   }
   AreaBoxes boxes() const { return {centers_.data(), centers_.size(0), length_m_, width_m_, ahead_m_}; }
@@ -163,8 +170,12 @@ namespace {
 class CellArguments {
  public:
   explicit CellArguments(Arguments& take)
-      : place_(take.next(), "place", 1), columns_(take.integer()), references_(take.next(), "references", 2),
-        first_(take.next(), "first", 1), edges_(take.next(), "edges", 2), edge_bits_(take.next(), "edge_bits", 2),
+      : place_(take.next(), "place", 1),
+        columns_(take.integer()),
+        references_(take.next(), "references", 2),
+        first_(take.next(), "first", 1),
+        edges_(take.next(), "edges", 2),
+        edge_bits_(take.next(), "edge_bits", 2),
         reach_m_(take.number()) {
     const Py_ssize_t words = references_.size(0), cells = references_.size(1);
     place_.of(0, 5, "place"), first_.of(0, cells + 1, "first"), edges_.of(0, 6, "edges");
@@ -174,8 +185,21 @@ class CellArguments {
   AreaCells cells() const {
     const double* p = place_.data();
     const Py_ssize_t cells = references_.size(1);
-    return {p[0], p[1], p[2], p[3], p[4], cells / columns_, columns_, cells, edges_.size(1), static_cast<int>(words()),
-            references_.data(), first_.data(), edges_.data(), edge_bits_.data(), reach_m_};
+    return {p[0],
+            p[1],
+            p[2],
+            p[3],
+            p[4],
+            cells / columns_,
+            columns_,
+            cells,
+            edges_.size(1),
+            static_cast<int>(words()),
+            references_.data(),
+            first_.data(),
+            edges_.data(),
+            edge_bits_.data(),
+            reach_m_};
   }
   Py_ssize_t words() const { return references_.size(0); }
 
@@ -193,14 +217,20 @@ class CellArguments {
 class EdgeArguments {
  public:
   explicit EdgeArguments(Arguments& take)
-      : starts_(take.next(), "starts", 2), stops_(take.next(), "stops", 2), bits_(take.next(), "bits", 2),
-        place_(take.next(), "place", 1), rows_(take.integer()), columns_(take.integer()) {
+      : starts_(take.next(), "starts", 2),
+        stops_(take.next(), "stops", 2),
+        bits_(take.next(), "bits", 2),
+        place_(take.next(), "place", 1),
+        rows_(take.integer()),
+        columns_(take.integer()) {
     const Py_ssize_t count = starts_.size(0);
     starts_.of(1, 2, "starts"), stops_.of(0, count, "stops").of(1, 2, "stops"), bits_.of(0, count, "bits");
     place_.of(0, 5, "place");
     if (rows_ <= 0 || columns_ <= 0) throw std::invalid_argument("the grid has no cells");
   }
-  AreaEdges edges() const { return {starts_.data(), stops_.data(), bits_.data(), starts_.size(0), static_cast<int>(words())}; }
+  AreaEdges edges() const {
+    return {starts_.data(), stops_.data(), bits_.data(), starts_.size(0), static_cast<int>(words())};
+  }
   AreaGrid grid() const {
     const double* p = place_.data();
     return {p[0], p[1], p[2], p[3], p[4], rows_, columns_};
@@ -219,7 +249,9 @@ class EdgeArguments {
 class KindArguments {
  public:
   KindArguments(Arguments& take, Py_ssize_t words)
-      : lanes_(take.next(), "lanes", 1), route_(take.next(), "route", 1), drivable_(take.next(), "drivable", 1),
+      : lanes_(take.next(), "lanes", 1),
+        route_(take.next(), "route", 1),
+        drivable_(take.next(), "drivable", 1),
         intersections_(take.next(), "intersections", 1) {
     lanes_.of(0, words, "lanes"), route_.of(0, words, "route");
     drivable_.of(0, words, "drivable"), intersections_.of(0, words, "intersections");
@@ -380,7 +412,7 @@ KERNEL(box_clearances) {
     poses.of(1, 3, "poses"), outline.of(1, 2, "outline"), found.of(0, poses.size(0), "clearances");
     unlocked([&] {
       (is_likely ? likely_box_distances : box_clearances)(grid.grid(), poses.data(), poses.size(0), outline.data(),
-                                                           static_cast<int>(outline.size(0)), found.data());
+                                                          static_cast<int>(outline.size(0)), found.data());
     });
     return 0;
   });

@@ -14,8 +14,8 @@ constexpr double kStiffness = 1e-2 / (kDt * kDt);  // penalty of the curvature's
 constexpr int kLookAhead = 10;                     // steps
 constexpr double kStoppingSpeed = 0.2;
 constexpr double kStoppingGain = 0.5;
-constexpr double kSpeedGain = 10.0 / 11.0;             // q B / (q B^2 + r) with q = 10, r = 1, B = 1 s
-constexpr double kHeadingWeight = 10.0;                // against 1 for the lateral error and for the steering rate
+constexpr double kSpeedGain = 10.0 / 11.0;                // q B / (q B^2 + r) with q = 10, r = 1, B = 1 s
+constexpr double kHeadingWeight = 10.0;                   // against 1 for the lateral error and for the steering rate
 constexpr double kAccelerationShare = kDt / (kDt + 0.2);  // low pass of 0.2 s
 constexpr double kSteeringShare = kDt / (kDt + 0.05);     // low pass of 0.05 s
 
@@ -25,9 +25,9 @@ enum State { X, Y, HEADING, VX, VY, AX, AY, STEERING, STEERING_RATE, YAW_RATE, Y
 // the ten steps its way is ten alpha + sum j beta, and with steering that changes at a constant rate its turn and its
 // lateral error are polynomials in alpha and beta with these coefficients.
 struct LookAheadSums {
-  double j = 0, squares = 0;                                     // of j
-  double pairs[3] = {0, 0, 0}, rate_pairs[3] = {0, 0, 0};        // of alpha^2, alpha beta, beta^2
-  double weights[5][kLookAhead] = {};                            // of the road's curvature in step j
+  double j = 0, squares = 0;                               // of j
+  double pairs[3] = {0, 0, 0}, rate_pairs[3] = {0, 0, 0};  // of alpha^2, alpha beta, beta^2
+  double weights[5][kLookAhead] = {};                      // of the road's curvature in step j
   constexpr LookAheadSums() {
     double earlier = 0, earlier_squares = 0;  // sums over i < j
     for (int k = 0; k < kLookAhead; ++k) {
@@ -84,7 +84,8 @@ void fit_curvatures(const double* turns, const double* distances, double* curvat
 namespace {
 
 // Speeds (40) m/s and curvatures (40) 1/m fitted to poses (41, 3), and cosines and sines (40) of their headings.
-void fit_profiles(const double* reference, const double* speed_fit, double* speeds, double* curvatures, double* cosines, double* sines) {
+void fit_profiles(const double* reference, const double* speed_fit, double* speeds, double* curvatures, double* cosines,
+                  double* sines) {
   double turns[kSteps], distances[kSteps];
   std::fill(speeds, speeds + kSteps, 0.0);
   for (int k = 0; k < kSteps; ++k) {
@@ -118,8 +119,7 @@ void follow(const double* reference, const double* motion, const double* speed_f
     const double v = state[VX], steering = state[STEERING];
 
     // 1.2: the tracker. Errors across the road and of the heading, now.
-    const double across =
-        (state[X] - place[0]) * -sines[i] + (state[Y] - place[1]) * cosines[i];
+    const double across = (state[X] - place[0]) * -sines[i] + (state[Y] - place[1]) * cosines[i];
     const double turned = wrap(state[HEADING] - place[2]);
     const int look = std::min(i + kLookAhead, kSteps - 1);
     const bool stopping = speeds[look] <= kStoppingSpeed && v <= kStoppingSpeed;
@@ -135,8 +135,8 @@ void follow(const double* reference, const double* motion, const double* speed_f
     const double rate_lateral =
         rate_scale * (sums.rate_pairs[0] * aa + sums.rate_pairs[1] * ab + sums.rate_pairs[2] * bb);
     const double turned_ahead = wrap(turned + steering * (way / base) - (road[0][i] * alpha + road[1][i] * beta));
-    const double lateral_ahead = across + turned * way + steering * lateral -
-                                 (road[2][i] * aa + road[3][i] * ab + road[4][i] * bb);
+    const double lateral_ahead =
+        across + turned * way + steering * lateral - (road[2][i] * aa + road[3][i] * ab + road[4][i] * bb);
     const double weighted = kHeadingWeight * rate_turn;
     double rate = -kSteeringShare * (rate_lateral * lateral_ahead + weighted * turned_ahead) /
                   (rate_lateral * rate_lateral + weighted * rate_turn + 1.0);
