@@ -7,13 +7,14 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-avx2 test-tensorrt test-cluster doctor lint audit format bench clean train
+.PHONY: help setup demo test test-long test-avx2 sanitize test-tensorrt test-cluster doctor lint audit format bench clean train
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
 	@echo "make test       the tests (minutes)"
 	@echo "make test-long  the tests that take long too: builds from scratch, both message layouts"
 	@echo "make test-avx2  the tests as on a processor without AVX-512"
+	@echo "make sanitize   the compiled kernels under AddressSanitizer and UndefinedBehaviorSanitizer, with their tests"
 	@echo "make test-tensorrt  NVIDIA's parser and builder on all exported graphs, without a GPU (fetches 95 MB from NVIDIA)"
 	@echo "make doctor     what is installed, what is missing, what to do"
 	@echo "make lint       ruff, mypy and clang-format"
@@ -55,6 +56,9 @@ AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SP
 
 test-avx2: setup
 	@cd "$(ROOT)" && env $(AVX2) $(BIN)/python -m pytest $(ARGS)
+
+sanitize: setup
+	@"$(ROOT)/tools/sanitize" $(ARGS)
 
 # beside the virtual environment's packages: the library is proprietary, and only these tests use it
 RTX := .venv/tensorrt-rtx

@@ -10,8 +10,6 @@
 namespace reflectdrive {
 namespace {
 
-constexpr double kDt = 0.1;
-
 // The integral of exp(-t / decay) from 0 to `time`.
 double decayed(double time, double decay) { return -decay * std::expm1(-time / decay); }
 
@@ -122,7 +120,7 @@ void continue_tracks(const double* poses, int agents, int count, double dt_s, do
     headings[0] = knots[2];
     for (int k = 1; k < count; ++k) headings[k] = unwrap(headings[k - 1], knots[3 * k + 2]);
     for (int t = 0; t < kSamples; ++t) {
-      const double time = kDt * t / dt_s;
+      const double time = kDtS * t / dt_s;
       const int before = std::clamp(static_cast<int>(time), 0, std::max(count - 2, 0)),
                 after = std::min(before + 1, count - 1);
       const double share = time - before, dx = knots[3 * after] - knots[3 * before],

@@ -24,8 +24,8 @@ bool any(const uint64_t* set, const uint64_t* mask, int words) {
   return found != 0;
 }
 
-long long clamp(double value, long long most) {
-  return static_cast<long long>(std::min(std::max(value, 0.0), static_cast<double>(most)));
+int clamp(double value, int most) {
+  return static_cast<int>(std::min(std::max(value, 0.0), static_cast<double>(most)));
 }
 
 // Calls visit(edge, cell) for the cells that each edge meets, edges in their order. Within a row of cells, an edge
@@ -39,15 +39,15 @@ void visit_cells(const AreaEdges& edges, const AreaGrid& grid, Visit visit) {
     const double low = std::min(ay, by), high = std::max(ay, by), rise = by - ay;
     const bool is_level = std::abs(rise) < kLevelM;
     const double slope = is_level ? 0.0 : (bx - ax) / rise;
-    const long long first = clamp(std::floor((low - kSlackM) / cell_m), grid.rows);
-    const long long end = clamp(std::floor((high + kSlackM) / cell_m) + 1.0, grid.rows);
-    for (long long row = first; row < end; ++row) {
+    const int first = clamp(std::floor((low - kSlackM) / cell_m), grid.rows);
+    const int end = clamp(std::floor((high + kSlackM) / cell_m) + 1.0, grid.rows);
+    for (int row = first; row < end; ++row) {
       const double at = std::clamp(row * cell_m - kSlackM, low, high),
                    to = std::clamp((row + 1) * cell_m + kSlackM, low, high);
       const double one = is_level ? ax : ax + slope * (at - ay), other = is_level ? bx : ax + slope * (to - ay);
-      const long long left = clamp(std::floor((std::min(one, other) - kSlackM) / cell_m), grid.columns);
-      const long long right = clamp(std::floor((std::max(one, other) + kSlackM) / cell_m) + 1.0, grid.columns);
-      for (long long column = left; column < right; ++column) visit(e, row * grid.columns + column);
+      const int left = clamp(std::floor((std::min(one, other) - kSlackM) / cell_m), grid.columns);
+      const int right = clamp(std::floor((std::max(one, other) + kSlackM) / cell_m) + 1.0, grid.columns);
+      for (int column = left; column < right; ++column) visit(e, static_cast<long long>(row) * grid.columns + column);
     }
   }
 }
@@ -109,7 +109,7 @@ void flags_of_box(const uint64_t* corners, int words, const AreaKinds& kinds, bo
 }  // namespace
 
 long long count_edge_cells(const AreaEdges& edges, const AreaGrid& grid, long long* first) {
-  const long long cells = grid.rows * grid.columns;
+  const long long cells = grid.cells();
   std::fill(first, first + cells + 1, 0);
   visit_cells(edges, grid, [&](long long, long long cell) { ++first[cell + 1]; });
   for (long long cell = 0; cell < cells; ++cell) first[cell + 1] += first[cell];
@@ -118,10 +118,11 @@ long long count_edge_cells(const AreaEdges& edges, const AreaGrid& grid, long lo
 
 void fill_edge_cells(const AreaEdges& edges, const AreaGrid& grid, const long long* first, double* of_cells,
                      uint64_t* bits) {
-  const long long cells = grid.rows * grid.columns, pairs = first[cells];
+  const long long cells = grid.cells(), pairs = first[cells];
   std::vector<long long> next(first, first + cells);
   visit_cells(edges, grid, [&](long long e, long long cell) {
-    const long long row = cell / grid.columns, column = cell - row * grid.columns, place = next[cell]++;
+    const int row = static_cast<int>(cell / grid.columns), column = static_cast<int>(cell % grid.columns);
+    const long long place = next[cell]++;
     const double x = grid.low_x + (column + grid.reference_x) * grid.cell_m,
                  y = grid.low_y + (row + grid.reference_y) * grid.cell_m;
     const double ax = edges.starts[2 * e] - x, ay = edges.starts[2 * e + 1] - y;
@@ -133,28 +134,28 @@ void fill_edge_cells(const AreaEdges& edges, const AreaGrid& grid, const long lo
 }
 
 void draw_references(const AreaEdges& edges, const AreaGrid& grid, uint64_t* references) {
-  const long long cells = grid.rows * grid.columns;
+  const long long cells = grid.cells();
   for (long long e = 0; e < edges.count; ++e) {
     const double *start = edges.starts + 2 * e, *stop = edges.stops + 2 * e;
     const double low = std::min(start[1], stop[1]), high = std::max(start[1], stop[1]);
-    const long long first = clamp(std::ceil((low - grid.low_y) / grid.cell_m - grid.reference_y), grid.rows);
+    const int first = clamp(std::ceil((low - grid.low_y) / grid.cell_m - grid.reference_y), grid.rows);
     const long long end =
         clamp(std::ceil((high - grid.low_y) / grid.cell_m - grid.reference_y), grid.rows);  // a vertex counts once
-    for (long long row = first; row < end; ++row) {
+    for (int row = first; row < end; ++row) {
       const double y = grid.low_y + grid.cell_m * (row + grid.reference_y);
       const double x = start[0] + (y - start[1]) / (stop[1] - start[1]) * (stop[0] - start[0]);
       const double column =
           std::ceil((x - grid.low_x) / grid.cell_m - grid.reference_x);  // first reference right of the edge
       if (column >= grid.columns) continue;
-      const long long cell = row * grid.columns + clamp(column, grid.columns);
+      const long long cell = static_cast<long long>(row) * grid.columns + clamp(column, grid.columns);
       for (int word = 0; word < edges.words; ++word)
         references[word * cells + cell] ^= edges.bits[e * edges.words + word];
     }
   }
   for (int word = 0; word < edges.words; ++word)
-    for (long long row = 0; row < grid.rows; ++row) {
-      uint64_t* at = references + word * cells + row * grid.columns;
-      for (long long column = 1; column < grid.columns; ++column) at[column] ^= at[column - 1];
+    for (int row = 0; row < grid.rows; ++row) {
+      uint64_t* at = references + word * cells + static_cast<long long>(row) * grid.columns;
+      for (int column = 1; column < grid.columns; ++column) at[column] ^= at[column - 1];
     }
 }
 

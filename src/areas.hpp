@@ -10,8 +10,8 @@ namespace reflectdrive {
 // reference, ax by - ay bx, and the distance from the line, times its length, below which a point is put to shapely.
 struct AreaCells {
   double low_x, low_y, cell_m, reference_x, reference_y;  // references in cells
-  long long rows, columns, cells, edge_count;
-  int words;
+  int rows, columns, words;
+  long long cells, edge_count;
   const uint64_t* references;
   const long long* first;
   const double* edges;
@@ -22,7 +22,8 @@ struct AreaCells {
 // Square cells over a rectangle, each with a reference point; what lies beyond belongs to the cells at the border.
 struct AreaGrid {
   double low_x, low_y, cell_m, reference_x, reference_y;  // references in cells
-  long long rows, columns;
+  int rows, columns;
+  long long cells() const { return static_cast<long long>(rows) * columns; }
 };
 
 // E edges of polygons, with the sets of the polygons that they belong to.

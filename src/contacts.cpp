@@ -6,18 +6,13 @@
 
 #include "angles.hpp"
 #include "boxes.hpp"
-#include "simulate.hpp"
 
 namespace reflectdrive {
 namespace {
 
-constexpr double kDt = 0.1;
-constexpr double kStopped = 0.05;    // m/s, section 4: slower is stopped, for the ego and for others
 constexpr double kStanding = 0.005;  // m/s, section 9: slower has no time to collision
-constexpr double kAhead = kPi / 6, kBehind = kPi * 5 / 6;
+constexpr double kAhead = kPi / 6;
 constexpr double kStaticPenalty = 0.5;  // section 4: score after a collision with a cone or a barrier
-constexpr int kLooks[] = {0, 3, 6, 9};  // steps that section 9 looks ahead
-enum State { X = 0, Y = 1, HEADING = 2, VX = 3, VY = 4 };
 
 // The rectangle that some points lie in.
 struct Bounds {
@@ -120,7 +115,7 @@ bool any_near(const double* x, const double* y, const double* other_x, const dou
 
 }  // namespace
 
-void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool whole, bool spare_first,
+void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, FaultRule rule, bool whole, bool spare_first,
                   double* score) {
   Reaches reaches(agents, circle(box.length_m, box.width_m));
   std::fill(score, score + ego.count * kInstants, 1.0);
@@ -150,11 +145,12 @@ void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool 
           judged = true;
           const double* state = states + kStateSize * t;
           const double cos = std::cos(state[HEADING]), sin = std::sin(state[HEADING]);
-          const bool behind = bearing(state[X], state[Y], cos, sin, other) > kBehind;
+          const bool behind = bearing(state[X], state[Y], cos, sin, other) > rule.behind_rad;
           Box bumper = ours;
           bumper.x += ours.half_length * ours.cos, bumper.y += ours.half_length * ours.sin, bumper.half_length = 0.0;
-          const bool standing = agents.fixed[a] || agents.speed[row + t] <= kStopped;
-          fault = path.speed[t] > kStopped && (standing || (!behind && (touches(bumper, other) || beside_counts[t])));
+          const bool standing = agents.fixed[a] || agents.speed[row + t] <= rule.stopped_mps;
+          fault = path.speed[t] > rule.stopped_mps &&
+                  (standing || (!behind && (touches(bumper, other) || beside_counts[t])));
           if (spare_first && t == 0) fault = false;
         }
         if (fault) by_step[t] = std::min(by_step[t], agents.fixed[a] ? kStaticPenalty : 0.0);
@@ -163,8 +159,8 @@ void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool 
   }
 }
 
-void time_to_collision(const Candidates& ego, EgoBox box, const Agents& agents, int last, bool whole, bool at_contact,
-                       double* score) {
+void time_to_collision(const Candidates& ego, EgoBox box, const Agents& agents, double behind_rad, int last, bool whole,
+                       bool at_contact, double* score) {
   Reaches reaches(agents, circle(box.length_m, box.width_m));
   const int steps = last + 1;
   constexpr int looks = sizeof(kLooks) / sizeof(kLooks[0]);
@@ -178,7 +174,7 @@ void time_to_collision(const Candidates& ego, EgoBox box, const Agents& agents, 
     Bounds reached;
     for (int look = 0; look < looks; ++look)
       for (int t = 0; t < steps; ++t) {
-        const double way = kDt * kLooks[look] * path.speed[t];
+        const double way = kDtS * kLooks[look] * path.speed[t];
         x[look][t] = path.x[t] + way * path.cos[t], y[look][t] = path.y[t] + way * path.sin[t];
         reached.add(x[look][t], y[look][t]);
       }
@@ -204,9 +200,9 @@ void time_to_collision(const Candidates& ego, EgoBox box, const Agents& agents, 
           if (!first) continue;
           const double* state = states + kStateSize * t;
           const double cos = std::cos(state[HEADING]), sin = std::sin(state[HEADING]);
-          const double way = at_contact ? kDt * kLooks[look] * path.speed[t] : 0.0;
+          const double way = at_contact ? kDtS * kLooks[look] * path.speed[t] : 0.0;
           const double angle = bearing(state[X] + way * cos, state[Y] + way * sin, cos, sin, other);
-          if (angle < kAhead || (beside_counts[t] && angle <= kBehind)) score[n] = 0.0;
+          if (angle < kAhead || (beside_counts[t] && angle <= behind_rad)) score[n] = 0.0;
         }
       }
     }
@@ -240,7 +236,7 @@ void agent_gaps(const double* centers, int candidates, int instants, const long 
 }
 
 long long first_fault(const double* centers, const double* rear_axles, const bool* moving, int samples, EgoBox box,
-                      const double* others, const double* sizes, int agents) {
+                      const double* others, const double* sizes, int agents, double behind_rad) {
   const double radius = circle(box.length_m, box.width_m);
   long long found = -1;
   int when = samples;
@@ -254,7 +250,7 @@ long long first_fault(const double* centers, const double* rear_axles, const boo
       const Box other{its[0], its[1], std::cos(its[2]), std::sin(its[2]), 0.5 * sizes[2 * a], 0.5 * sizes[2 * a + 1]};
       if (!touches(ego, other)) continue;
       const double* rear = rear_axles + 3 * t;
-      if (moving[t] && bearing(rear[0], rear[1], std::cos(rear[2]), std::sin(rear[2]), other) <= kBehind)
+      if (moving[t] && bearing(rear[0], rear[1], std::cos(rear[2]), std::sin(rear[2]), other) <= behind_rad)
         found = static_cast<long long>(a) * samples + t, when = t;
       break;
     }

@@ -5,7 +5,7 @@ namespace reflectdrive {
 
 struct DistanceGrid {
   const float* distance_m;  // (rows, columns), at the cells' corners
-  long long rows, columns;
+  int rows, columns;
   double resolution_m;
   double x, y, heading;  // pose of the ego frame in the frame of the grid
 };

@@ -7,8 +7,7 @@
 namespace reflectdrive {
 namespace {
 
-constexpr double kSlack = 1e-6;     // m, against rounding where segments are skipped
-constexpr double kRepeated = 1e-6;  // m, a shorter step repeats the point before
+constexpr double kSlack = 1e-6;  // m, against rounding where segments are skipped
 
 struct Place {
   double share, gap2;
@@ -38,8 +37,8 @@ int next_segment(const Polyline& line, int segment, double away, double best) {
 }
 
 // The heading of a segment: that of the last one before it that moves, else of the first that does.
-double heading_of(const Polyline& line, int segment) {
-  const auto moves = [&](int k) { return line.along[k + 1] - line.along[k] > kRepeated; };
+double heading_of(const Polyline& line, int segment, double repeated_m) {
+  const auto moves = [&](int k) { return line.along[k + 1] - line.along[k] > repeated_m; };
   int k = segment;
   while (k >= 0 && !moves(k)) --k;
   for (k = std::max(k, 0); k < line.count - 1; ++k)
@@ -56,7 +55,8 @@ void arc_lengths(const double* points, int count, double* along) {
     along[k] = along[k - 1] + std::hypot(points[2 * k] - points[2 * k - 2], points[2 * k + 1] - points[2 * k - 1]);
 }
 
-void project(const Polyline& line, const double* points, long long count, double* along, double* offsets) {
+void project(const Polyline& line, const double* points, long long count, double repeated_m, double* along,
+             double* offsets) {
   int near = 0;  // where the point before is: the next one is often close to it
   for (long long p = 0; p < count; ++p) {
     const double x = points[2 * p], y = points[2 * p + 1];
@@ -74,8 +74,8 @@ void project(const Polyline& line, const double* points, long long count, double
     }
     const double* begin = line.points + 2 * nearest;
     double ahead_x = begin[2] - begin[0], ahead_y = begin[3] - begin[1];
-    if (ahead_x * ahead_x + ahead_y * ahead_y <= kRepeated * kRepeated) {  // a repeated point has no step
-      const double heading = heading_of(line, nearest);
+    if (ahead_x * ahead_x + ahead_y * ahead_y <= repeated_m * repeated_m) {  // a repeated point has no step
+      const double heading = heading_of(line, nearest, repeated_m);
       ahead_x = std::cos(heading), ahead_y = std::sin(heading);
     }
     const double side = ahead_x * (y - begin[1]) - ahead_y * (x - begin[0]);
@@ -84,12 +84,12 @@ void project(const Polyline& line, const double* points, long long count, double
   }
 }
 
-void sample(const double* points, int length, const double* along, int count, double* begins, double* headings,
-            double* beyond) {
+void sample(const double* points, int length, const double* along, int count, double repeated_m, double* begins,
+            double* headings, double* beyond) {
   std::vector<double> kept(points, points + 2), at(length), of_segments(length, 0.0);
   for (int k = 1; k < length; ++k) {
     const double *point = points + 2 * k, *before = point - 2;
-    if (std::hypot(point[0] - before[0], point[1] - before[1]) > kRepeated) kept.insert(kept.end(), point, point + 2);
+    if (std::hypot(point[0] - before[0], point[1] - before[1]) > repeated_m) kept.insert(kept.end(), point, point + 2);
   }
   const int number = static_cast<int>(kept.size() / 2);
   arc_lengths(kept.data(), number, at.data());

@@ -7,10 +7,12 @@
 namespace reflectdrive {
 
 // Closed stop lines: ends (K, 2, 2), left and right in driving direction, and the distances (K) from the rear axle to
-// the point of the car that must not cross them.
+// the point of the car that must not cross them. Lines may be drawn shorter than their lane is wide: up to
+// `beside_m` beside a line counts.
 struct StopLines {
   const double *ends, *reach_m;
   int count;
+  double beside_m;
 };
 
 // The first step (N) at which the rear axle's poses (N, T, 3), `stride` numbers apart, have crossed a line; T where
@@ -36,8 +38,8 @@ struct PlacedBox {
 // the edge of the road (N, 41), safety (N, 41) of 1, 0.5 or 0, and excess (N): instants of collision and beyond a line,
 // and metres off the road summed over instants. Collisions are those of `box`, which may be longer than the car.
 void plan_safety(const double* states, int plans, double ahead_m, const PlacedBox& box, const Agents& agents,
-                 const RoadCheck& road, const StopLines& lines, double* centers, double* clearances_m, double* by_step,
-                 double* excess);
+                 const RoadCheck& road, const StopLines& lines, FaultRule rule, double* centers, double* clearances_m,
+                 double* by_step, double* excess);
 
 // Demands (6, N, T) of plans (N, T, 3) on a vehicle: speed backwards, speed, acceleration, deceleration, lateral
 // acceleration, curvature.

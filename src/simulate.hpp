@@ -1,10 +1,9 @@
 // A car that follows a plan: NAVSIM's tracker and kinematic bicycle (see reflectdrive_ros/scoring/simulate.py).
 #pragma once
 
-namespace reflectdrive {
+#include "states.hpp"
 
-inline constexpr int kSteps = 40;      // of 0.1 s
-inline constexpr int kStateSize = 11;  // x, y, heading, vx, vy, ax, ay, steering, its rate, yaw rate, its change
+namespace reflectdrive {
 
 struct Bicycle {
   double wheel_base_m, max_steering_rad;

@@ -28,7 +28,7 @@ ASTRAY = np.cos(np.radians(70.0))  # a step at a larger angle to the road does n
 CURVATURE_CHANGE = 0.04  # of plans, in place of `tokens.CURVATURE_CHANGE`: they turn at junctions, on narrow roads
 TELLING_M = 1.0  # shorter steps have no reliable direction
 NO_ROUTE = (np.zeros((0, 2)), np.zeros(0), np.zeros(0))  # in place of `FrenetFrame.for_kernels`
-ROUTE_RULE = (NEAR_M, float(ASTRAY), BESIDE_M, TELLING_M)  # arguments of the kernels: when a plan follows a route
+ROUTE_RULE = (NEAR_M, float(ASTRAY), BESIDE_M, TELLING_M)  # an argument of the kernels: when a plan follows a route
 
 
 class FrenetPoints(NamedTuple):
@@ -72,12 +72,12 @@ class FrenetFrame:
         points = np.asarray(points, float)
         straight, heading = np.empty(points.shape), np.empty(points.shape[:-1])
         plans = (points.reshape(-1, *points.shape[-2:]), straight.reshape(-1, *points.shape[-2:]))
-        kernels.to_frenet(*self.for_kernels, plans[0], NEAR_M, plans[1], heading.reshape(-1, points.shape[-2]))
+        kernels.to_frenet(self.for_kernels, plans[0], NEAR_M, plans[1], heading.reshape(-1, points.shape[-2]))
         return FrenetPoints(straight, heading)
 
     @property
     def for_kernels(self) -> tuple[Array, Array, Array]:
-        """Arguments of the kernels that take a route."""
+        """An argument of the kernels that take a route."""
         return self.places, self.heading, self.at
 
     @cached_property
@@ -114,6 +114,6 @@ def poses_on_road(points: Array, road: FrenetFrame | None) -> Array:
     plans = points.reshape(-1, *points.shape[-2:])
     headings = np.empty(plans.shape[:-1])
     prior = tokens.heading_prior(CURVATURE_CHANGE)
-    kernels.headings_on_road(*road.for_kernels, road.here, plans, *ROUTE_RULE, *prior, headings)
+    kernels.headings_on_road(road.for_kernels, road.here, plans, ROUTE_RULE, prior, headings)
     poses[..., 2] = headings.reshape(points.shape[:-1])
     return poses

@@ -111,7 +111,7 @@ def find_leads(others: Agents, at_m: Array, beside_m: Array, facing: Array, on_r
     follows = others.kinds != AgentKind.PEDESTRIAN
     rows, gaps_m = np.empty(len(others), np.int64), np.empty(len(others))
     users = (others.poses, np.hypot(*others.velocities_mps.T), others.sizes, follows, at_m, beside_m, facing, on_road)
-    kernels.find_leads(*users, LEAD_REACH_M, SAME_WAY, PASSES_M, MOVING_MPS, rows, gaps_m)
+    kernels.find_leads(*users, (LEAD_REACH_M, SAME_WAY, PASSES_M, MOVING_MPS), rows, gaps_m)
     return Leads(rows, gaps_m)
 
 
@@ -128,12 +128,7 @@ def driven_distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads,
         leads.rows,
         leads.gaps_m,
         times_s,
-        STEP_S,
-        ADAPTION_PER_S,
-        ADAPTION_GAP_M,
-        ADAPTION_DELAY_S,
-        *FOLLOWING_RANGE_MPS2,
-        STOP_GAP_M,
+        (STEP_S, ADAPTION_PER_S, ADAPTION_GAP_M, ADAPTION_DELAY_S, *FOLLOWING_RANGE_MPS2, STOP_GAP_M),
         driven_m,
     )
     return driven_m
@@ -156,12 +151,12 @@ def along_road(
     at its present rate, which decays."""
     found = np.empty((*driven_m.shape, 3))
     motion = (at_m, beside_m, poses, speeds_mps, driven_m)
-    kernels.along_road(*road.for_kernels, *motion, DRIFT_DECAY_S, ARC_MIN_MPS, found)
+    kernels.along_road(road.for_kernels, *motion, DRIFT_DECAY_S, ARC_MIN_MPS, found)
     return found
 
 
 def project_to_road(road: FrenetFrame, poses: Array) -> tuple[Array, Array, Array]:
     """Where poses (A, 3) are on a road: metres along it, metres to its left, and the cosine of their angle to it."""
     at_m, beside_m, facing = np.empty((3, len(poses)))
-    kernels.project_to_road(*road.for_kernels, poses, at_m, beside_m, facing)
+    kernels.project_to_road(road.for_kernels, poses, at_m, beside_m, facing)
     return at_m, beside_m, facing
