@@ -151,6 +151,7 @@ def test_pip_and_colcon_compile_the_kernels_from_the_same_sources_with_the_same_
 
 def test_every_build_of_the_kernels_takes_one_version_of_nanobind():
     names = ("pyproject.toml", "docker/Dockerfile", "tools/requirements.in", "tools/requirements.lock")
+    names += ("tools/requirements-humble.in", "tools/requirements-humble.lock", "docs/install.md")
     versions = [set(re.findall(r"nanobind==([\w.]+)", (ROOT / name).read_text())) for name in names]
     assert versions == [versions[0]] * len(names)
     assert len(versions[0]) == 1
